@@ -12,7 +12,7 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.pagination import Cut
 from antiphon.tools.containers import registry as held
-from antiphon.tools.containers.container import safe
+from antiphon.tools.containers.container import safe_file_name
 from antiphon.wire import containers as wc
 from antiphon.wire.pagination import Page
 
@@ -30,11 +30,11 @@ class Containers:
     """What can be asked about containers. All methods raise ``NotFound`` for unknown ids, those of
     other tenants among them, and ``InvalidRequest`` for a container that has expired."""
 
-    def __init__(self, all: held.Containers | None) -> None:
+    def __init__(self, all: held.ContainerRegistry | None) -> None:
         self._held = all
 
     @property
-    def _all(self) -> held.Containers:
+    def _all(self) -> held.ContainerRegistry:
         if self._held is None:
             raise NotFound(
                 "This server runs no code: there are no containers.", code="containers_disabled"
@@ -52,7 +52,7 @@ class Containers:
 
     def retrieve(self, tenant: str, container_id: str) -> wc.Container:
         """One, also if it has expired."""
-        return self._all.find(tenant, container_id).shown
+        return self._all.get(tenant, container_id).resource
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """With all that is in it."""
@@ -60,19 +60,21 @@ class Containers:
 
     def check(self, tenant: str, container_id: str) -> None:
         """Whether it can be used."""
-        self._all.active(tenant, container_id)
+        self._all.get_active(tenant, container_id)
 
     async def add(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
         """A file of the client's."""
         with _told():
-            return await self._all.active(tenant, container_id).put(safe(name), content)
+            return await self._all.get_active(tenant, container_id).write_file(
+                safe_file_name(name), content
+            )
 
     async def copy(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """A copy of an uploaded file."""
         with _told():
-            return await self._all.put_upload(tenant, container_id, file_id)
+            return await self._all.copy_upload(tenant, container_id, file_id)
 
     async def list_files(self, tenant: str, container_id: str, cut: Cut) -> Page[wc.ContainerFile]:
         """Those of the client and those that code has made."""
@@ -82,18 +84,18 @@ class Containers:
     async def file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """Without its content."""
         with _told():
-            return await self._all.active(tenant, container_id).file(file_id)
+            return await self._all.get_active(tenant, container_id).get_file(file_id)
 
     async def content(self, tenant: str, container_id: str, file_id: str) -> Content:
         """With it."""
         with _told():
-            container = self._all.active(tenant, container_id)
-            return Content(await container.file(file_id), await container.read(file_id))
+            container = self._all.get_active(tenant, container_id)
+            return Content(await container.get_file(file_id), await container.read_file(file_id))
 
     async def remove(self, tenant: str, container_id: str, file_id: str) -> None:
         """For good."""
         with _told():
-            await self._all.active(tenant, container_id).remove(file_id)
+            await self._all.get_active(tenant, container_id).delete_file(file_id)
 
 
 @contextmanager

@@ -45,14 +45,14 @@ class Conversations:
             id=self._ids("conv"), created_at=int(self._clock()), metadata=asked.metadata or {}
         )
         items = await resolve_items(asked.items, self._store, tenant, self._ids, param="items")
-        await self._store.put_conversation(tenant, conversation, items)
+        await self._store.save_conversation(tenant, conversation, items)
         return conversation
 
     async def retrieve(
         self, tenant: str, conversation_id: str, *, param: str = "conversation_id"
     ) -> Conversation:
         """Without its items. ``param``: where the id was given."""
-        found = await self._store.conversation(tenant, conversation_id)
+        found = await self._store.load_conversation(tenant, conversation_id)
         if found is None:
             raise NotFound(f"Conversation with id '{conversation_id}' not found.", param=param)
         return found
@@ -63,35 +63,35 @@ class Conversations:
         """The labels are replaced."""
         old = await self.retrieve(tenant, conversation_id)
         new = Conversation(id=old.id, created_at=old.created_at, metadata=metadata)
-        await self._store.put_conversation(tenant, new)
+        await self._store.save_conversation(tenant, new)
         return new
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
         """The conversation goes, the responses made in it stay."""
-        if not await self._store.drop_conversation(tenant, conversation_id):
+        if not await self._store.delete_conversation(tenant, conversation_id):
             await self.retrieve(tenant, conversation_id)
 
     async def add(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> Page[Item]:
         """Append items. Raises ``InvalidRequest`` for one that is in it already."""
         await self.retrieve(tenant, conversation_id)
-        past = await self._store.conversation_items(tenant, conversation_id)
+        past = await self._store.load_conversation_items(tenant, conversation_id)
         admitted = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
         known = {item.id for item in past}
         for item in admitted:
             if item.id in known:
                 raise duplicate("items", item.id)
-        await self._store.add_items(tenant, conversation_id, admitted)
+        await self._store.add_conversation_items(tenant, conversation_id, admitted)
         return page(admitted, Cut(limit=max(1, len(admitted)), order="asc"))
 
     async def items(self, tenant: str, conversation_id: str, cut: Cut) -> Page[Item]:
         """A page of its items."""
         await self.retrieve(tenant, conversation_id)
-        return page(await self._store.conversation_items(tenant, conversation_id), cut)
+        return page(await self._store.load_conversation_items(tenant, conversation_id), cut)
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
         """One of its items."""
         await self.retrieve(tenant, conversation_id)
-        for item in await self._store.conversation_items(tenant, conversation_id):
+        for item in await self._store.load_conversation_items(tenant, conversation_id):
             if item.id == item_id:
                 return item
         raise _no_item(item_id)
@@ -99,7 +99,7 @@ class Conversations:
     async def remove(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
         """Take one of its items out; the answer is the conversation, as OpenAI has it."""
         conversation = await self.retrieve(tenant, conversation_id)
-        if not await self._store.remove_item(tenant, conversation_id, item_id):
+        if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
             raise _no_item(item_id)
         return conversation
 

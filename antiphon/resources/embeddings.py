@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.backends.embedding import Embedding, LazyEmbedding
-from antiphon.embeddings.base import Embedder, Role, Vector, cut
+from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
+from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
 
 __all__ = ["Embeddings", "Made"]
@@ -43,10 +43,12 @@ class Embeddings:
             made = await embedder.embed(texts, role)
             vectors = made.vectors
             if dimensions is not None and dimensions < embedder.dimensions:
-                vectors = tuple(cut(vector, dimensions) for vector in vectors)
+                vectors = tuple(truncate_vector(vector, dimensions) for vector in vectors)
         return Made(model, vectors, made.tokens)
 
-    def _find(self, name: str | None) -> tuple[CatalogModel, Embedding | LazyEmbedding]:
+    def _find(
+        self, name: str | None
+    ) -> tuple[CatalogModel, EmbeddingBackend | OnDemandEmbeddingBackend]:
         if name is not None:
             model = self._models.find(name)
         else:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import page_of
 from antiphon.store.base import Store
-from antiphon.store.files import Listing
+from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
 from antiphon.wire.files import ExpiresAfter, File
 from antiphon.wire.pagination import Page
 
-__all__ = ["Files", "Kept", "Listing", "Upload"]
+__all__ = ["FileQuery", "Files", "Kept", "Upload"]
 
 #: Files for batches are kept for 30 days unless something else is asked for: OpenAI's rule.
 _BATCH_S = 2_592_000
@@ -67,7 +67,7 @@ class Files:
             purpose=upload.purpose,
             expires_at=UNSET if seconds is None else now + seconds,
         )
-        if not await self._files.put(tenant, file, upload.content, most=self._most):
+        if not await self._files.put(tenant, file, upload.content, max_bytes=self._most):
             raise InvalidRequest(
                 f"There is no room for this file: all files together may hold {self._most} bytes."
                 " Delete some and try again.",
@@ -86,7 +86,7 @@ class Files:
     async def content(self, tenant: str, file_id: str) -> Kept:
         """The file with its content."""
         file = await self.retrieve(tenant, file_id)
-        content = await self._files.content(tenant, file_id)
+        content = await self._files.read(tenant, file_id)
         if content is None:  # deleted in this moment
             raise _unknown(file_id)
         return Kept(file, content)
@@ -98,10 +98,10 @@ class Files:
             return None
         return found
 
-    async def list(self, tenant: str, listing: Listing) -> Page[File]:
+    async def list(self, tenant: str, listing: FileQuery) -> Page[File]:
         """A page. Raises ``InvalidRequest`` for a cursor that is no file."""
         wanted = replace(listing, limit=listing.limit + 1, now=int(self._clock()))
-        found = await self._files.page(tenant, wanted)
+        found = await self._files.list_page(tenant, wanted)
         if found is None:
             raise InvalidRequest(f"No such File object: {listing.after}", param="after")
         return page_of(found[: listing.limit], has_more=len(found) > listing.limit)

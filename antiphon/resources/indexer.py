@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.errors import RequestError, RunError
 from antiphon.retrieval.chunking import Piece, cut
-from antiphon.store.vectors import Chunk, Entry, Vectors, Work
+from antiphon.store.vectors import Chunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.wire.vector_stores import FileStatus, LastError
 
 from .embeddings import Embeddings
@@ -44,7 +44,7 @@ class Indexer:
 
     def __init__(
         self,
-        vectors: Vectors,
+        vectors: VectorIndex,
         files: Files,
         documents: Documents,
         embeddings: Embeddings,
@@ -56,7 +56,7 @@ class Indexer:
         self._embeddings = embeddings
         self._model = model
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: dict[Work, asyncio.Task[None]] = {}
+        self._tasks: dict[IndexingTask, asyncio.Task[None]] = {}
         self._resuming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,31 +70,31 @@ class Indexer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def add(self, works: Iterable[Work]) -> None:
+    def add(self, works: Iterable[IndexingTask]) -> None:
         """These are to be done; what was begun of one of them is not gone on with."""
         for work in works:
             self.drop(work)
             self._tasks[work] = task = asyncio.create_task(self._do(work))
             task.add_done_callback(lambda done, work=work: self._done(work, done))  # type: ignore[misc]
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: IndexingTask) -> None:
         """Nobody wants it any more."""
         task = self._tasks.pop(work, None)
         if task is not None:
             task.cancel()
 
-    def _done(self, work: Work, task: asyncio.Task[None]) -> None:
+    def _done(self, work: IndexingTask, task: asyncio.Task[None]) -> None:
         if self._tasks.get(work) is task:
             del self._tasks[work]
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a file was left unfinished", file=work.file_id, why=str(error))
 
     async def _resume(self) -> None:
-        self.add(work for work in await self._vectors.unfinished() if work not in self._tasks)
+        self.add(work for work in await self._vectors.list_unfinished() if work not in self._tasks)
 
-    async def _do(self, work: Work) -> None:
+    async def _do(self, work: IndexingTask) -> None:
         async with self._places:
-            entry = await self._vectors.entry(work.tenant, work.store_id, work.file_id)
+            entry = await self._vectors.get_file(work.tenant, work.store_id, work.file_id)
             if entry is None or entry.file.status != "in_progress":
                 return
             try:
@@ -110,11 +110,13 @@ class Indexer:
             else:
                 size = sum(len(c.text.encode()) + len(c.vector or b"") for c in chunks)
                 # Its attributes may be others by now.
-                entry = await self._vectors.entry(work.tenant, work.store_id, work.file_id) or entry
+                entry = (
+                    await self._vectors.get_file(work.tenant, work.store_id, work.file_id) or entry
+                )
                 settled = _settled(entry, "completed", size=size)
-                await self._vectors.settle(work.tenant, settled, chunks, self._model or "")
+                await self._vectors.finish_file(work.tenant, settled, chunks, self._model or "")
 
-    async def _chunks(self, work: Work, entry: Entry) -> list[Chunk]:
+    async def _chunks(self, work: IndexingTask, entry: IndexedFile) -> list[Chunk]:
         kept = await self._files.content(work.tenant, work.file_id)
         text = await self._documents.text(kept.content, name=kept.file.filename)
         how = entry.file.chunking_strategy.static
@@ -136,14 +138,14 @@ class Indexer:
             for piece, vector in zip(pieces, made.vectors, strict=True)
         ]
 
-    async def _fail(self, work: Work, entry: Entry, code: str, message: str) -> None:
+    async def _fail(self, work: IndexingTask, entry: IndexedFile, code: str, message: str) -> None:
         error = LastError(code=code, message=message)  # type: ignore[arg-type]
         settled = _settled(entry, "failed", error=error)
-        await self._vectors.settle(work.tenant, settled, (), "")
+        await self._vectors.finish_file(work.tenant, settled, (), "")
 
 
 def _settled(
-    entry: Entry, status: FileStatus, *, size: int = 0, error: LastError | None = None
-) -> Entry:
+    entry: IndexedFile, status: FileStatus, *, size: int = 0, error: LastError | None = None
+) -> IndexedFile:
     file = replace(entry.file, status=status, usage_bytes=size, last_error=error)
     return replace(entry, file=file)

@@ -21,7 +21,7 @@ from antiphon.attachments.skill_bundles import (
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import Cut, page
 from antiphon.store.base import Store
-from antiphon.store.skills import Draft
+from antiphon.store.skills import SkillDraft
 from antiphon.stream.writer import Ids
 from antiphon.wire.pagination import Page
 from antiphon.wire.skills import Skill, SkillVersion
@@ -49,7 +49,7 @@ class Skills:
     async def create(self, tenant: str, files: Mapping[str, bytes]) -> Skill:
         """Keep a new one, of files by their paths, or of one zip. Raises ``InvalidRequest``."""
         draft, content = await self._drafted(self._ids("skill"), files)
-        if not await self._skills.create(tenant, draft, content, most=self._most):
+        if not await self._skills.create(tenant, draft, content, max_bytes=self._most):
             raise self._full()
         return await self.retrieve(tenant, draft.skill_id)
 
@@ -62,13 +62,13 @@ class Skills:
 
     async def list(self, tenant: str, cut: Cut) -> Page[Skill]:
         """A page. Raises ``InvalidRequest`` for a cursor that is no skill."""
-        return page(await self._skills.all(tenant), cut)
+        return page(await self._skills.list_skills(tenant), cut)
 
     async def choose(self, tenant: str, skill_id: str, version: str) -> Skill:
         """Make a version the default. Raises ``InvalidRequest`` if there is no such version."""
         skill = await self.retrieve(tenant, skill_id)
         number = skill.latest_version if version == "latest" else version
-        if not await self._skills.choose(tenant, skill_id, _number(number)):
+        if not await self._skills.set_default_version(tenant, skill_id, _number(number)):
             raise InvalidRequest(
                 f"Skill '{skill_id}' has no version '{version[:20]}'.",
                 param="default_version",
@@ -78,7 +78,7 @@ class Skills:
 
     async def delete(self, tenant: str, skill_id: str) -> None:
         """For good, with all its versions."""
-        if not await self._skills.drop(tenant, skill_id):
+        if not await self._skills.delete(tenant, skill_id):
             raise _unknown(skill_id)
 
     # --- versions --------------------------------------------------------------------------------
@@ -89,7 +89,9 @@ class Skills:
         """Keep a new version, as the default if that is wanted. Raises ``InvalidRequest``."""
         await self.retrieve(tenant, skill_id)
         draft, content = await self._drafted(skill_id, files)
-        made = await self._skills.add(tenant, draft, content, default=default, most=self._most)
+        made = await self._skills.add_version(
+            tenant, draft, content, default=default, max_bytes=self._most
+        )
         if made is None:
             await self.retrieve(tenant, skill_id)
             raise self._full()
@@ -98,14 +100,14 @@ class Skills:
     async def versions(self, tenant: str, skill_id: str, cut: Cut) -> Page[SkillVersion]:
         """A page. Raises ``InvalidRequest`` for a cursor that is no version."""
         await self.retrieve(tenant, skill_id)
-        return page(await self._skills.versions(tenant, skill_id), cut)
+        return page(await self._skills.list_versions(tenant, skill_id), cut)
 
     async def version(self, tenant: str, skill_id: str, version: str | None = None) -> SkillVersion:
         """One, by its number; ``latest``; None: the default."""
         skill = await self.retrieve(tenant, skill_id)
         named = {None: skill.default_version, "latest": skill.latest_version}
         wanted = named.get(version, version)
-        for found in await self._skills.versions(tenant, skill_id):
+        for found in await self._skills.list_versions(tenant, skill_id):
             if found.version == wanted:
                 return found
         raise _no_version(skill_id, str(version))
@@ -113,7 +115,7 @@ class Skills:
     async def bundle(self, tenant: str, skill_id: str, version: str | None = None) -> bytes:
         """The files of a version as a zip, in one folder."""
         found = await self.version(tenant, skill_id, version)
-        content = await self._skills.bundle(tenant, skill_id, _number(found.version))
+        content = await self._skills.read_bundle(tenant, skill_id, _number(found.version))
         if content is None:  # deleted in this moment
             raise _no_version(skill_id, found.version)
         return content
@@ -122,7 +124,7 @@ class Skills:
         """For good; with the last one goes the skill. Raises ``InvalidRequest`` for the default
         while there are others."""
         found = await self.version(tenant, skill_id, version)
-        if not await self._skills.drop_version(tenant, skill_id, _number(found.version)):
+        if not await self._skills.delete_version(tenant, skill_id, _number(found.version)):
             raise InvalidRequest(
                 f"Version '{found.version}' is the default of skill '{skill_id}': make another one"
                 " the default first.",
@@ -131,12 +133,12 @@ class Skills:
             )
         return found
 
-    async def _drafted(self, skill_id: str, files: Mapping[str, bytes]) -> tuple[Draft, bytes]:
+    async def _drafted(self, skill_id: str, files: Mapping[str, bytes]) -> tuple[SkillDraft, bytes]:
         try:
             bundle, content = await asyncio.to_thread(_bundled, files)
         except BadBundle as error:
             raise InvalidRequest(str(error), param="files", code="invalid_skill") from None
-        draft = Draft(
+        draft = SkillDraft(
             id=self._ids("skillver"),
             skill_id=skill_id,
             created_at=int(self._clock()),

@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.retrieval.rank_fusion import best, fused
 from antiphon.retrieval.vector_search import Nearest
 from antiphon.search_terms import query_terms as words_asked
-from antiphon.store.vectors import Entry, Hit, Vectors
+from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.filters import matches
 from antiphon.wire.parsing.vector_stores import Ranking, Search
 from antiphon.wire.vector_stores import Found, TextPart
@@ -32,14 +32,14 @@ class _Where(Struct, frozen=True):
     """A vector store, and those of its files that a filter lets through."""
 
     store_id: str
-    files: Mapping[str, Entry]
+    files: Mapping[str, IndexedFile]
     is_whole: bool
 
 
 class Searcher:
     """One a service. ``model``: who makes the vectors; None: there are none."""
 
-    def __init__(self, vectors: Vectors, embeddings: Embeddings, model: str | None) -> None:
+    def __init__(self, vectors: VectorIndex, embeddings: Embeddings, model: str | None) -> None:
         self._vectors = vectors
         self._nearest = Nearest(vectors)
         self._embeddings = embeddings
@@ -73,7 +73,7 @@ class Searcher:
         return await self._told(tenant, places, ranked[: asked.limit])
 
     async def _where(self, tenant: str, store_id: str, asked: Search) -> _Where:
-        entries = await self._vectors.entries(tenant, store_id)
+        entries = await self._vectors.list_files(tenant, store_id)
         meant = {
             entry.file.id: entry
             for entry in entries
@@ -94,7 +94,7 @@ class Searcher:
         by_words, by_meaning = [], []
         for where in places:
             files = where.files.keys()
-            hits = await self._vectors.found(tenant, where.store_id, words, files, _RANKED)
+            hits = await self._vectors.search_words(tenant, where.store_id, words, files, _RANKED)
             by_words += [(where.store_id, hit) for hit in hits]
             if vector is not None and self._model is not None:
                 near = await self._nearest.found(
@@ -117,7 +117,7 @@ class Searcher:
         texts: dict[tuple[str, int], str] = {}
         for store_id in files:
             numbers = {number for (store, number, _), _ in ranked if store == store_id}
-            there = await self._vectors.texts(tenant, store_id, numbers) if numbers else {}
+            there = await self._vectors.chunk_texts(tenant, store_id, numbers) if numbers else {}
             texts.update({(store_id, number): text for number, text in there.items()})
         return tuple(
             Found(
@@ -132,7 +132,7 @@ class Searcher:
         )
 
 
-def _ordered(hits: Sequence[tuple[str, Hit]]) -> list[_Place]:
+def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_Place]:
     """Over several vector stores, whose scores are of one kind."""
     ranked = sorted(hits, key=lambda pair: -pair[1].score)
     return [(store_id, hit.chunk, hit.file_id) for store_id, hit in ranked][:_RANKED]

@@ -17,7 +17,7 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import Cut, page, page_of, section
 from antiphon.retrieval.chunking import Piece, joined
 from antiphon.store.base import Store
-from antiphon.store.vectors import Entry, Held, Work
+from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage
 from antiphon.stream.writer import Ids
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.vector_stores import (
@@ -124,15 +124,15 @@ class VectorStores:
     async def delete(self, tenant: str, store_id: str) -> None:
         """The files themselves stay."""
         await self._find(tenant, store_id)
-        entries = await self._kept.entries(tenant, store_id)
-        if not await self._kept.drop(tenant, store_id):
+        entries = await self._kept.list_files(tenant, store_id)
+        if not await self._kept.delete(tenant, store_id):
             raise _unknown(store_id)
         for entry in entries:
             self._indexer.drop(_work(tenant, entry))
 
     async def list(self, tenant: str, cut: Cut) -> Page[VectorStore]:
         """A page of them."""
-        found, more = section(await self._kept.all(tenant), cut)
+        found, more = section(await self._kept.list_stores(tenant), cut)
         return page_of([await self._shown(tenant, each) for each in found], more)
 
     async def search(
@@ -173,14 +173,14 @@ class VectorStores:
         while True:  # its status may change in this moment
             entry = await self._entry(tenant, store_id, file_id)
             file = replace(entry.file, attributes=attributes)
-            if await self._kept.label(tenant, replace(entry, file=file)):
+            if await self._kept.update_attributes(tenant, replace(entry, file=file)):
                 return file
 
     async def remove(self, tenant: str, store_id: str, file_id: str) -> None:
         """Take it out; the file itself stays."""
         entry = await self._entry(tenant, store_id, file_id)
         self._indexer.drop(_work(tenant, entry))
-        if not await self._kept.remove(tenant, store_id, file_id):
+        if not await self._kept.remove_file(tenant, store_id, file_id):
             raise _no_file(file_id, store_id)
 
     async def files(
@@ -197,7 +197,7 @@ class VectorStores:
             await self.batch(tenant, store_id, batch)
         else:
             await self._find(tenant, store_id)
-        entries = await self._kept.entries(tenant, store_id)
+        entries = await self._kept.list_files(tenant, store_id)
         meant = (
             entry.file
             for entry in entries
@@ -208,7 +208,7 @@ class VectorStores:
     async def content(self, tenant: str, store_id: str, file_id: str) -> TextPage:
         """The text that was read from it; none before it is completed."""
         await self._entry(tenant, store_id, file_id)
-        chunks = await self._kept.chunks(tenant, store_id, file_id)
+        chunks = await self._kept.list_chunks(tenant, store_id, file_id)
         text = joined([Piece(chunk.start, chunk.text) for chunk in chunks])
         return TextPage(data=(TextPart(text=text),) if text else ())
 
@@ -227,23 +227,23 @@ class VectorStores:
     async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """How far its files are."""
         await self._find(tenant, store_id)
-        found = await self._kept.batch(tenant, store_id, batch_id)
+        found = await self._kept.get_batch(tenant, store_id, batch_id)
         if found is None:
             raise NotFound(
                 f"No batch found with id '{batch_id}' in vector store '{store_id}'.",
                 param="batch_id",
             )
-        held = await self._kept.held(tenant, store_id, batch_id)
+        held = await self._kept.usage(tenant, store_id, batch_id)
         return replace(found, file_counts=held.counts, status=_status(held))
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """What is not finished stays undone."""
         await self.batch(tenant, store_id, batch_id)
-        for entry in await self._kept.entries(tenant, store_id):
+        for entry in await self._kept.list_files(tenant, store_id):
             if entry.batch == batch_id and entry.file.status == "in_progress":
                 self._indexer.drop(_work(tenant, entry))
                 file = replace(entry.file, status="cancelled")
-                await self._kept.settle(tenant, replace(entry, file=file), (), "")
+                await self._kept.finish_file(tenant, replace(entry, file=file), (), "")
         return await self.batch(tenant, store_id, batch_id)
 
     # --- pieces ----------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class VectorStores:
             await self._kept.put(tenant, used)
 
     async def _shown(self, tenant: str, store: VectorStore) -> VectorStore:
-        held = await self._kept.held(tenant, store.id)
+        held = await self._kept.usage(tenant, store.id)
         status = "in_progress" if held.counts.in_progress else "completed"
         return replace(
             store,
@@ -291,7 +291,7 @@ class VectorStores:
 
     async def _entries(
         self, tenant: str, store_id: str, asked: Sequence[AddFile]
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[IndexedFile, ...]:
         """The files as they begin; each must be one of the tenant's."""
         now = int(self._clock())
         entries = []
@@ -306,14 +306,14 @@ class VectorStores:
                 chunking_strategy=ChunkingStrategy(static=one.chunking),
                 attributes=one.attributes,
             )
-            entries.append(Entry(filename=found.filename, file=file))
+            entries.append(IndexedFile(filename=found.filename, file=file))
         return tuple(entries)
 
     async def _add(
         self,
         tenant: str,
         store_id: str,
-        entries: Sequence[Entry],
+        entries: Sequence[IndexedFile],
         batch: FileBatch | None = None,
     ) -> None:
         placed = [
@@ -327,24 +327,24 @@ class VectorStores:
         works = [_work(tenant, entry) for entry in placed]
         for work in works:  # what is done of it so far must not settle it
             self._indexer.drop(work)
-        if not await self._kept.add(tenant, placed, batch):
+        if not await self._kept.add_files(tenant, placed, batch):
             raise _unknown(store_id)
         self._indexer.add(works)
 
-    async def _entry(self, tenant: str, store_id: str, file_id: str) -> Entry:
+    async def _entry(self, tenant: str, store_id: str, file_id: str) -> IndexedFile:
         await self._find(tenant, store_id)
-        found = await self._kept.entry(tenant, store_id, file_id)
+        found = await self._kept.get_file(tenant, store_id, file_id)
         if found is None:
             raise _no_file(file_id, store_id)
         return found
 
 
-def _work(tenant: str, entry: Entry) -> Work:
+def _work(tenant: str, entry: IndexedFile) -> IndexingTask:
     file = entry.file
-    return Work(tenant=tenant, store_id=file.vector_store_id, file_id=file.id)
+    return IndexingTask(tenant=tenant, store_id=file.vector_store_id, file_id=file.id)
 
 
-def _status(held: Held) -> FileStatus:
+def _status(held: IndexUsage) -> FileStatus:
     counts = held.counts
     if counts.in_progress:
         return "in_progress"

@@ -17,7 +17,7 @@ from .files import FileStore
 from .records import StoredResponse
 from .runs import RunStore
 from .skills import SkillStore
-from .vectors import Vectors
+from .vectors import VectorIndex
 
 __all__ = ["Retention", "Store"]
 
@@ -32,7 +32,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     #: How long the events of a background run stay after its end, for readers that come back.
     max_log_age_s: float | None = 3600
 
-    def over(self, *, age_s: float, responses: int, bytes: int) -> bool:
+    def is_exceeded(self, *, age_s: float, responses: int, bytes: int) -> bool:
         """Whether the oldest response has to go: by its age, or for what the store holds."""
         return (
             (self.max_age_s is not None and age_s > self.max_age_s)
@@ -59,7 +59,7 @@ class Store(Protocol):
         """The skills kept in the same place."""
 
     @property
-    def vectors(self) -> Vectors:
+    def vectors(self) -> VectorIndex:
         """The vector stores kept in the same place."""
 
     async def save(
@@ -73,11 +73,11 @@ class Store(Protocol):
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         """The response, or None if it is unknown, deleted or expired."""
 
-    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+    async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         """The response and all its ancestors, oldest first (deleted ancestors included); None if
         the response itself is unknown, deleted or expired."""
 
-    async def item(self, tenant: str, item_id: str) -> Item | None:
+    async def load_item(self, tenant: str, item_id: str) -> Item | None:
         """A stored item by its id: input or output of a response that can be loaded, or part of a
         conversation."""
 
@@ -92,27 +92,31 @@ class Store(Protocol):
         stores, whose time has come. Responses of runs that go on are counted, and left alone.
         Afterwards the bounds hold. Returns how many responses expired."""
 
-    async def put_conversation(
+    async def save_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
     ) -> None:
         """Keep a new conversation with its first items, or new labels of one that exists."""
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
         """The conversation without its items, or None."""
 
-    async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
         """Forget it and its list of items; responses made in it stay. False if it is unknown."""
 
-    async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
+    async def add_conversation_items(
+        self, tenant: str, conversation_id: str, items: tuple[Item, ...]
+    ) -> bool:
         """Append items, each with an id that is new there. False if the conversation is unknown."""
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
+    async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         """All its items, oldest first; none if it is unknown."""
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+    async def remove_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> bool:
         """Take an item out of a conversation. False if it was not in it."""
 
-    async def secret(self, name: str, fresh: bytes) -> bytes:
+    async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """The secret kept under this name; ``fresh`` is kept if there is none. The same for
         everybody who uses this store."""
 

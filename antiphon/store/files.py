@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from antiphon.wire.files import File
 
-__all__ = ["FileStore", "Listing"]
+__all__ = ["FileQuery", "FileStore"]
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class FileQuery(Struct, frozen=True, kw_only=True):
     """Which files of a tenant: those of a ``purpose`` (None: of all), the oldest first or the
     newest, at most ``limit`` behind the file ``after``. Expired at ``now`` (unix seconds) is
     gone."""
@@ -31,7 +31,7 @@ class FileStore(Protocol):
     deleted or ``Store.sweep`` finds its time has come."""
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, most: int | None = None
+        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
     ) -> bool:
         """Keep a new file. False, and nothing is kept, if all files of the tenant together would be
         more than ``most`` bytes. Returns when it is durable."""
@@ -39,10 +39,10 @@ class FileStore(Protocol):
     async def get(self, tenant: str, file_id: str) -> File | None:
         """The file, or None."""
 
-    async def content(self, tenant: str, file_id: str) -> bytes | None:
+    async def read(self, tenant: str, file_id: str) -> bytes | None:
         """Its content, or None."""
 
-    async def page(self, tenant: str, listing: Listing) -> tuple[File, ...] | None:
+    async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         """A page in the order they were made; None if ``after`` is unknown."""
 
     async def delete(self, tenant: str, file_id: str) -> bool:

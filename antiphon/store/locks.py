@@ -14,17 +14,17 @@ class OwnerHeartbeats:
     """When each was last heard of."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, float] = {}
+        self._last_heartbeats: dict[str, float] = {}
 
-    def hear(self, owner: str) -> None:
+    def record(self, owner: str) -> None:
         """It lives."""
-        self._heard[owner] = time.monotonic()
+        self._last_heartbeats[owner] = time.monotonic()
 
-    def alive(self, lease_s: float) -> frozenset[str]:
+    def living_owners(self, lease_s: float) -> frozenset[str]:
         """Those last heard of less than ``lease_s`` ago. Who was never heard of here has died with
         the process it lived in."""
         since = time.monotonic() - lease_s
-        return frozenset(owner for owner, heard in self._heard.items() if heard > since)
+        return frozenset(owner for owner, heard in self._last_heartbeats.items() if heard > since)
 
 
 class ConversationLocks:
@@ -33,13 +33,13 @@ class ConversationLocks:
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
         #: Holder and owner, by tenant and conversation.
-        self._held: dict[tuple[str, str], tuple[str, str]] = {}
+        self._locks: dict[tuple[str, str], tuple[str, str]] = {}
 
     def holder(self, tenant: str, conversation_id: str) -> str:
         """Which response has it; empty if none."""
-        return self._held.get((tenant, conversation_id), ("", ""))[0]
+        return self._locks.get((tenant, conversation_id), ("", ""))[0]
 
-    def lock_conversation(
+    def acquire(
         self,
         tenant: str,
         conversation_id: str,
@@ -47,37 +47,37 @@ class ConversationLocks:
         owner: str,
         *,
         lease_s: float,
-        waiting: str | None,
+        unclaimed: str | None,
     ) -> bool:
         """False: another response has it, whose owner is alive, or which is ``waiting`` for one."""
-        had, by = self._held.get((tenant, conversation_id), (holder, owner))
-        if had != holder and (had == waiting or by in self._owners.alive(lease_s)):
+        had, by = self._locks.get((tenant, conversation_id), (holder, owner))
+        if had != holder and (had == unclaimed or by in self._owners.living_owners(lease_s)):
             return False
-        self._held[tenant, conversation_id] = (holder, owner)
-        self._owners.hear(owner)
+        self._locks[tenant, conversation_id] = (holder, owner)
+        self._owners.record(owner)
         return True
 
-    def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
+    def release(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Give it back, if it is this one's."""
-        held = self._held.get((tenant, conversation_id))
+        held = self._locks.get((tenant, conversation_id))
         if held is not None and held[0] == holder:
-            del self._held[tenant, conversation_id]
+            del self._locks[tenant, conversation_id]
 
-    def pass_on(self, tenant: str, holder: str, owner: str) -> None:
+    def transfer(self, tenant: str, holder: str, owner: str) -> None:
         """The run was claimed."""
-        for key in self._of(tenant, holder):
-            self._held[key] = (holder, owner)
+        for key in self._keys_held_by(tenant, holder):
+            self._locks[key] = (holder, owner)
 
-    def forget(self, tenant: str, holder: str) -> None:
+    def remove_holder(self, tenant: str, holder: str) -> None:
         """The response has ended, or is gone."""
-        for key in self._of(tenant, holder):
-            del self._held[key]
+        for key in self._keys_held_by(tenant, holder):
+            del self._locks[key]
 
-    def release(self, owner: str, running: Collection[tuple[str, str]]) -> None:
+    def release_owner(self, owner: str, running: Collection[tuple[str, str]]) -> None:
         """The owner stops; what its runs hold waits for whoever goes on with them."""
-        for (tenant, conversation_id), (holder, by) in list(self._held.items()):
+        for (tenant, conversation_id), (holder, by) in list(self._locks.items()):
             if by == owner and (tenant, holder) not in running:
-                del self._held[tenant, conversation_id]
+                del self._locks[tenant, conversation_id]
 
-    def _of(self, tenant: str, holder: str) -> list[tuple[str, str]]:
-        return [key for key, held in self._held.items() if (key[0], held[0]) == (tenant, holder)]
+    def _keys_held_by(self, tenant: str, holder: str) -> list[tuple[str, str]]:
+        return [key for key, held in self._locks.items() if (key[0], held[0]) == (tenant, holder)]

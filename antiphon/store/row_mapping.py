@@ -19,26 +19,26 @@ from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
 from .records import Batch, Claim, Job, StoredResponse, TurnTokens
-from .vectors import Chunk, Entry, Held
+from .vectors import Chunk, IndexedFile, IndexUsage
 
 __all__ = [
-    "batch_in_of",
-    "batch_of",
     "chunk_row",
     "claim_of",
     "conversation_of",
     "encode",
-    "entry_of",
-    "entry_row",
+    "event_batch_of",
+    "file_batch_of",
     "file_of",
     "file_row",
-    "held_of",
+    "indexed_file_of",
+    "indexed_file_row",
     "item_of",
     "items_of",
     "response_row",
     "skill_of",
     "skill_version_of",
     "stored_of",
+    "usage_of",
     "vector_store_of",
 ]
 
@@ -47,7 +47,7 @@ _decode_response = msgspec.json.Decoder(Response).decode
 _decode_conversation = msgspec.json.Decoder(Conversation).decode
 _decode_file = msgspec.json.Decoder(File).decode
 _decode_vector_store = msgspec.json.Decoder(VectorStore).decode
-_decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_indexed_file = msgspec.json.Decoder(IndexedFile).decode
 _decode_batch = msgspec.json.Decoder(FileBatch).decode
 _decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
@@ -123,15 +123,15 @@ def vector_store_of(row: Row) -> VectorStore:
     return _decode_vector_store(row[0])
 
 
-def entry_row(entry: Entry) -> tuple[Any, ...]:
+def indexed_file_row(indexed: IndexedFile) -> tuple[Any, ...]:
     """id, batch, status, bytes, body."""
-    file = entry.file
-    return (file.id, entry.batch, file.status, file.usage_bytes, encode(entry))
+    file = indexed.file
+    return (file.id, indexed.batch, file.status, file.usage_bytes, encode(indexed))
 
 
-def entry_of(row: Row) -> Entry:
+def indexed_file_of(row: Row) -> IndexedFile:
     """Of a body."""
-    return _decode_entry(row[0])
+    return _decode_indexed_file(row[0])
 
 
 def chunk_row(chunk: Chunk) -> tuple[int, str, str | None]:
@@ -140,15 +140,15 @@ def chunk_row(chunk: Chunk) -> tuple[int, str, str | None]:
     return chunk.start, chunk.text, None if words == chunk.text else words
 
 
-def batch_in_of(row: Row) -> FileBatch:
+def file_batch_of(row: Row) -> FileBatch:
     """Of a body."""
     return _decode_batch(row[0])
 
 
-def held_of(rows: Sequence[Row]) -> Held:
+def usage_of(rows: Sequence[Row]) -> IndexUsage:
     """Of status, count, bytes; a row for each status."""
     counts = {status: count for status, count, _ in rows}
-    return Held(
+    return IndexUsage(
         counts=FileCounts(**counts, total=sum(counts.values())),
         bytes=sum(int(size) for _, _, size in rows),
     )
@@ -173,7 +173,7 @@ def skill_of(row: Row) -> Skill:
     )
 
 
-def batch_of(row: Row) -> Batch:
+def event_batch_of(row: Row) -> Batch:
     """Of first, count, lines, tokens."""
     first, count, lines, tokens = row
     return Batch(first=first, count=count, lines=lines, tokens=tokens)

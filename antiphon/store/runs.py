@@ -13,17 +13,17 @@ from typing import Protocol
 from .records import Append, Batch, Claim, DueWebhook, Job, Page, StoredResponse, WebhookEvent
 from .subscriptions import Subscription
 
-__all__ = ["Listener", "RunStore"]
+__all__ = ["RunListener", "RunStore"]
 
 
-class Listener(Protocol):
+class RunListener(Protocol):
     """Who works on runs in this process, and is told what others do. Called in the event loop;
     must not block or raise. Messages may be lost: they only make things quicker."""
 
-    def queued(self) -> None:
+    def on_run_queued(self) -> None:
         """There may be a run to claim."""
 
-    def lost(self, response_id: str, epoch: int) -> None:
+    def on_run_lost(self, response_id: str, epoch: int) -> None:
         """The run is somebody else's from ``epoch`` on."""
 
 
@@ -31,7 +31,7 @@ class RunStore(Protocol):
     """Safe for concurrent use in one event loop; with PostgreSQL, by many processes. All methods
     raise ``RunError`` where the store does not answer."""
 
-    async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
         """Keep a new run that nobody has claimed: its response as it stands, with its input, and
         its first events. The response can be loaded from now on; its items can be referred to only
         once it has ended, and only if ``response.store``."""
@@ -67,24 +67,26 @@ class RunStore(Protocol):
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: WebhookEvent | None = None,
+        webhook: WebhookEvent | None = None,
     ) -> bool:
         """The run's last events (``batch.count`` may be 0) and its response in its terminal state,
         in one step, with what ``Store.save`` does for ``conversation``; its hold is given back.
         ``expires_at`` (unix seconds): the response is forgotten then. ``letter`` is kept until it
         is settled, whatever becomes of the response. False, and nothing kept: the run was lost."""
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
+    async def take_due_webhooks(
+        self, now: float, retry_at: float, *, limit: int
+    ) -> tuple[DueWebhook, ...]:
         """Letters due at ``now``; those that waited longest, if there are more. Nobody is given
         them again before ``until``."""
 
-    async def postpone(self, letter_id: str, until: float) -> None:
+    async def postpone_webhook(self, event_id: str, until: float) -> None:
         """It is due again then. Nothing, if it is settled."""
 
-    async def settle(self, letter_id: str) -> None:
+    async def delete_webhook(self, event_id: str) -> None:
         """It need not be delivered any more."""
 
-    async def history(self, claim: Claim) -> tuple[Batch, ...]:
+    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
         """All of a run's batches, with their tokens: what whoever goes on with it has to know."""
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
@@ -92,7 +94,7 @@ class RunStore(Protocol):
         it), until at least ``limit`` events are found or there are no more. ``tokens`` are left
         out. None: no such run, or its events are no longer kept."""
 
-    def follow(self, tenant: str, response_id: str) -> Subscription:
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
         """What this run appends from now on. To be closed; to be opened before ``events`` is read,
         so that nothing falls between."""
 
@@ -107,5 +109,5 @@ class RunStore(Protocol):
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Give the hold back, if it is still this one's."""
 
-    def listen(self, listener: Listener) -> None:
+    def set_listener(self, listener: RunListener) -> None:
         """Tell this listener, and nobody else, what happens from now on."""

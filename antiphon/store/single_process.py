@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .locks import ConversationLocks, OwnerHeartbeats
-from .runs import Listener
-from .subscriptions import Subscription, Tails
+from .runs import RunListener
+from .subscriptions import Subscription, Subscriptions
 
 __all__ = ["SingleProcessRuns"]
 
@@ -22,15 +22,15 @@ class SingleProcessRuns:
         self._check = check or (lambda: None)
         self._owners = OwnerHeartbeats()
         self._locks = ConversationLocks(self._owners)
-        self._tails = Tails()
-        self._listener: Listener | None = None
+        self._subscriptions = Subscriptions()
+        self._listener: RunListener | None = None
 
     async def heartbeat(self, owner: str) -> None:
         self._check()
-        self._owners.hear(owner)
+        self._owners.record(owner)
 
-    def follow(self, tenant: str, response_id: str) -> Subscription:
-        return self._tails.follow(tenant, response_id)
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        return self._subscriptions.subscribe(tenant, response_id)
 
     async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
@@ -38,19 +38,19 @@ class SingleProcessRuns:
         self._check()
         current = self._locks.holder(tenant, conversation_id)
         waits = current not in ("", holder) and await self._is_unclaimed(tenant, current)
-        return self._locks.lock_conversation(
+        return self._locks.acquire(
             tenant,
             conversation_id,
             holder,
             owner,
             lease_s=lease_s,
-            waiting=current if waits else None,
+            unclaimed=current if waits else None,
         )
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        self._locks.unlock_conversation(tenant, conversation_id, holder)
+        self._locks.release(tenant, conversation_id, holder)
 
-    def listen(self, listener: Listener) -> None:
+    def set_listener(self, listener: RunListener) -> None:
         self._listener = listener
 
     async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
@@ -59,9 +59,9 @@ class SingleProcessRuns:
 
     def _notify_queued(self) -> None:
         if self._listener is not None:
-            self._listener.queued()
+            self._listener.on_run_queued()
 
     def _notify_lost(self, response_id: str, epoch: int, old_owner: str | None) -> None:
         """Tell the listener that a run was taken from ``old_owner``, if anybody had it."""
         if old_owner and self._listener is not None:
-            self._listener.lost(response_id, epoch)
+            self._listener.on_run_lost(response_id, epoch)

@@ -13,26 +13,26 @@ from types import TracebackType
 
 from .records import Batch
 
-__all__ = ["Subscription", "Tails"]
+__all__ = ["Subscription", "Subscriptions"]
 
 _Key = tuple[str, str]
 
 #: Batches a tail keeps for a follower that is busy sending.
-_ROOM = 64
+_MAX_BATCHES = 64
 
 
 class Subscription:
     """One follower's view of one run. Made by ``Tails.follow``; to be closed."""
 
-    __slots__ = ("_batches", "_key", "_tails", "_waiter", "dirty")
+    __slots__ = ("_batches", "_key", "_subscriptions", "_waiter", "is_stale")
 
-    def __init__(self, tails: Tails, key: _Key) -> None:
-        self._tails = tails
+    def __init__(self, subscriptions: Subscriptions, key: _Key) -> None:
+        self._subscriptions = subscriptions
         self._key = key
         self._batches: deque[Batch] = deque()
         self._waiter: asyncio.Future[None] | None = None
         #: Something happened that is not in the tail: the store has to be read.
-        self.dirty = False
+        self.is_stale = False
 
     def __enter__(self) -> Subscription:
         return self
@@ -43,16 +43,16 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._tails.forget(self._key, self)
+        self._subscriptions.remove(self._key, self)
 
-    def take(self, after: int) -> Batch | None:
+    def next_batch(self, after: int) -> Batch | None:
         """The batch that holds the event after this one, if it is here. What is older is dropped;
         with a gap there is None, and ``dirty`` is set."""
         while self._batches:
             batch = self._batches[0]
             if batch.first > after + 1:
                 self._batches.clear()
-                self.dirty = True
+                self.is_stale = True
                 return None
             self._batches.popleft()
             if batch.last > after:
@@ -61,22 +61,22 @@ class Subscription:
 
     async def wait(self) -> None:
         """Until there is a batch, or ``dirty`` is set."""
-        while not self._batches and not self.dirty:
+        while not self._batches and not self.is_stale:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def put(self, batch: Batch) -> None:
+    def add(self, batch: Batch) -> None:
         """The next batch of the run."""
-        if len(self._batches) >= _ROOM:
+        if len(self._batches) >= _MAX_BATCHES:
             self._batches.clear()
-            self.dirty = True
-        elif not self.dirty:
+            self.is_stale = True
+        elif not self.is_stale:
             self._batches.append(batch)
         self._wake()
 
-    def touch(self) -> None:
+    def mark_stale(self) -> None:
         """Something happened: the run ended, or its batches are elsewhere."""
-        self.dirty = True
+        self.is_stale = True
         self._wake()
 
     def _wake(self) -> None:
@@ -84,39 +84,39 @@ class Subscription:
             self._waiter.set_result(None)
 
 
-class Tails:
+class Subscriptions:
     """All followers of a process, by the run they follow."""
 
     def __init__(self) -> None:
-        self._tails: dict[_Key, set[Subscription]] = {}
+        self._by_run: dict[_Key, set[Subscription]] = {}
 
-    def follow(self, tenant: str, response_id: str) -> Subscription:
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
         """A new tail of this run."""
         key = (tenant, response_id)
         tail = Subscription(self, key)
-        self._tails.setdefault(key, set()).add(tail)
+        self._by_run.setdefault(key, set()).add(tail)
         return tail
 
-    def followed(self) -> tuple[_Key, ...]:
+    def subscribed_runs(self) -> tuple[_Key, ...]:
         """The runs that somebody here follows."""
-        return tuple(self._tails)
+        return tuple(self._by_run)
 
-    def put(self, tenant: str, response_id: str, batch: Batch) -> None:
+    def publish(self, tenant: str, response_id: str, batch: Batch) -> None:
         """This batch was kept."""
-        for tail in self._tails.get((tenant, response_id), ()):
-            tail.put(batch)
+        for tail in self._by_run.get((tenant, response_id), ()):
+            tail.add(batch)
 
-    def touch(self, keys: Iterable[_Key] | None = None) -> None:
+    def mark_stale(self, keys: Iterable[_Key] | None = None) -> None:
         """These runs (None: all) have to be looked at in the store: they ended or were deleted, or
         news of them may have been lost."""
-        for key in self.followed() if keys is None else keys:
-            for tail in self._tails.get(key, ()):
-                tail.touch()
+        for key in self.subscribed_runs() if keys is None else keys:
+            for tail in self._by_run.get(key, ()):
+                tail.mark_stale()
 
-    def forget(self, key: _Key, tail: Subscription) -> None:
+    def remove(self, key: _Key, subscription: Subscription) -> None:
         """Called by a tail that is closed."""
-        tails = self._tails.get(key)
+        tails = self._by_run.get(key)
         if tails is not None:
-            tails.discard(tail)
+            tails.discard(subscription)
             if not tails:
-                del self._tails[key]
+                del self._by_run[key]

@@ -11,10 +11,19 @@ from msgspec import Struct
 
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore, VectorStoreFile
 
-__all__ = ["Chunk", "Entry", "Held", "Hit", "Mark", "Matrix", "Vectors", "Work"]
+__all__ = [
+    "Chunk",
+    "ChunkHit",
+    "ChunkVectors",
+    "IndexUsage",
+    "IndexedFile",
+    "IndexingTask",
+    "VectorIndex",
+    "VectorsVersion",
+]
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class IndexedFile(Struct, frozen=True, kw_only=True):
     """A file in a vector store: how far it is, what it is called, and with which batch it came."""
 
     file: VectorStoreFile
@@ -30,7 +39,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
     vector: bytes | None = None
 
 
-class Hit(Struct, frozen=True, kw_only=True):
+class ChunkHit(Struct, frozen=True, kw_only=True):
     """A chunk that was found, by its number. More ``score`` is better; of use only to compare."""
 
     chunk: int
@@ -38,14 +47,14 @@ class Hit(Struct, frozen=True, kw_only=True):
     score: float = 0.0
 
 
-class Mark(Struct, frozen=True):
+class VectorsVersion(Struct, frozen=True):
     """Differs whenever the vectors of a vector store do."""
 
     last: int
     count: int
 
 
-class Matrix(Struct, frozen=True, kw_only=True):
+class ChunkVectors(Struct, frozen=True, kw_only=True):
     """The vectors of a vector store, one behind the other."""
 
     chunks: tuple[int, ...]
@@ -53,14 +62,14 @@ class Matrix(Struct, frozen=True, kw_only=True):
     vectors: bytes
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class IndexUsage(Struct, frozen=True, kw_only=True):
     """What there is in a vector store or a batch. ``bytes``: of what was made of the files."""
 
     counts: FileCounts
     bytes: int
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class IndexingTask(Struct, frozen=True, kw_only=True):
     """A file that is still to be made searchable."""
 
     tenant: str
@@ -68,7 +77,7 @@ class Work(Struct, frozen=True, kw_only=True):
     file_id: str
 
 
-class Vectors(Protocol):
+class VectorIndex(Protocol):
     """All methods are per tenant: a foreign id is an unknown id. Who is asked for something in an
     unknown vector store answers as if it were empty. A file that is deleted from the store is gone
     from all vector stores."""
@@ -79,55 +88,61 @@ class Vectors(Protocol):
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
         """As it was kept, or None."""
 
-    async def all(self, tenant: str) -> tuple[VectorStore, ...]:
+    async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
         """In the order they were made."""
 
-    async def drop(self, tenant: str, store_id: str) -> bool:
+    async def delete(self, tenant: str, store_id: str) -> bool:
         """Forget it with all that is in it. False if it is unknown."""
 
-    async def held(self, tenant: str, store_id: str, batch: str | None = None) -> Held:
+    async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
         """How far its files are, or those of a batch."""
 
-    async def add(self, tenant: str, entries: Sequence[Entry], batch: FileBatch | None) -> bool:
+    async def add_files(
+        self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
+    ) -> bool:
         """Keep files of one vector store, in place of those of the same ids and without their
         chunks, and the batch they came with. False if the vector store is unknown."""
 
-    async def settle(self, tenant: str, entry: Entry, chunks: Sequence[Chunk], model: str) -> bool:
+    async def finish_file(
+        self, tenant: str, indexed: IndexedFile, chunks: Sequence[Chunk], model: str
+    ) -> bool:
         """Keep what became of a file, if it is still in progress; else False, and nothing is
         kept. ``model``: whose vectors they are."""
 
-    async def label(self, tenant: str, entry: Entry) -> bool:
+    async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
         """Keep other attributes of a file. False if it is unknown, or its status is another by
         now."""
 
-    async def entry(self, tenant: str, store_id: str, file_id: str) -> Entry | None:
+    async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
         """The file, or None."""
 
-    async def entries(self, tenant: str, store_id: str) -> tuple[Entry, ...]:
+    async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
         """All files, in the order they were added."""
 
-    async def remove(self, tenant: str, store_id: str, file_id: str) -> bool:
+    async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         """Take a file out. False if it is unknown."""
 
-    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
+    async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
         """As it was kept, or None."""
 
-    async def chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
+    async def list_chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
         """The pieces of a file in order, without vectors."""
 
-    async def texts(self, tenant: str, store_id: str, chunks: Collection[int]) -> dict[int, str]:
+    async def chunk_texts(
+        self, tenant: str, store_id: str, chunks: Collection[int]
+    ) -> dict[int, str]:
         """The texts of chunks by their numbers."""
 
-    async def found(
+    async def search_words(
         self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
-    ) -> tuple[Hit, ...]:
+    ) -> tuple[ChunkHit, ...]:
         """The chunks of these files that hold any of the words, the best first."""
 
-    async def mark(self, tenant: str, store_id: str, model: str) -> Mark:
+    async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
         """Of the vectors of a model."""
 
-    async def matrix(self, tenant: str, store_id: str, model: str) -> Matrix:
+    async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         """All vectors of a model."""
 
-    async def unfinished(self) -> tuple[Work, ...]:
+    async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Files of all tenants that are in progress, the oldest first."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
 from antiphon.resources.prompts import Prompts
@@ -61,7 +61,7 @@ class Asked:
     """A service with prompts, and what its model was shown."""
 
     def __init__(self, prompts: Prompts) -> None:
-        self.backend = Scripted(["ok"])
+        self.backend = ScriptedBackend(["ok"])
         self.service: Service = service(self.backend, MemoryStore(), prompts=prompts)
 
     async def __call__(self, **fields: Any) -> Response:

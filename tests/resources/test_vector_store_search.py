@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon.backends.embedding import Embedding
+from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import Cut
@@ -29,7 +29,7 @@ class Shelf:
     def __init__(self) -> None:
         numbers = itertools.count(1)
         self.embedder = WordEmbedder(256)
-        model = ServedModel(name="e", backend=Embedding("e", self.embedder), created=1)
+        model = ServedModel(name="e", backend=EmbeddingBackend("e", self.embedder), created=1)
         self.service = Service(
             RunDependencies(
                 models=Catalog((model,)),
@@ -94,7 +94,7 @@ async def test_several_vector_stores_are_searched_as_one(shelf: Shelf) -> None:
 
 
 async def test_a_model_that_fails_fails_the_file_and_the_search(shelf: Shelf) -> None:
-    shelf.embedder.fails = BackendError("The model is ill.")
+    shelf.embedder.error = BackendError("The model is ill.")
     store = await shelf.filled(fox="red fox")
     assert store.file_counts.failed == 1
     (file,) = (await shelf.stores.files("t", store.id, Cut())).data

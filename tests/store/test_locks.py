@@ -77,15 +77,11 @@ def test_who_holds_what(clock: Clock) -> None:
     owners = OwnerHeartbeats()
     holds = ConversationLocks(owners)
     assert holds.holder("t", "conv_a") == ""
-    assert holds.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, waiting=None)
+    assert holds.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, unclaimed=None)
     assert (holds.holder("t", "conv_a"), holds.holder("u", "conv_a")) == ("resp_a", "")
-    assert owners.alive(LEASE_S) == {"one"}
+    assert owners.living_owners(LEASE_S) == {"one"}
     clock.now += LEASE_S
-    assert owners.alive(LEASE_S) == frozenset()
-    assert not holds.lock_conversation(
-        "t", "conv_a", "resp_b", "two", lease_s=LEASE_S, waiting="resp_a"
-    )
-    assert owners.alive(LEASE_S) == frozenset(), "who got nothing is not heard"
-    assert holds.lock_conversation(
-        "t", "conv_a", "resp_b", "two", lease_s=LEASE_S, waiting="resp_c"
-    )
+    assert owners.living_owners(LEASE_S) == frozenset()
+    assert not holds.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_a")
+    assert owners.living_owners(LEASE_S) == frozenset(), "who got nothing is not heard"
+    assert holds.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_c")

@@ -310,24 +310,24 @@ async def read_on(world: World, tenant: str, name: str) -> list[int] | None:
     wait. None: the run is gone, and what a follower still got of it is luck."""
     runs, numbers = world.store.runs, list[int]()
     if (tenant, name) not in world.readers:
-        world.readers[tenant, name] = (runs.follow(tenant, name), -1)
-        world.readers[tenant, name][0].dirty = True
+        world.readers[tenant, name] = (runs.subscribe(tenant, name), -1)
+        world.readers[tenant, name][0].is_stale = True
     tail, after = world.readers[tenant, name]
     while True:
         batches: tuple[Batch, ...] = ()
-        if (found := tail.take(after)) is not None:
+        if (found := tail.next_batch(after)) is not None:
             batches = (found,)
-        elif not tail.dirty:
+        elif not tail.is_stale:
             break
         else:
-            tail.dirty = False
+            tail.is_stale = False
             page = await runs.events(tenant, name, after, limit=5)
             if page is None or page.ended:
                 world.leave(tenant, name)
             if page is None:
                 return None
             batches = page.batches
-            tail.dirty = tail.dirty or bool(batches)
+            tail.is_stale = tail.is_stale or bool(batches)
         for each in batches:
             numbers += range(max(each.first, after + 1), each.last + 1)
             after = each.last

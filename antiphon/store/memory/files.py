@@ -7,7 +7,7 @@ from itertools import islice
 
 from msgspec import UNSET
 
-from antiphon.store.files import Listing
+from antiphon.store.files import FileQuery
 from antiphon.wire.files import File
 
 __all__ = ["MemoryFiles"]
@@ -17,17 +17,19 @@ class MemoryFiles:
     """``FileStore`` over a dictionary. ``check`` raises where the store is closed; ``gone`` is told
     tenant and id of files that are."""
 
-    def __init__(self, check: Callable[[], None], *, gone: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, check: Callable[[], None], *, on_deleted: Callable[[str, str], None]
+    ) -> None:
         self._check = check
-        self._gone = gone
+        self._on_deleted = on_deleted
         self._files: dict[tuple[str, str], tuple[File, bytes]] = {}
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, most: int | None = None
+        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
     ) -> bool:
         self._check()
-        held = sum(each.bytes for each in self._of(tenant))
-        if most is not None and held + file.bytes > most:
+        held = sum(each.bytes for each in self._files_of(tenant))
+        if max_bytes is not None and held + file.bytes > max_bytes:
             return False
         self._files[(tenant, file.id)] = (file, content)
         return True
@@ -37,43 +39,43 @@ class MemoryFiles:
         found = self._files.get((tenant, file_id))
         return found[0] if found is not None else None
 
-    async def content(self, tenant: str, file_id: str) -> bytes | None:
+    async def read(self, tenant: str, file_id: str) -> bytes | None:
         self._check()
         found = self._files.get((tenant, file_id))
         return found[1] if found is not None else None
 
-    async def page(self, tenant: str, listing: Listing) -> tuple[File, ...] | None:
+    async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         self._check()
-        files = self._of(tenant)
-        if listing.newest_first:
+        files = self._files_of(tenant)
+        if query.newest_first:
             files.reverse()
         start = 0
-        if listing.after is not None:
-            if (tenant, listing.after) not in self._files:
+        if query.after is not None:
+            if (tenant, query.after) not in self._files:
                 return None
-            start = next(n for n, file in enumerate(files, 1) if file.id == listing.after)
-        there = (file for file in files[start:] if _shown(file, listing))
-        return tuple(islice(there, listing.limit))
+            start = next(n for n, file in enumerate(files, 1) if file.id == query.after)
+        there = (file for file in files[start:] if _matches(file, query))
+        return tuple(islice(there, query.limit))
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         self._check()
-        self._gone(tenant, file_id)
+        self._on_deleted(tenant, file_id)
         return self._files.pop((tenant, file_id), None) is not None
 
     def expire(self, now: int) -> None:
         """Forget what was to be kept until now."""
         for key, (file, _) in list(self._files.items()):
-            if _lapsed(file, now):
+            if _is_expired(file, now):
                 del self._files[key]
-                self._gone(*key)
+                self._on_deleted(*key)
 
-    def _of(self, tenant: str) -> list[File]:
+    def _files_of(self, tenant: str) -> list[File]:
         return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]
 
 
-def _shown(file: File, listing: Listing) -> bool:
-    return listing.purpose in (None, file.purpose) and not _lapsed(file, listing.now)
+def _matches(file: File, query: FileQuery) -> bool:
+    return query.purpose in (None, file.purpose) and not _is_expired(file, query.now)
 
 
-def _lapsed(file: File, now: int) -> bool:
+def _is_expired(file: File, now: int) -> bool:
     return file.expires_at is not UNSET and file.expires_at <= now

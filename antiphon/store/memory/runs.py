@@ -33,7 +33,7 @@ _Key = tuple[str, str]
 _first, _last = attrgetter("first"), attrgetter("last")
 
 #: Owns what was seized: it is about to end, unless who seized it dies.
-_NOBODY = ""
+_TAKEN_OVER = ""
 
 
 class _Run(Struct):
@@ -48,12 +48,12 @@ class _Run(Struct):
     ended_at: int | None = None
 
     @property
-    def number(self) -> int:
+    def next_sequence_number(self) -> int:
         """The sequence number of the next event."""
         return self.batches[-1].last + 1 if self.batches else 0
 
 
-class _Keep(Protocol):
+class _SaveResponse(Protocol):
     """Keeps a response. ``listed``: its items can be referred to."""
 
     def __call__(
@@ -70,19 +70,19 @@ class _Keep(Protocol):
 class MemoryRuns(SingleProcessRuns):
     """``RunStore`` over dictionaries, beside the responses that ``keep`` keeps."""
 
-    def __init__(self, keep: _Keep, check: Callable[[], None]) -> None:
+    def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
         super().__init__(check)
-        self._keep = keep
+        self._save = save
         self._runs: dict[_Key, _Run] = {}
-        self._letters: dict[str, tuple[WebhookEvent, int]] = {}
+        self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
-    async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
         self._check()
         if (job.tenant, job.id) in self._runs:
             raise RunError("The store has a run of this id.")
         run = self._runs[job.tenant, job.id] = _Run(job)
-        self._keep(job.tenant, stored, listed=False)
-        self._add(run, batch)
+        self._save(job.tenant, stored, listed=False)
+        self._add_batch(run, batch)
         self._notify_queued()
 
     async def claim(
@@ -91,15 +91,15 @@ class MemoryRuns(SingleProcessRuns):
         self._check()
         if limit < 1:
             return ()
-        self._owners.hear(owner)
-        alive = {owner, *self._owners.alive(lease_s)}
+        self._owners.record(owner)
+        alive = {owner, *self._owners.living_owners(lease_s)}
         claims: list[Claim] = []
         for run in self._runs.values():
             if len(claims) >= limit:
                 break
             if run.ended_at is None and run.job.model in models and run.owner not in alive:
                 claims.append(self._take(run, owner))
-                self._locks.pass_on(run.job.tenant, run.job.id, owner)
+                self._locks.transfer(run.job.tenant, run.job.id, owner)
         return tuple(claims)
 
     async def release(self, owner: str) -> None:
@@ -108,7 +108,7 @@ class MemoryRuns(SingleProcessRuns):
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
         running = {key for key, run in self._runs.items() if run.ended_at is None}
-        self._locks.release(owner, running)
+        self._locks.release_owner(owner, running)
         self._notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
@@ -116,18 +116,18 @@ class MemoryRuns(SingleProcessRuns):
         run = self._runs.get((tenant, response_id))
         if run is None or run.ended_at is not None:
             return None
-        self._owners.hear(_NOBODY)
-        return self._take(run, _NOBODY)
+        self._owners.record(_TAKEN_OVER)
+        return self._take(run, _TAKEN_OVER)
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         self._check()
         lost: set[str] = set()
         for append in appends:
-            run = self._mine(append.claim)
+            run = self._claimed_run(append.claim)
             if run is None:
                 lost.add(append.claim.job.id)
-            elif append.batch.first >= run.number:
-                self._add(run, append.batch)
+            elif append.batch.first >= run.next_sequence_number:
+                self._add_batch(run, append.batch)
         return frozenset(lost)
 
     async def end(
@@ -138,48 +138,48 @@ class MemoryRuns(SingleProcessRuns):
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: WebhookEvent | None = None,
+        webhook: WebhookEvent | None = None,
     ) -> bool:
         self._check()
-        run = self._mine(claim)
+        run = self._claimed_run(claim)
         if run is None:
             return False
         run.ended_at = 0
-        self._add(run, batch)
-        if letter is not None:
-            self._letters[letter.id] = (letter, 0)
-        self._keep(
+        self._add_batch(run, batch)
+        if webhook is not None:
+            self._webhooks[webhook.id] = (webhook, 0)
+        self._save(
             claim.job.tenant,
             stored,
             conversation,
             expires_at=expires_at,
             listed=stored.response.store,
         )
-        self._locks.forget(claim.job.tenant, claim.job.id)
-        self._tails.touch([(claim.job.tenant, claim.job.id)])
+        self._locks.remove_holder(claim.job.tenant, claim.job.id)
+        self._subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
         return True
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
+    async def take_due_webhooks(
+        self, now: float, retry_at: float, *, limit: int
+    ) -> tuple[DueWebhook, ...]:
         self._check()
-        there = [(kept, tried) for kept, tried in self._letters.values() if kept.due_at <= now]
+        there = [(kept, tried) for kept, tried in self._webhooks.values() if kept.due_at <= now]
         there.sort(key=lambda pair: pair[0].due_at)
-        for letter, tried in there[:limit]:
-            self._letters[letter.id] = (replace(letter, due_at=until), tried + 1)
-        return tuple(
-            DueWebhook(letter.id, letter.body, tried + 1) for letter, tried in there[:limit]
-        )
+        for event, tried in there[:limit]:
+            self._webhooks[event.id] = (replace(event, due_at=retry_at), tried + 1)
+        return tuple(DueWebhook(event.id, event.body, tried + 1) for event, tried in there[:limit])
 
-    async def postpone(self, letter_id: str, until: float) -> None:
+    async def postpone_webhook(self, event_id: str, until: float) -> None:
         self._check()
-        if letter_id in self._letters:
-            letter, tried = self._letters[letter_id]
-            self._letters[letter_id] = (replace(letter, due_at=until), tried)
+        if event_id in self._webhooks:
+            event, tried = self._webhooks[event_id]
+            self._webhooks[event_id] = (replace(event, due_at=until), tried)
 
-    async def settle(self, letter_id: str) -> None:
+    async def delete_webhook(self, event_id: str) -> None:
         self._check()
-        self._letters.pop(letter_id, None)
+        self._webhooks.pop(event_id, None)
 
-    async def history(self, claim: Claim) -> tuple[Batch, ...]:
+    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
         self._check()
         run = self._runs.get((claim.job.tenant, claim.job.id))
         return tuple(run.batches) if run is not None else ()
@@ -197,11 +197,11 @@ class MemoryRuns(SingleProcessRuns):
 
     # --- for the store beside it -----------------------------------------------------------------
 
-    def drop(self, key: _Key) -> None:
+    def delete(self, key: _Key) -> None:
         """The response is gone, and so is its run."""
         if self._runs.pop(key, None) is not None:
-            self._locks.forget(*key)
-            self._tails.touch([key])
+            self._locks.remove_holder(*key)
+            self._subscriptions.mark_stale([key])
 
     def is_running(self, key: _Key) -> bool:
         """The run has not ended."""
@@ -230,14 +230,14 @@ class MemoryRuns(SingleProcessRuns):
         self._notify_lost(run.job.id, run.epoch, had)
         return Claim(job=run.job, epoch=run.epoch, attempts=run.attempts)
 
-    def _mine(self, claim: Claim) -> _Run | None:
+    def _claimed_run(self, claim: Claim) -> _Run | None:
         run = self._runs.get((claim.job.tenant, claim.job.id))
         if run is None or run.ended_at is not None or run.epoch != claim.epoch:
             return None
         return run
 
-    def _add(self, run: _Run, batch: Batch) -> None:
+    def _add_batch(self, run: _Run, batch: Batch) -> None:
         if batch.count:
             run.batches.append(batch)
             run.attempts = 0
-            self._tails.put(run.job.tenant, run.job.id, replace(batch, tokens=b""))
+            self._subscriptions.publish(run.job.tenant, run.job.id, replace(batch, tokens=b""))

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from antiphon.store.skills import Draft
+from antiphon.store.skills import SkillDraft
 from antiphon.wire.skills import Skill, SkillVersion
 
 __all__ = ["MemorySkills"]
 
 
-class _Kept(Struct):
+class _SkillRow(Struct):
     """A skill with its versions by their numbers."""
 
     created_at: int
-    chosen: int
+    default: int
     last: int
     versions: dict[int, tuple[SkillVersion, bytes]]
 
@@ -26,69 +26,75 @@ class MemorySkills:
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
-        self._skills: dict[tuple[str, str], _Kept] = {}
+        self._skills: dict[tuple[str, str], _SkillRow] = {}
 
     async def create(
-        self, tenant: str, draft: Draft, bundle: bytes, *, most: int | None = None
+        self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
         self._check()
-        if not self._has_room(tenant, bundle, most):
+        if not self._has_room(tenant, bundle, max_bytes):
             return False
-        first = {1: (draft.numbered(1), bundle)}
-        self._skills[tenant, draft.skill_id] = _Kept(draft.created_at, 1, 1, first)
+        first = {1: (draft.to_version(1), bundle)}
+        self._skills[tenant, draft.skill_id] = _SkillRow(draft.created_at, 1, 1, first)
         return True
 
-    async def add(
-        self, tenant: str, draft: Draft, bundle: bytes, *, default: bool, most: int | None = None
+    async def add_version(
+        self,
+        tenant: str,
+        draft: SkillDraft,
+        bundle: bytes,
+        *,
+        default: bool,
+        max_bytes: int | None = None,
     ) -> SkillVersion | None:
         self._check()
         kept = self._skills.get((tenant, draft.skill_id))
-        if kept is None or not self._has_room(tenant, bundle, most):
+        if kept is None or not self._has_room(tenant, bundle, max_bytes):
             return None
         kept.last += 1
-        version = draft.numbered(kept.last)
+        version = draft.to_version(kept.last)
         kept.versions[kept.last] = (version, bundle)
         if default:
-            kept.chosen = kept.last
+            kept.default = kept.last
         return version
 
-    async def choose(self, tenant: str, skill_id: str, version: int) -> bool:
+    async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
         self._check()
         kept = self._skills.get((tenant, skill_id))
         if kept is None or version not in kept.versions:
             return False
-        kept.chosen = version
+        kept.default = version
         return True
 
     async def get(self, tenant: str, skill_id: str) -> Skill | None:
         self._check()
         kept = self._skills.get((tenant, skill_id))
-        return None if kept is None else _shown(skill_id, kept)
+        return None if kept is None else _skill_of(skill_id, kept)
 
-    async def all(self, tenant: str) -> tuple[Skill, ...]:
+    async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
         self._check()
         return tuple(
-            _shown(skill_id, kept)
+            _skill_of(skill_id, kept)
             for (owner, skill_id), kept in self._skills.items()
             if owner == tenant
         )
 
-    async def versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
+    async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
         self._check()
         kept = self._skills.get((tenant, skill_id))
         return () if kept is None else tuple(version for version, _ in kept.versions.values())
 
-    async def bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
+    async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
         self._check()
         kept = self._skills.get((tenant, skill_id))
         found = None if kept is None else kept.versions.get(version)
         return None if found is None else found[1]
 
-    async def drop(self, tenant: str, skill_id: str) -> bool:
+    async def delete(self, tenant: str, skill_id: str) -> bool:
         self._check()
         return self._skills.pop((tenant, skill_id), None) is not None
 
-    async def drop_version(self, tenant: str, skill_id: str, version: int) -> bool:
+    async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         self._check()
         kept = self._skills.get((tenant, skill_id))
         if kept is None or version not in kept.versions:
@@ -96,28 +102,28 @@ class MemorySkills:
         if len(kept.versions) == 1:
             del self._skills[tenant, skill_id]
             return True
-        if version == kept.chosen:
+        if version == kept.default:
             return False
         del kept.versions[version]
         return True
 
-    def _has_room(self, tenant: str, bundle: bytes, most: int | None) -> bool:
+    def _has_room(self, tenant: str, bundle: bytes, max_bytes: int | None) -> bool:
         held = sum(
             len(content)
             for (owner, _), kept in self._skills.items()
             if owner == tenant
             for _, content in kept.versions.values()
         )
-        return most is None or held + len(bundle) <= most
+        return max_bytes is None or held + len(bundle) <= max_bytes
 
 
-def _shown(skill_id: str, kept: _Kept) -> Skill:
-    chosen, _ = kept.versions[kept.chosen]
+def _skill_of(skill_id: str, kept: _SkillRow) -> Skill:
+    chosen, _ = kept.versions[kept.default]
     return Skill(
         id=skill_id,
         created_at=kept.created_at,
         name=chosen.name,
         description=chosen.description,
-        default_version=str(kept.chosen),
+        default_version=str(kept.default),
         latest_version=str(max(kept.versions)),
     )

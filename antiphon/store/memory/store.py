@@ -17,14 +17,14 @@ from antiphon.wire.items import Item
 from .files import MemoryFiles
 from .runs import MemoryRuns
 from .skills import MemorySkills
-from .vectors import MemoryVectors
+from .vectors import MemoryVectorIndex
 
 __all__ = ["MemoryStore"]
 
 _encode = msgspec.json.Encoder().encode
 
 
-class _Row(Struct):
+class _ResponseRow(Struct):
     """A response, and whether its id may still be used. ``order``: when it was first saved.
     ``listed``: its items can be referred to."""
 
@@ -40,7 +40,7 @@ class _Row(Struct):
         return (*self.stored.input, *self.stored.response.output)
 
 
-class _Talk(Struct):
+class _ConversationRow(Struct):
     """A conversation and its items by id, in order."""
 
     conversation: Conversation
@@ -58,26 +58,26 @@ class MemoryStore:
     """``Store`` over dictionaries."""
 
     def __init__(self) -> None:
-        self._rows: dict[_Key, _Row] = {}
+        self._rows: dict[_Key, _ResponseRow] = {}
         #: Responses by what they build on, and by the items they hold.
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
-        self._talks: dict[_Key, _Talk] = {}
+        self._conversations: dict[_Key, _ConversationRow] = {}
         self._secrets: dict[str, bytes] = {}
         self._order = 0
         self._closed = False
-        self.runs = MemoryRuns(self._keep, self._check)
+        self.runs = MemoryRuns(self._save, self._check)
         self.skills = MemorySkills(self._check)
-        self.vectors = MemoryVectors(self._check)
-        self.files = MemoryFiles(self._check, gone=self.vectors.forget_file)
+        self.vectors = MemoryVectorIndex(self._check)
+        self.files = MemoryFiles(self._check, on_deleted=self.vectors.forget_file)
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
         self._check()
-        self._keep(tenant, stored, conversation)
+        self._save(tenant, stored, conversation)
 
-    def _keep(
+    def _save(
         self,
         tenant: str,
         stored: StoredResponse,
@@ -92,12 +92,12 @@ class MemoryStore:
             self._unlink(key, old)
         self._order += 1
         order = old.order if old else self._order
-        row = _Row(stored, len(_encode(stored)), order, listed, expires_at=expires_at)
+        row = _ResponseRow(stored, len(_encode(stored)), order, listed, expires_at=expires_at)
         self._rows[key] = row
         self._children.setdefault(_parent(key, row), set()).add(key)
         for item in row.items if listed else ():
             self._holders.setdefault((tenant, item.id), set()).add(key)
-        talk = self._talks.get((tenant, conversation or ""))
+        talk = self._conversations.get((tenant, conversation or ""))
         if talk is not None:
             talk.add(row.items)
 
@@ -106,7 +106,7 @@ class MemoryStore:
         row = self._rows.get((tenant, response_id))
         return row.stored if row is not None and row.live else None
 
-    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+    async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         self._check()
         row = self._rows.get((tenant, response_id))
         if row is None or not row.live:
@@ -119,12 +119,12 @@ class MemoryStore:
             row = self._rows.get(key)
         return tuple(reversed(found))
 
-    async def item(self, tenant: str, item_id: str) -> Item | None:
+    async def load_item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
         rows = (self._rows[key] for key in self._holders.get((tenant, item_id), ()))
         newest = max((row for row in rows if row.live), key=lambda row: row.order, default=None)
         if newest is None:
-            return self._talked(tenant, item_id)
+            return self._conversation_item(tenant, item_id)
         return next(item for item in newest.items if item.id == item_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
@@ -134,8 +134,8 @@ class MemoryStore:
         if row is None or not row.live:
             return False
         row.live = False
-        self.runs.drop(key)
-        self._free(key)
+        self.runs.delete(key)
+        self._free_unneeded(key)
         return True
 
     async def sweep(self, retention: Retention, now: int) -> int:
@@ -160,65 +160,71 @@ class MemoryStore:
         size = sum(row.bytes for row in self._rows.values())
         for expired, (key, row) in enumerate(live):
             age = now - row.stored.response.created_at
-            if not retention.over(age_s=age, responses=len(rows) - expired, bytes=size):
+            if not retention.is_exceeded(age_s=age, responses=len(rows) - expired, bytes=size):
                 return expired
             row.live = False
-            self.runs.drop(key)
-            size -= self._free(key)
+            self.runs.delete(key)
+            size -= self._free_unneeded(key)
         return len(live)
 
-    async def put_conversation(
+    async def save_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
     ) -> None:
         self._check()
-        talk = self._talks.setdefault((tenant, conversation.id), _Talk(conversation))
+        talk = self._conversations.setdefault(
+            (tenant, conversation.id), _ConversationRow(conversation)
+        )
         talk.conversation = conversation
         talk.add(items)
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
         self._check()
-        talk = self._talks.get((tenant, conversation_id))
+        talk = self._conversations.get((tenant, conversation_id))
         return talk.conversation if talk is not None else None
 
-    async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
         self._check()
-        return self._talks.pop((tenant, conversation_id), None) is not None
+        return self._conversations.pop((tenant, conversation_id), None) is not None
 
-    async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
+    async def add_conversation_items(
+        self, tenant: str, conversation_id: str, items: tuple[Item, ...]
+    ) -> bool:
         self._check()
-        talk = self._talks.get((tenant, conversation_id))
+        talk = self._conversations.get((tenant, conversation_id))
         if talk is None:
             return False
         talk.add(items)
         return True
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
+    async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         self._check()
-        talk = self._talks.get((tenant, conversation_id))
+        talk = self._conversations.get((tenant, conversation_id))
         return tuple(talk.items.values()) if talk is not None else ()
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+    async def remove_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> bool:
         self._check()
-        talk = self._talks.get((tenant, conversation_id))
+        talk = self._conversations.get((tenant, conversation_id))
         return talk is not None and talk.items.pop(item_id, None) is not None
 
-    async def secret(self, name: str, fresh: bytes) -> bytes:
+    async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         self._check()
-        return self._secrets.setdefault(name, fresh)
+        return self._secrets.setdefault(name, new_secret)
 
     async def close(self) -> None:
         self._closed = True
 
-    def _talked(self, tenant: str, item_id: str) -> Item | None:
+    def _conversation_item(self, tenant: str, item_id: str) -> Item | None:
         """The item in whichever conversation of the tenant has it."""
-        talks = (talk for (owner, _), talk in self._talks.items() if owner == tenant)
+        talks = (talk for (owner, _), talk in self._conversations.items() if owner == tenant)
         return next((talk.items[item_id] for talk in talks if item_id in talk.items), None)
 
     def _check(self) -> None:
         if self._closed:
             raise RunError("The store is closed.")
 
-    def _free(self, key: _Key) -> int:
+    def _free_unneeded(self, key: _Key) -> int:
         """Drop a response nobody can name and nobody builds on, then its parent likewise. Returns
         the bytes that this freed."""
         freed = 0
@@ -231,20 +237,20 @@ class MemoryStore:
             row = self._rows.get(key)
         return freed
 
-    def _unlink(self, key: _Key, row: _Row) -> None:
+    def _unlink(self, key: _Key, row: _ResponseRow) -> None:
         _discard(self._children, _parent(key, row), key)
         for item in row.items:
             _discard(self._holders, (key[0], item.id), key)
 
 
-def _parent(key: _Key, row: _Row) -> _Key:
+def _parent(key: _Key, row: _ResponseRow) -> _Key:
     """The key of what it builds on; no response has the key of none."""
     return (key[0], row.stored.response.previous_response_id or "")
 
 
-def _discard(index: dict[_Key, set[_Key]], at: _Key, key: _Key) -> None:
+def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:
     """Take a key out of an index that holds no empty sets."""
-    found = index.get(at, set())
+    found = index.get(entry, set())
     found.discard(key)
     if not found:
-        index.pop(at, None)
+        index.pop(entry, None)

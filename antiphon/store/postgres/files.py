@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from antiphon.store.files import Listing
+from antiphon.store.files import FileQuery
 from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
-from .pool import ConnectionPool, Transaction, key
+from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresFiles"]
 
@@ -14,46 +14,46 @@ __all__ = ["PostgresFiles"]
 class PostgresFiles:
     """``FileStore`` over a cluster."""
 
-    def __init__(self, cluster: ConnectionPool) -> None:
-        self._cluster = cluster
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, most: int | None = None
+        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        async with self._cluster.transaction() as inside:
-            await inside.rows("filing", tenant)
-            held = await inside.value("file_bytes", tenant)
-            if most is not None and held + file.bytes > most:
+        async with self._pool.transaction() as transaction:
+            await transaction.rows("filing", tenant)
+            held = await transaction.value("file_bytes", tenant)
+            if max_bytes is not None and held + file.bytes > max_bytes:
                 return False
-            place = await inside.value("put_file", *file_row(tenant, file))
-            await inside.rows("put_content", place, content)
+            place = await transaction.value("put_file", *file_row(tenant, file))
+            await transaction.rows("put_content", place, content)
             return True
 
     async def get(self, tenant: str, file_id: str) -> File | None:
-        found = await self._cluster.shaped(file_of, "file", tenant, key(file_id))
+        found = await self._pool.decoded_rows(file_of, "file", tenant, index_key(file_id))
         return found[0] if found else None
 
-    async def content(self, tenant: str, file_id: str) -> bytes | None:
-        found = await self._cluster.rows("content", tenant, key(file_id))
+    async def read(self, tenant: str, file_id: str) -> bytes | None:
+        found = await self._pool.rows("content", tenant, index_key(file_id))
         return bytes(found[0][0]) if found else None
 
-    async def page(self, tenant: str, listing: Listing) -> tuple[File, ...] | None:
+    async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         after = None
-        if listing.after is not None:
-            found = await self._cluster.rows("file_row", tenant, key(listing.after))
+        if query.after is not None:
+            found = await self._pool.rows("file_row", tenant, index_key(query.after))
             if not found:
                 return None
             after = found[0][0]
-        query = "files_newest" if listing.newest_first else "files_oldest"
+        name = "files_newest" if query.newest_first else "files_oldest"
         return tuple(
-            await self._cluster.shaped(
-                file_of, query, tenant, listing.purpose, listing.now, after, listing.limit
+            await self._pool.decoded_rows(
+                file_of, name, tenant, query.purpose, query.now, after, query.limit
             )
         )
 
     async def delete(self, tenant: str, file_id: str) -> bool:
-        return bool(await self._cluster.rows("drop_file", tenant, key(file_id)))
+        return bool(await self._pool.rows("drop_file", tenant, index_key(file_id)))
 
-    async def expire(self, inside: Transaction, now: int) -> None:
+    async def expire(self, transaction: Transaction, now: int) -> None:
         """Forget what was to be kept until now, within a transaction."""
-        await inside.rows("expire_files", now)
+        await transaction.rows("expire_files", now)

@@ -15,18 +15,18 @@ from msgspec import Struct
 
 from antiphon.errors import RunError
 from antiphon.store.records import Batch
-from antiphon.store.row_mapping import batch_of
-from antiphon.store.runs import Listener
-from antiphon.store.subscriptions import Tails
+from antiphon.store.row_mapping import event_batch_of
+from antiphon.store.runs import RunListener
+from antiphon.store.subscriptions import Subscriptions
 
-from .pool import ConnectionPool, key
+from .pool import ConnectionPool, index_key
 
 __all__ = ["Notice", "RunNotifications"]
 
 _log = structlog.get_logger(__name__)
 
 #: PostgreSQL's limit is 8000.
-_MOST_BYTES = 7_900
+_MAX_BYTES = 7_900
 
 _Key = tuple[str, str]
 
@@ -43,10 +43,10 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: Too much to be named.
     all: bool = False
 
-    def written(self, by: str) -> str:
+    def encode(self, by: str) -> str:
         """As the payload of a notification."""
         text = _encode(msgspec.structs.replace(self, by=by))
-        if len(text) > _MOST_BYTES:
+        if len(text) > _MAX_BYTES:
             text = _encode(Notice(by=by, queued=self.queued, all=True))
         return text.decode()
 
@@ -55,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Notice).decode
 
 
-class _Followed(Struct):
+class _SubscribedRun(Struct):
     """A run that somebody here follows: its row, and the last event its tails have been given."""
 
     row: int
@@ -65,122 +65,122 @@ class _Followed(Struct):
 class RunNotifications:
     """One a process; ``name`` is how its own notices are known."""
 
-    def __init__(self, cluster: ConnectionPool, tails: Tails, name: str) -> None:
-        self._cluster = cluster
-        self._tails = tails
-        self._name = name
-        self._listener: Listener | None = None
-        self._begun = False
-        self._followed: dict[_Key, _Followed] = {}
-        self._grown: set[int] = set()
-        self._all = False
-        self._fetching: asyncio.Task[None] | None = None
+    def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
+        self._pool = pool
+        self._subscriptions = subscriptions
+        self._process_id = process_id
+        self._listener: RunListener | None = None
+        self._is_started = False
+        self._subscribed_runs: dict[_Key, _SubscribedRun] = {}
+        self._rows_to_fetch: set[int] = set()
+        self._fetch_all = False
+        self._fetch_task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Hear from now on."""
-        if not self._begun:
-            self._begun = True
-            self._cluster.listen(self._heard, self._deaf)
+        if not self._is_started:
+            self._is_started = True
+            self._pool.listen(self._on_notice, self._on_gap)
 
-    def tell(self, listener: Listener) -> None:
+    def set_listener(self, listener: RunListener) -> None:
         """Tell this listener what concerns it."""
         self._listener = listener
-        self.begin()
+        self.start()
 
     async def close(self) -> None:
         """Hear no more."""
-        if self._fetching is not None:
-            self._fetching.cancel()
-            await asyncio.wait((self._fetching,))
+        if self._fetch_task is not None:
+            self._fetch_task.cancel()
+            await asyncio.wait((self._fetch_task,))
 
     # --- of this process -------------------------------------------------------------------------
 
-    def kept_here(self, tenant: str, response_id: str, batch: Batch) -> None:
+    def publish_local(self, tenant: str, response_id: str, batch: Batch) -> None:
         """This process appended: its followers need no database."""
-        followed = self._followed.get((tenant, response_id))
+        followed = self._subscribed_runs.get((tenant, response_id))
         if followed is not None:
             followed.last = max(followed.last, batch.last)
-        self._tails.put(tenant, response_id, batch)
+        self._subscriptions.publish(tenant, response_id, batch)
 
-    def queued(self) -> None:
+    def notify_queued(self) -> None:
         """There may be a run to claim."""
         if self._listener is not None:
-            self._listener.queued()
+            self._listener.on_run_queued()
 
-    def lost(self, lost: Sequence[tuple[str, int]]) -> None:
+    def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
         """These runs are somebody else's."""
         if self._listener is not None:
             for response_id, epoch in lost:
-                self._listener.lost(response_id, epoch)
+                self._listener.on_run_lost(response_id, epoch)
 
     # --- of others -------------------------------------------------------------------------------
 
-    def _heard(self, text: str) -> None:
+    def _on_notice(self, text: str) -> None:
         try:
             notice = _decode(text)
         except msgspec.MsgspecError:
             return  # somebody else's
-        if notice.by == self._name:
+        if notice.by == self._process_id:
             return
         if notice.queued:
-            self.queued()
-        self.lost(notice.lost)
-        self._tails.touch(notice.over)
-        if not (notice.grown or notice.all) or not self._tails.followed():
+            self.notify_queued()
+        self.notify_lost(notice.lost)
+        self._subscriptions.mark_stale(notice.over)
+        if not (notice.grown or notice.all) or not self._subscriptions.subscribed_runs():
             return
-        self._grown.update(notice.grown)
-        self._all = self._all or notice.all
-        if self._fetching is None:
-            self._fetching = asyncio.create_task(self._fetch_on(), name="news")
+        self._rows_to_fetch.update(notice.grown)
+        self._fetch_all = self._fetch_all or notice.all
+        if self._fetch_task is None:
+            self._fetch_task = asyncio.create_task(self._fetch_loop(), name="news")
 
-    def _deaf(self) -> None:
+    def _on_gap(self) -> None:
         """Something may have been missed."""
-        self._followed.clear()
-        self._tails.touch()
-        self.queued()
+        self._subscribed_runs.clear()
+        self._subscriptions.mark_stale()
+        self.notify_queued()
 
-    async def _fetch_on(self) -> None:
+    async def _fetch_loop(self) -> None:
         try:
-            while self._grown or self._all:
-                grown, self._grown = self._grown, set()
-                everything, self._all = self._all, False
+            while self._rows_to_fetch or self._fetch_all:
+                grown, self._rows_to_fetch = self._rows_to_fetch, set()
+                everything, self._fetch_all = self._fetch_all, False
                 await self._fetch(None if everything else grown)
         except RunError:
-            self._deaf()  # readers look for themselves, and hear what is wrong
+            self._on_gap()  # readers look for themselves, and hear what is wrong
         finally:
-            self._fetching = None
+            self._fetch_task = None
 
-    async def _fetch(self, grown: set[int] | None) -> None:
+    async def _fetch(self, rows_to_fetch: set[int] | None) -> None:
         """Give the tails what they miss of these runs (None: of all that are followed)."""
-        wanted = set(self._tails.followed())
-        for gone in self._followed.keys() - wanted:
-            del self._followed[gone]
-        await self._meet([each for each in wanted if each not in self._followed])
+        wanted = set(self._subscriptions.subscribed_runs())
+        for gone in self._subscribed_runs.keys() - wanted:
+            del self._subscribed_runs[gone]
+        await self._add_subscribed([each for each in wanted if each not in self._subscribed_runs])
         rows = {
             followed.row: (name, followed)
-            for name, followed in self._followed.items()
-            if grown is None or followed.row in grown
+            for name, followed in self._subscribed_runs.items()
+            if rows_to_fetch is None or followed.row in rows_to_fetch
         }
         if not rows:
             return
         lasts = [followed.last for _, followed in rows.values()]
-        for row, *columns in await self._cluster.rows("news", list(rows), lasts):
+        for row, *columns in await self._pool.rows("news", list(rows), lasts):
             name, followed = rows[row]
-            self._pass_on(name, followed, batch_of(columns))
+            self._publish(name, followed, event_batch_of(columns))
 
-    def _pass_on(self, name: _Key, followed: _Followed, batch: Batch) -> None:
+    def _publish(self, name: _Key, followed: _SubscribedRun, batch: Batch) -> None:
         if batch.first == followed.last + 1:
-            self._tails.put(*name, batch)
+            self._subscriptions.publish(*name, batch)
         elif batch.last > followed.last:  # not what is next: readers look for themselves
-            self._tails.touch([name])
+            self._subscriptions.mark_stale([name])
         followed.last = max(followed.last, batch.last)
 
-    async def _meet(self, names: list[_Key]) -> None:
+    async def _add_subscribed(self, names: list[_Key]) -> None:
         """Runs that are followed since the last look: from here on their tails are fed; what came
         before, their readers read."""
         if not names:
             return
-        tenants, ids = zip(*((tenant, key(name)) for tenant, name in names), strict=True)
-        for place, row, last in await self._cluster.rows("followed", tenants, ids):
-            self._followed[names[place - 1]] = _Followed(row, last)
-            self._tails.touch([names[place - 1]])
+        tenants, ids = zip(*((tenant, index_key(name)) for tenant, name in names), strict=True)
+        for place, row, last in await self._pool.rows("followed", tenants, ids):
+            self._subscribed_runs[names[place - 1]] = _SubscribedRun(row, last)
+            self._subscriptions.mark_stale([names[place - 1]])

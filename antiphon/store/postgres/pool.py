@@ -18,33 +18,33 @@ import structlog
 from antiphon.errors import RunError, SetupError, first_line
 from antiphon.store.sql import migrations, queries
 
-__all__ = ["ConnectionPool", "Transaction", "key"]
+__all__ = ["ConnectionPool", "Transaction", "index_key"]
 
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
 
 #: Held while migrations are applied.
-_MIGRATING = 0x616E7401
+_MIGRATION_LOCK = 0x616E7401
 _CHANNEL = "antiphon"
 _TIMEOUT_S = 30.0
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 #: How often the connection that listens is asked whether it is still one.
-_ALIVE_S = 10.0
+_PING_S = 10.0
 #: Bytes of rows from which on they are decoded in a thread.
-_HEAVY = 1 << 18
+_THREAD_BYTES = 1 << 18
 #: Characters of ids that an index surely takes.
-_LONGEST = 512
-_BEGIN = """
+_MAX_KEY_CHARS = 512
+_CREATE_MIGRATIONS = """
 CREATE SCHEMA IF NOT EXISTS antiphon;
 CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
 """
 
 
-def key(text: str) -> str:
+def index_key(text: str) -> str:
     """An id as PostgreSQL has it. Clients may give ids that no index takes, or with a U+0000, which
     its texts have not: these go by their digest."""
-    if len(text) <= _LONGEST and "\0" not in text:
+    if len(text) <= _MAX_KEY_CHARS and "\0" not in text:
         return text
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -56,10 +56,10 @@ class ConnectionPool:
         self._driver = driver
         self._pool = pool
         self._url = url
-        self._listening: asyncio.Task[None] | None = None
-        self._certain: set[asyncio.Task[Any]] = set()
+        self._listen_task: asyncio.Task[None] | None = None
+        self._uncancellable: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self._begun = 0
+        self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.queries: Mapping[str, str] = queries(__package__)
@@ -74,7 +74,7 @@ class ConnectionPool:
             raise SetupError(
                 'PostgreSQL needs an extra: pip install "antiphon[postgres]".'
             ) from None
-        place = _place(url)
+        place = _address(url)
         pool: Any = None
         try:
             pool = await asyncpg.create_pool(
@@ -83,8 +83,8 @@ class ConnectionPool:
                 max_size=connections,
                 command_timeout=_TIMEOUT_S,
                 timeout=_TIMEOUT_S,
-                init=_enter,
-                reset=_as_it_is,
+                init=_set_up,
+                reset=_skip_reset,
                 server_settings={"application_name": "antiphon"},
             )
             async with pool.acquire() as connection:
@@ -96,7 +96,9 @@ class ConnectionPool:
                 # What it complains of may be a piece of a password.
                 raise SetupError(f"PostgreSQL{place} cannot be used: its URL is none.") from None
             if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-                raise SetupError(f"PostgreSQL{place} cannot be used: {_line(error)}") from None
+                raise SetupError(
+                    f"PostgreSQL{place} cannot be used: {_error_line(error)}"
+                ) from None
             raise
         return cls(asyncpg, pool, url)
 
@@ -104,49 +106,49 @@ class ConnectionPool:
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """The rows of a query."""
-        with self._translated():
+        with self._translate_errors():
             found: list[Any] = await self._pool.fetch(self.queries[name], *arguments)
             return found
 
-    async def shaped(
-        self, shape: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
+    async def decoded_rows(
+        self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
     ) -> list[_T]:
         """The rows of a query as values; a long chain is no pause of the loop."""
         rows = await self.rows(name, *arguments)
         weight = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
         def work() -> list[_T]:
-            return [shape(row) for row in rows]
+            return [decode(row) for row in rows]
 
         try:
-            return await asyncio.to_thread(work) if weight > _HEAVY else work()
+            return await asyncio.to_thread(work) if weight > _THREAD_BYTES else work()
         except msgspec.MsgspecError as error:
             raise RunError("The store could not be read.") from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """All or nothing."""
-        with self._translated():
+        with self._translate_errors():
             async with self._pool.acquire() as connection, connection.transaction():
                 yield Transaction(connection, self.queries)
 
-    async def surely(self, work: Coroutine[Any, Any, _T]) -> _T:
+    async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Do this to its end even if nobody waits for it any more: what was kept has to be told."""
         task = asyncio.create_task(work)
-        self._certain.add(task)
-        task.add_done_callback(self._done)
+        self._uncancellable.add(task)
+        task.add_done_callback(self._on_done)
         return await asyncio.shield(task)
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._certain.discard(task)
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        self._uncancellable.discard(task)
         if not task.cancelled():
             task.exception()  # it was raised to whoever waited, if anybody did
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         if self._closed:
             raise RunError("The store is closed.")
-        self._begun += 1
+        self._active += 1
         self._idle.clear()
         try:
             yield
@@ -159,53 +161,57 @@ class ConnectionPool:
         ) as error:
             raise RunError("The store does not answer.") from error
         finally:
-            self._begun -= 1
-            if not self._begun:
+            self._active -= 1
+            if not self._active:
                 self._idle.set()
 
     # --- listening -------------------------------------------------------------------------------
 
-    def listen(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
+    def listen(self, on_notice: Callable[[str], None], on_gap: Callable[[], None]) -> None:
         """From now on, through outages. ``heard`` is told what is notified, ``deaf`` that something
         may have been missed."""
         if self._closed:
             return
-        self._listening = asyncio.create_task(self._listen_on(heard, deaf), name="listen")
+        self._listen_task = asyncio.create_task(self._listen_loop(on_notice, on_gap), name="listen")
 
-    async def _listen_on(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
+    async def _listen_loop(
+        self, on_notice: Callable[[str], None], on_gap: Callable[[], None]
+    ) -> None:
         wait = _RETRY_S
 
         def hearing() -> None:
             nonlocal wait
             wait = _RETRY_S
-            deaf()  # what was said before was said to nobody
+            on_gap()  # what was said before was said to nobody
 
         while True:
             try:
-                await self._listen_once(heard, hearing)
+                await self._listen_once(on_notice, hearing)
             except (
                 self._driver.PostgresError,
                 self._driver.InterfaceError,
                 self._driver.InternalClientError,
                 OSError,
             ) as error:
-                _log.warning("notices of other processes are not heard", error=_line(error))
+                _log.warning("notices of other processes are not heard", error=_error_line(error))
             await asyncio.sleep(wait)
             wait = min(2 * wait, _RETRY_MAX_S)
 
-    async def _listen_once(self, heard: Callable[[str], None], hearing: Callable[[], None]) -> None:
+    async def _listen_once(
+        self, on_notice: Callable[[str], None], on_connected: Callable[[], None]
+    ) -> None:
         """Until the connection is lost."""
         connection = await self._driver.connect(
-            self._url, timeout=_TIMEOUT_S, command_timeout=_ALIVE_S
+            self._url, timeout=_TIMEOUT_S, command_timeout=_PING_S
         )
         lost = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(_CHANNEL, lambda *notice: heard(notice[3]))
-            hearing()
+            await connection.add_listener(_CHANNEL, lambda *notice: on_notice(notice[3]))
+            on_connected()
             while not lost.is_set():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_ALIVE_S):
+                    async with asyncio.timeout(_PING_S):
                         await lost.wait()
                 if not lost.is_set():  # a peer that vanished says nothing, so it is asked
                     await connection.execute("SELECT 1")
@@ -215,14 +221,14 @@ class ConnectionPool:
 
     async def close(self) -> None:
         """Finish what was begun; later calls raise."""
-        if self._certain:  # tasks that may not have begun yet
-            await asyncio.wait(set(self._certain), timeout=_TIMEOUT_S)
+        if self._uncancellable:  # tasks that may not have begun yet
+            await asyncio.wait(set(self._uncancellable), timeout=_TIMEOUT_S)
         if self._closed:
             return
         self._closed = True
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait((self._listening,))
+        if self._listen_task is not None:
+            self._listen_task.cancel()
+            await asyncio.wait((self._listen_task,))
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._idle.wait()
@@ -232,11 +238,11 @@ class ConnectionPool:
 
 
 class Transaction:
-    """A connection inside a transaction."""
+    """A connection transaction a transaction."""
 
-    def __init__(self, connection: Any, named: Mapping[str, str]) -> None:
+    def __init__(self, connection: Any, queries: Mapping[str, str]) -> None:
         self._connection = connection
-        self._queries = named
+        self._queries = queries
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """The rows of a query."""
@@ -248,32 +254,32 @@ class Transaction:
         return await self._connection.fetchval(self._queries[name], *arguments)
 
 
-async def _enter(connection: Any) -> None:
+async def _set_up(connection: Any) -> None:
     """A new connection: the tables are in a schema of their own, apart from what else is there."""
     await connection.execute("SET search_path TO antiphon")
 
 
-async def _as_it_is(connection: Any) -> None:
+async def _skip_reset(connection: Any) -> None:
     """A connection that is given back: nothing was changed that would have to be undone."""
 
 
-async def _migrate(connection: Any, place: str) -> None:
+async def _migrate(connection: Any, address: str) -> None:
     """Apply what has not been applied, all of it or nothing, one process after the other."""
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
         if not await connection.fetchval("SELECT to_regclass('antiphon.migrations')::oid"):
-            await connection.execute(_BEGIN)
+            await connection.execute(_CREATE_MIGRATIONS)
         applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
         known = migrations(__package__)
         if applied - {name for name, _ in known}:
-            raise SetupError(f"PostgreSQL{place} was used by a newer version of Antiphon.")
+            raise SetupError(f"PostgreSQL{address} was used by a newer version of Antiphon.")
         for name, script in known:
             if name not in applied:
                 await connection.execute(script)
                 await connection.execute("INSERT INTO migrations VALUES ($1)", name)
 
 
-def _place(url: str) -> str:
+def _address(url: str) -> str:
     """Where the database is, without who asks and how they prove it: what cannot be told apart from
     a password is not shown."""
     rest = url.partition("://")[2]
@@ -283,5 +289,5 @@ def _place(url: str) -> str:
     return " at " + (address.rpartition("@")[2] or "localhost")
 
 
-def _line(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     return first_line(error).rstrip(".") + "."

@@ -20,46 +20,46 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.row_mapping import batch_of, claim_of
-from antiphon.store.runs import Listener
-from antiphon.store.subscriptions import Subscription, Tails
+from antiphon.store.row_mapping import claim_of, event_batch_of
+from antiphon.store.runs import RunListener
+from antiphon.store.subscriptions import Subscription, Subscriptions
 
 from .notifications import Notice, RunNotifications
-from .pool import ConnectionPool, Transaction, key
+from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresRuns"]
 
 #: No event has a number beyond.
-_LAST = 2**31 - 1
+_MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class PostgresRuns:
-    """``RunStore`` over a cluster. ``keep`` keeps a response inside a transaction."""
+    """``RunStore`` over a cluster. ``keep`` keeps a response transaction a transaction."""
 
-    def __init__(self, cluster: ConnectionPool, keep: Callable[..., Awaitable[None]]) -> None:
-        self._cluster = cluster
-        self._keep = keep
-        self._tails = Tails()
-        self._name = secrets.token_hex(6)
-        self._news = RunNotifications(cluster, self._tails, self._name)
+    def __init__(self, pool: ConnectionPool, save: Callable[..., Awaitable[None]]) -> None:
+        self._pool = pool
+        self._save = save
+        self._subscriptions = Subscriptions()
+        self._process_id = secrets.token_hex(6)
+        self._notifications = RunNotifications(pool, self._subscriptions, self._process_id)
 
-    async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
-        async with self._cluster.transaction() as inside:
-            await self._keep(inside, job.tenant, stored, listed=False)
-            run = await inside.value(
+    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+        async with self._pool.transaction() as transaction:
+            await self._save(transaction, job.tenant, stored, listed=False)
+            run = await transaction.value(
                 "begin_run", job.tenant, job.id, job.model, job.request, job.prompt
             )
-            await self._add(inside, run, batch)
-            await self._notify(inside, Notice(queued=True))
-        self._news.queued()
+            await self._add_batch(transaction, run, batch)
+            await self._notify(transaction, Notice(queued=True))
+        self._notifications.notify_queued()
 
     async def claim(
         self, owner: str, models: Collection[str], *, limit: int, lease_s: float
     ) -> tuple[Claim, ...]:
         if limit < 1:
             return ()
-        async with self._cluster.transaction() as inside:
-            rows = await inside.rows("claim", owner, list(models), limit, lease_s)
+        async with self._pool.transaction() as transaction:
+            rows = await transaction.rows("claim", owner, list(models), limit, lease_s)
             claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
             lost = [
                 (claim.job.id, claim.epoch)
@@ -67,32 +67,32 @@ class PostgresRuns:
                 if row["had"]
             ]
             if lost:
-                await self._notify(inside, Notice(lost=tuple(lost)))
-        self._news.lost(lost)
+                await self._notify(transaction, Notice(lost=tuple(lost)))
+        self._notifications.notify_lost(lost)
         return claims
 
     async def heartbeat(self, owner: str) -> None:
-        await self._cluster.rows("beat", owner)
+        await self._pool.rows("beat", owner)
 
     async def release(self, owner: str) -> None:
-        async with self._cluster.transaction() as inside:
-            await inside.rows("release", owner)
-            await self._notify(inside, Notice(queued=True))
-        self._news.queued()
+        async with self._pool.transaction() as transaction:
+            await transaction.rows("release", owner)
+            await self._notify(transaction, Notice(queued=True))
+        self._notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
-        async with self._cluster.transaction() as inside:
-            rows = await inside.rows("seize", tenant, key(response_id))
+        async with self._pool.transaction() as transaction:
+            rows = await transaction.rows("seize", tenant, index_key(response_id))
             if not rows:
                 return None
             claim = claim_of(rows[0])
             lost = ((claim.job.id, claim.epoch),)
-            await self._notify(inside, Notice(lost=lost))
-        self._news.lost(lost)
+            await self._notify(transaction, Notice(lost=lost))
+        self._notifications.notify_lost(lost)
         return claim
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
-        return await self._cluster.surely(self._append(appends)) if appends else frozenset()
+        return await self._pool.run_to_completion(self._append(appends)) if appends else frozenset()
 
     async def _append(self, appends: Sequence[Append]) -> frozenset[str]:
         places: dict[tuple[str, str, int], int] = {}
@@ -102,13 +102,15 @@ class PostgresRuns:
             claim = (job.tenant, job.id, append.claim.epoch)
             whose.append(places.setdefault(claim, len(places) + 1))
         batches = zip(*(_columns(append.batch) for append in appends), strict=True)
-        found = await self._cluster.rows(
-            "append", self._name, *zip(*places, strict=True), whose, *batches
+        found = await self._pool.rows(
+            "append", self._process_id, *zip(*places, strict=True), whose, *batches
         )
         kept = set(found[0][0])
         for place, append in zip(whose, appends, strict=True):
             if place in kept:
-                self._news.kept_here(append.claim.job.tenant, append.claim.job.id, append.batch)
+                self._notifications.publish_local(
+                    append.claim.job.tenant, append.claim.job.id, append.batch
+                )
         return frozenset(name for (_, name, _), place in places.items() if place not in kept)
 
     async def end(
@@ -119,10 +121,10 @@ class PostgresRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: WebhookEvent | None = None,
+        webhook: WebhookEvent | None = None,
     ) -> bool:
-        return await self._cluster.surely(
-            self._end(claim, stored, batch, conversation, expires_at, letter)
+        return await self._pool.run_to_completion(
+            self._end(claim, stored, batch, conversation, expires_at, webhook)
         )
 
     async def _end(
@@ -132,89 +134,93 @@ class PostgresRuns:
         batch: Batch,
         conversation: str | None,
         expires_at: int | None,
-        letter: WebhookEvent | None,
+        webhook: WebhookEvent | None,
     ) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
-        async with self._cluster.transaction() as inside:
-            run = await inside.value("end_run", tenant, name, claim.epoch)
+        async with self._pool.transaction() as transaction:
+            run = await transaction.value("end_run", tenant, name, claim.epoch)
             if run is None:
                 return False
-            await self._add(inside, run, batch)
-            await self._keep(
-                inside,
+            await self._add_batch(transaction, run, batch)
+            await self._save(
+                transaction,
                 tenant,
                 stored,
                 conversation,
                 expires_at=expires_at,
                 listed=stored.response.store,
             )
-            await inside.rows("forget_hold", tenant, name)
-            if letter is not None:
-                await inside.rows("add_letter", letter.id, letter.body, letter.due_at)
-            await self.tell(inside, over=[(tenant, name)])
+            await transaction.rows("forget_hold", tenant, name)
+            if webhook is not None:
+                await transaction.rows("add_letter", webhook.id, webhook.body, webhook.due_at)
+            await self.notify_ended(transaction, ended=[(tenant, name)])
         if batch.count:
-            self._news.kept_here(tenant, name, batch)
-        self.touch(tenant, name)
+            self._notifications.publish_local(tenant, name, batch)
+        self.mark_stale(tenant, name)
         return True
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
-        return tuple(DueWebhook(*row) for row in await self._cluster.rows("due", now, until, limit))
+    async def take_due_webhooks(
+        self, now: float, retry_at: float, *, limit: int
+    ) -> tuple[DueWebhook, ...]:
+        return tuple(DueWebhook(*row) for row in await self._pool.rows("due", now, retry_at, limit))
 
-    async def postpone(self, letter_id: str, until: float) -> None:
-        await self._cluster.rows("postpone_letter", letter_id, until)
+    async def postpone_webhook(self, event_id: str, until: float) -> None:
+        await self._pool.rows("postpone_letter", event_id, until)
 
-    async def settle(self, letter_id: str) -> None:
-        await self._cluster.rows("settle_letter", letter_id)
+    async def delete_webhook(self, event_id: str) -> None:
+        await self._pool.rows("settle_letter", event_id)
 
-    async def history(self, claim: Claim) -> tuple[Batch, ...]:
-        rows = await self._cluster.rows("history", claim.job.tenant, claim.job.id)
-        return tuple(map(batch_of, rows))
+    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
+        rows = await self._pool.rows("history", claim.job.tenant, claim.job.id)
+        return tuple(map(event_batch_of, rows))
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
         # A number of events beyond ``after`` is a number of the log: no event is left out.
-        first, last = min(after + 1, _LAST), min(after + limit, _LAST)
-        rows = await self._cluster.rows("events", tenant, key(response_id), first, last)
+        first, last = min(after + 1, _MAX_SEQUENCE_NUMBER), min(after + limit, _MAX_SEQUENCE_NUMBER)
+        rows = await self._pool.rows("events", tenant, index_key(response_id), first, last)
         if not rows:
             return None
-        batches = tuple(batch_of(row[1:]) for row in rows if row[1] is not None)
+        batches = tuple(event_batch_of(row[1:]) for row in rows if row[1] is not None)
         return Page(batches, ended=rows[0][0])
 
-    def follow(self, tenant: str, response_id: str) -> Subscription:
-        self._news.begin()
-        return self._tails.follow(tenant, response_id)
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        self._notifications.start()
+        return self._subscriptions.subscribe(tenant, response_id)
 
     async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
-        row = (tenant, key(conversation_id), holder, owner, lease_s)
-        return bool(await self._cluster.rows("hold", *row))
+        row = (tenant, index_key(conversation_id), holder, owner, lease_s)
+        return bool(await self._pool.rows("hold", *row))
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        await self._cluster.rows("let_go", tenant, key(conversation_id), holder)
+        await self._pool.rows("let_go", tenant, index_key(conversation_id), holder)
 
-    def listen(self, listener: Listener) -> None:
-        self._news.tell(listener)
+    def set_listener(self, listener: RunListener) -> None:
+        self._notifications.set_listener(listener)
 
     async def close(self) -> None:
         """No more news."""
-        await self._news.close()
+        await self._notifications.close()
 
     # --- telling ---------------------------------------------------------------------------------
 
-    async def tell(self, inside: Transaction, *, over: Sequence[tuple[str, str]]) -> None:
+    async def notify_ended(
+        self, transaction: Transaction, *, ended: Sequence[tuple[str, str]]
+    ) -> None:
         """Other processes, that these runs are over or gone."""
-        await self._notify(inside, Notice(over=tuple(over)))
+        await self._notify(transaction, Notice(over=tuple(ended)))
 
-    def touch(self, tenant: str, response_id: str) -> None:
+    def mark_stale(self, tenant: str, response_id: str) -> None:
         """The followers here, that something happened to their run."""
-        self._tails.touch([(tenant, response_id)])
+        self._subscriptions.mark_stale([(tenant, response_id)])
 
-    async def _notify(self, inside: Transaction, notice: Notice) -> None:
-        await inside.rows("notify", notice.written(self._name))
+    async def _notify(self, transaction: Transaction, notice: Notice) -> None:
+        await transaction.rows("notify", notice.encode(self._process_id))
 
-    async def _add(self, inside: Transaction, run: int, batch: Batch) -> None:
+    async def _add_batch(self, transaction: Transaction, run: int, batch: Batch) -> None:
         if batch.count:
-            await inside.rows("add_batch", run, *_columns(batch))
+            await transaction.rows("add_batch", run, *_columns(batch))
 
 
 def _columns(batch: Batch) -> tuple[int, int, bytes, bytes]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from antiphon.store.row_mapping import encode, skill_of, skill_version_of
-from antiphon.store.skills import Draft
+from antiphon.store.skills import SkillDraft
 from antiphon.wire.skills import Skill, SkillVersion
 
-from .pool import ConnectionPool, Transaction, key
+from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresSkills"]
 
@@ -14,74 +14,86 @@ __all__ = ["PostgresSkills"]
 class PostgresSkills:
     """``SkillStore`` over a cluster."""
 
-    def __init__(self, cluster: ConnectionPool) -> None:
-        self._cluster = cluster
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
 
     async def create(
-        self, tenant: str, draft: Draft, bundle: bytes, *, most: int | None = None
+        self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        async with self._cluster.transaction() as inside:
-            if not await _has_room(inside, tenant, bundle, most):
+        async with self._pool.transaction() as transaction:
+            if not await _has_room(transaction, tenant, bundle, max_bytes):
                 return False
-            place = await inside.value("put_skill", tenant, draft.skill_id, draft.created_at)
-            await _keep(inside, place, draft.numbered(1), bundle)
+            place = await transaction.value("put_skill", tenant, draft.skill_id, draft.created_at)
+            await _put_version(transaction, place, draft.to_version(1), bundle)
             return True
 
-    async def add(
-        self, tenant: str, draft: Draft, bundle: bytes, *, default: bool, most: int | None = None
+    async def add_version(
+        self,
+        tenant: str,
+        draft: SkillDraft,
+        bundle: bytes,
+        *,
+        default: bool,
+        max_bytes: int | None = None,
     ) -> SkillVersion | None:
-        async with self._cluster.transaction() as inside:
-            if not await _has_room(inside, tenant, bundle, most):
+        async with self._pool.transaction() as transaction:
+            if not await _has_room(transaction, tenant, bundle, max_bytes):
                 return None
-            named = key(draft.skill_id)
-            found = await inside.rows("next_skill_version", tenant, named, default)
+            named = index_key(draft.skill_id)
+            found = await transaction.rows("next_skill_version", tenant, named, default)
             if not found:
                 return None
             ((place, number),) = found
-            version = draft.numbered(number)
-            await _keep(inside, place, version, bundle)
+            version = draft.to_version(number)
+            await _put_version(transaction, place, version, bundle)
             return version
 
-    async def choose(self, tenant: str, skill_id: str, version: int) -> bool:
+    async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
         return bool(
-            await self._cluster.rows("choose_skill_version", tenant, key(skill_id), version)
+            await self._pool.rows("choose_skill_version", tenant, index_key(skill_id), version)
         )
 
     async def get(self, tenant: str, skill_id: str) -> Skill | None:
-        found = await self._cluster.shaped(skill_of, "skills", tenant, key(skill_id))
+        found = await self._pool.decoded_rows(skill_of, "skills", tenant, index_key(skill_id))
         return found[0] if found else None
 
-    async def all(self, tenant: str) -> tuple[Skill, ...]:
-        return tuple(await self._cluster.shaped(skill_of, "skills", tenant, None))
+    async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
+        return tuple(await self._pool.decoded_rows(skill_of, "skills", tenant, None))
 
-    async def versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
+    async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
         return tuple(
-            await self._cluster.shaped(skill_version_of, "skill_versions", tenant, key(skill_id))
+            await self._pool.decoded_rows(
+                skill_version_of, "skill_versions", tenant, index_key(skill_id)
+            )
         )
 
-    async def bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
-        found = await self._cluster.rows("bundle", tenant, key(skill_id), version)
+    async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
+        found = await self._pool.rows("bundle", tenant, index_key(skill_id), version)
         return bytes(found[0][0]) if found else None
 
-    async def drop(self, tenant: str, skill_id: str) -> bool:
-        return bool(await self._cluster.rows("drop_skill", tenant, key(skill_id)))
+    async def delete(self, tenant: str, skill_id: str) -> bool:
+        return bool(await self._pool.rows("drop_skill", tenant, index_key(skill_id)))
 
-    async def drop_version(self, tenant: str, skill_id: str, version: int) -> bool:
-        async with self._cluster.transaction() as inside:
-            asked = (tenant, key(skill_id), version)
-            await inside.rows("skill_row", *asked[:2])  # one at a time: which is the last?
-            if await inside.rows("drop_skill_version", *asked):
+    async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
+        async with self._pool.transaction() as transaction:
+            asked = (tenant, index_key(skill_id), version)
+            await transaction.rows("skill_row", *asked[:2])  # one at a time: which is the last?
+            if await transaction.rows("drop_skill_version", *asked):
                 return True
-            return bool(await inside.rows("drop_last_version", *asked))
+            return bool(await transaction.rows("drop_last_version", *asked))
 
 
-async def _has_room(inside: Transaction, tenant: str, bundle: bytes, most: int | None) -> bool:
-    await inside.rows("filing", tenant)
-    held = await inside.value("skill_bytes", tenant)
-    return most is None or held + len(bundle) <= most
+async def _has_room(
+    transaction: Transaction, tenant: str, bundle: bytes, max_bytes: int | None
+) -> bool:
+    await transaction.rows("filing", tenant)
+    held = await transaction.value("skill_bytes", tenant)
+    return max_bytes is None or held + len(bundle) <= max_bytes
 
 
-async def _keep(inside: Transaction, skill: int, version: SkillVersion, bundle: bytes) -> None:
+async def _put_version(
+    transaction: Transaction, skill: int, version: SkillVersion, bundle: bytes
+) -> None:
     row = (skill, int(version.version), len(bundle), encode(version))
-    place = await inside.value("put_skill_version", *row)
-    await inside.rows("put_bundle", place, bundle)
+    place = await transaction.value("put_skill_version", *row)
+    await transaction.rows("put_bundle", place, bundle)

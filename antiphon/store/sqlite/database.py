@@ -29,10 +29,10 @@ __all__ = ["Database"]
 _T = TypeVar("_T")
 
 
-class _Job:
+class _Write:
     """One write, who waits for it, and what else is to be done once it is there."""
 
-    __slots__ = ("done", "error", "loop", "result", "then", "work")
+    __slots__ = ("error", "future", "loop", "result", "then", "work")
 
     def __init__(
         self,
@@ -44,19 +44,19 @@ class _Job:
         self.work = work
         self.then = then
         self.loop = loop
-        self.done = done
+        self.future = done
         self.result: Any = None
         self.error: BaseException | None = None
 
     def settle(self) -> None:
         if self.then is not None and self.error is None:
             self.then(self.result)
-        if self.done.done():
+        if self.future.done():
             return  # nobody waits any more
         if self.error is None:
-            self.done.set_result(self.result)
+            self.future.set_result(self.result)
         else:
-            self.done.set_exception(self.error)
+            self.future.set_exception(self.error)
 
 
 class Database:
@@ -67,12 +67,12 @@ class Database:
     ) -> None:
         self._lock = lock
         self.queries: Mapping[str, str] = queries(__package__)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._ended: asyncio.Future[None] | None = None
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
-        self._reader = reader
-        self._writer = threading.Thread(
-            target=self._write_on, args=(writer,), name="sqlite-write", daemon=True
+        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._close_task: asyncio.Future[None] | None = None
+        self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
+        self._read_connection = reader
+        self._write_thread = threading.Thread(
+            target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True
         )
         #: How many commits there were; writes that share one count once.
         self.commits = 0
@@ -81,58 +81,58 @@ class Database:
     async def open(cls, path: Path) -> Database:
         """Open or make the database. Raises ``SetupError``: another process has it, the folder
         cannot be written, the file is no database or of a newer version."""
-        return await asyncio.to_thread(cls._opened, path)
+        return await asyncio.to_thread(cls._open, path)
 
     @classmethod
-    def _opened(cls, path: Path) -> Database:
+    def _open(cls, path: Path) -> Database:
         with contextlib.ExitStack() as opened:  # what was opened before a failure is closed again
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lock = opened.enter_context(_locked(path))
-                writer = opened.enter_context(contextlib.closing(_connected(path)))
+                lock = opened.enter_context(_acquire_file_lock(path))
+                writer = opened.enter_context(contextlib.closing(_connect(path)))
                 _migrate(writer, path)
-                reader = opened.enter_context(contextlib.closing(_connected(path)))
+                reader = opened.enter_context(contextlib.closing(_connect(path)))
             except OSError as error:
                 raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
             except sqlite3.Error as error:
                 raise SetupError(f"The store {path} cannot be used: {error}.") from None
             opened.pop_all()
         store = cls(lock, writer, reader)
-        store._writer.start()
+        store._write_thread.start()
         return store
 
     async def close(self) -> None:
-        if self._ended is None:
-            self._jobs.put(None)
-            self._ended = asyncio.get_running_loop().run_in_executor(None, self._end)
-        await asyncio.shield(self._ended)  # who stops waiting does not stop it
+        if self._close_task is None:
+            self._writes.put(None)
+            self._close_task = asyncio.get_running_loop().run_in_executor(None, self._close)
+        await asyncio.shield(self._close_task)  # who stops waiting does not stop it
 
-    def _end(self) -> None:
-        self._writer.join()
-        self._reading.shutdown()
-        self._reader.close()
+    def _close(self) -> None:
+        self._write_thread.join()
+        self._read_thread.shutdown()
+        self._read_connection.close()
         self._lock.close()
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def rows(
-        self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
+        self, name: str, arguments: tuple[Any, ...], decode: Callable[[tuple[Any, ...]], _T]
     ) -> list[_T]:
         """The rows of a query, shaped where they are read: a long chain is no pause of the loop."""
         query = self.queries[name]
         return await self.read(
-            lambda connection: [shape(row) for row in connection.execute(query, arguments)]
+            lambda connection: [decode(row) for row in connection.execute(query, arguments)]
         )
 
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """What this work reads, in the thread that reads."""
-        if self._ended is not None:
+        if self._close_task is not None:
             raise RunError("The store is closed.")
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, work)
+        return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._read, work)
 
     def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
-            return work(self._reader)
+            return work(self._read_connection)
         except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
             raise RunError("The store could not be read.") from error
 
@@ -147,42 +147,42 @@ class Database:
         """Do this work in the thread that writes; durable when it returns, all or nothing. ``then``
         is called in the event loop with what it gave, also if nobody waits for it any more: what
         was kept has to be told. It must not raise."""
-        if self._ended is not None:
+        if self._close_task is not None:
             raise RunError("The store is closed.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
-        self._jobs.put(_Job(work, loop, done, then))
+        self._writes.put(_Write(work, loop, done, then))
         return await done
 
-    def _write_on(self, connection: sqlite3.Connection) -> None:
+    def _write_loop(self, connection: sqlite3.Connection) -> None:
         """The writer thread: everything that waits goes into one commit."""
         with contextlib.closing(connection):
-            job = self._jobs.get()
+            job = self._writes.get()
             while job is not None:
-                group, job = self._group(job)
+                group, job = self._take_group(job)
                 self._commit(connection, group)
                 for loop in {each.loop for each in group}:
                     mine = [each for each in group if each.loop is loop]
                     with contextlib.suppress(RuntimeError):  # that loop is gone
-                        loop.call_soon_threadsafe(_settle, mine)
-                if job is _NEXT:
-                    job = self._jobs.get()
+                        loop.call_soon_threadsafe(_settle_writes, mine)
+                if job is _NOTHING_QUEUED:
+                    job = self._writes.get()
 
-    def _group(self, first: _Job) -> tuple[list[_Job], _Job | None]:
+    def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
         """All jobs that are ready, and what comes after them: ``None`` ends the thread."""
         group = [first]
         while True:
             try:
-                job = self._jobs.get_nowait()
+                job = self._writes.get_nowait()
             except queue.Empty:
-                return group, _NEXT
+                return group, _NOTHING_QUEUED
             if job is None:
                 return group, None
             group.append(job)
 
-    def _commit(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+    def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         try:
-            self._together(connection, group)
+            self._run_transaction(connection, group)
         except Exception as error:  # not only SQLite's: a value that it cannot store is a TypeError
             if len(group) == 1:
                 failure = RunError("The store could not be written.")
@@ -192,7 +192,7 @@ class Database:
             for job in group:  # find the one that fails; the others are not to blame
                 self._commit(connection, [job])
 
-    def _together(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+    def _run_transaction(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         connection.execute("BEGIN IMMEDIATE")
         try:
             for job in group:
@@ -206,15 +206,15 @@ class Database:
 
 
 #: Stands for "wait for the next job".
-_NEXT: Any = object()
+_NOTHING_QUEUED: Any = object()
 
 
-def _settle(jobs: list[_Job]) -> None:
+def _settle_writes(jobs: list[_Write]) -> None:
     for job in jobs:
         job.settle()
 
 
-def _locked(path: Path) -> IO[bytes]:
+def _acquire_file_lock(path: Path) -> IO[bytes]:
     """The file that says whose the database is: the lock goes with the process, however it dies.
 
     A file beside the database, because to close the database itself would drop SQLite's own locks.
@@ -222,7 +222,7 @@ def _locked(path: Path) -> IO[bytes]:
     import fcntl
 
     # by its real name: two links to one database are one database
-    lock = open(f"{path.resolve()}.lock", "wb", opener=_private)
+    lock = open(f"{path.resolve()}.lock", "wb", opener=_open_private)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -236,13 +236,13 @@ def _locked(path: Path) -> IO[bytes]:
     return lock
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o600)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     if not path.exists():
-        os.close(_private(str(path), os.O_WRONLY))
+        os.close(_open_private(str(path), os.O_WRONLY))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         for pragma in (

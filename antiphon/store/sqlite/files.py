@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from antiphon.store.files import Listing
+from antiphon.store.files import FileQuery
 from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
@@ -21,13 +21,13 @@ class SqliteFiles:
         self._queries = database.queries
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, most: int | None = None
+        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
     ) -> bool:
         row = file_row(tenant, file)
 
         def work(connection: sqlite3.Connection) -> bool:
             (held,) = connection.execute(self._queries["file_bytes"], (tenant,)).fetchone()
-            if most is not None and held + file.bytes > most:
+            if max_bytes is not None and held + file.bytes > max_bytes:
                 return False
             place = connection.execute(self._queries["put_file"], row).lastrowid
             connection.execute(self._queries["put_content"], (place, content))
@@ -39,29 +39,29 @@ class SqliteFiles:
         found = await self._database.rows("file", (tenant, file_id), file_of)
         return found[0] if found else None
 
-    async def content(self, tenant: str, file_id: str) -> bytes | None:
+    async def read(self, tenant: str, file_id: str) -> bytes | None:
         found = await self._database.rows("content", (tenant, file_id), lambda row: bytes(row[0]))
         return found[0] if found else None
 
-    async def page(self, tenant: str, listing: Listing) -> tuple[File, ...] | None:
+    async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         after = None
-        if listing.after is not None:
-            key = (tenant, listing.after)
+        if query.after is not None:
+            key = (tenant, query.after)
             found = await self._database.rows("file_row", key, lambda row: int(row[0]))
             if not found:
                 return None
             after = found[0]
-        query = "files_newest" if listing.newest_first else "files_oldest"
+        name = "files_newest" if query.newest_first else "files_oldest"
         arguments = (
             tenant,
-            listing.purpose,
-            listing.purpose,
-            listing.now,
+            query.purpose,
+            query.purpose,
+            query.now,
             after,
             after,
-            listing.limit,
+            query.limit,
         )
-        return tuple(await self._database.rows(query, arguments, file_of))
+        return tuple(await self._database.rows(name, arguments, file_of))
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         query, key = self._queries["drop_file"], (tenant, file_id)

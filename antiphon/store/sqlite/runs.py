@@ -22,7 +22,7 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.row_mapping import batch_of, claim_of
+from antiphon.store.row_mapping import claim_of, event_batch_of
 from antiphon.store.single_process import SingleProcessRuns
 
 from .database import Database
@@ -30,16 +30,16 @@ from .database import Database
 __all__ = ["SqliteRuns"]
 
 #: Owns what was seized: it is about to end, unless who seized it dies.
-_NOBODY = ""
+_TAKEN_OVER = ""
 #: No number of an event is larger.
-_LAST = 2**31 - 1
+_MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 #: A claim, and who had the run before.
-_Taken = tuple[Claim, str | None]
+_ClaimedFrom = tuple[Claim, str | None]
 
 
-class _Keep(Protocol):
+class _SaveResponse(Protocol):
     """Makes the work that keeps a response."""
 
     def __call__(
@@ -56,21 +56,21 @@ class _Keep(Protocol):
 class SqliteRuns(SingleProcessRuns):
     """``RunStore`` over a database, beside the responses that ``keep`` keeps."""
 
-    def __init__(self, database: Database, keep: _Keep) -> None:
+    def __init__(self, database: Database, save: _SaveResponse) -> None:
         super().__init__()
         self._database = database
         self._queries = database.queries
-        self._keep = keep
+        self._save = save
 
-    async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
-        keep = self._keep(job.tenant, stored, listed=False)
+    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+        keep = self._save(job.tenant, stored, listed=False)
 
         def work(connection: sqlite3.Connection) -> None:
             keep(connection)
             row = (job.tenant, job.id, job.model)
             run = connection.execute(self._queries["begin_run"], row).lastrowid
             connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
-            self._add(connection, run, batch)
+            self._add_batch(connection, run, batch)
 
         await self._database.write(work, then=lambda _: self._notify_queued())
 
@@ -79,10 +79,10 @@ class SqliteRuns(SingleProcessRuns):
     ) -> tuple[Claim, ...]:
         if limit < 1:
             return ()
-        self._owners.hear(owner)
-        alive = {owner, *self._owners.alive(lease_s)}
+        self._owners.record(owner)
+        alive = {owner, *self._owners.living_owners(lease_s)}
 
-        def work(connection: sqlite3.Connection) -> list[_Taken]:
+        def work(connection: sqlite3.Connection) -> list[_ClaimedFrom]:
             with closing(connection.execute(self._queries["unended"])) as runs:
                 free = (
                     (run, had) for run, model, had in runs if had not in alive and model in models
@@ -90,9 +90,9 @@ class SqliteRuns(SingleProcessRuns):
                 found = list(islice(free, limit))
             return [(self._take(connection, run, owner), had) for run, had in found]
 
-        def told(taken: list[_Taken]) -> None:
+        def told(taken: list[_ClaimedFrom]) -> None:
             for claim, had in taken:
-                self._locks.pass_on(claim.job.tenant, claim.job.id, owner)
+                self._locks.transfer(claim.job.tenant, claim.job.id, owner)
                 self._notify_lost(claim.job.id, claim.epoch, had)
 
         return tuple(claim for claim, _ in await self._database.write(work, then=told))
@@ -103,24 +103,24 @@ class SqliteRuns(SingleProcessRuns):
             return set(connection.execute(self._queries["running"]))
 
         def told(running: set[tuple[str, str]]) -> None:
-            self._locks.release(owner, running)
+            self._locks.release_owner(owner, running)
             self._notify_queued()
 
         await self._database.write(work, then=told)
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
-        def work(connection: sqlite3.Connection) -> _Taken | None:
+        def work(connection: sqlite3.Connection) -> _ClaimedFrom | None:
             row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
             if row is None or row[3] is not None:
                 return None
-            return self._take(connection, row[0], _NOBODY), row[4]
+            return self._take(connection, row[0], _TAKEN_OVER), row[4]
 
-        def told(taken: _Taken | None) -> None:
+        def told(taken: _ClaimedFrom | None) -> None:
             if taken is not None:
                 claim, had = taken
                 self._notify_lost(claim.job.id, claim.epoch, had)
 
-        self._owners.hear(_NOBODY)
+        self._owners.record(_TAKEN_OVER)
         taken = await self._database.write(work, then=told)
         return None if taken is None else taken[0]
 
@@ -128,17 +128,17 @@ class SqliteRuns(SingleProcessRuns):
         def work(connection: sqlite3.Connection) -> tuple[list[Append], set[str]]:
             kept, lost = [], set()
             for append in appends:
-                run = self._mine(connection, append.claim)
+                run = self._claimed_run(connection, append.claim)
                 if run is None:
                     lost.add(append.claim.job.id)
                 elif append.batch.first >= run[1]:
-                    self._add(connection, run[0], append.batch)
+                    self._add_batch(connection, run[0], append.batch)
                     kept.append(append)
             return kept, lost
 
         def told(done: tuple[list[Append], set[str]]) -> None:
             for append in done[0]:
-                self._tell(append.claim, append.batch)
+                self._publish(append.claim, append.batch)
 
         return frozenset((await self._database.write(work, then=told))[1])
 
@@ -150,9 +150,9 @@ class SqliteRuns(SingleProcessRuns):
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: WebhookEvent | None = None,
+        webhook: WebhookEvent | None = None,
     ) -> bool:
-        keep = self._keep(
+        keep = self._save(
             claim.job.tenant,
             stored,
             conversation,
@@ -161,55 +161,57 @@ class SqliteRuns(SingleProcessRuns):
         )
 
         def work(connection: sqlite3.Connection) -> bool:
-            run = self._mine(connection, claim)
+            run = self._claimed_run(connection, claim)
             if run is None:
                 return False
-            self._add(connection, run[0], batch)
+            self._add_batch(connection, run[0], batch)
             connection.execute(self._queries["end_run"], (run[0],))
             connection.execute(self._queries["drop_job"], (run[0],))
             keep(connection)
-            if letter is not None:
-                row = (letter.id, letter.body, letter.due_at)
+            if webhook is not None:
+                row = (webhook.id, webhook.body, webhook.due_at)
                 connection.execute(self._queries["add_letter"], row)
             return True
 
         def told(ended: bool) -> None:
             if ended:
-                self._tell(claim, batch)
-                self.forget(claim.job.tenant, claim.job.id)
+                self._publish(claim, batch)
+                self.remove(claim.job.tenant, claim.job.id)
 
         return await self._database.write(work, then=told)
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
+    async def take_due_webhooks(
+        self, now: float, retry_at: float, *, limit: int
+    ) -> tuple[DueWebhook, ...]:
         def work(connection: sqlite3.Connection) -> tuple[DueWebhook, ...]:
             rows = connection.execute(self._queries["due_letters"], (now, limit)).fetchall()
             for row in rows:
-                connection.execute(self._queries["try_letter"], (until, row[0]))
+                connection.execute(self._queries["try_letter"], (retry_at, row[0]))
             return tuple(DueWebhook(name, body, attempts + 1) for name, body, attempts in rows)
 
         if not await self._database.rows("due_letters", (now, 1), lambda row: row[0]):
             return ()
         return await self._database.write(work)
 
-    async def postpone(self, letter_id: str, until: float) -> None:
-        await self._done("postpone_letter", (until, letter_id))
+    async def postpone_webhook(self, event_id: str, until: float) -> None:
+        await self._execute("postpone_letter", (until, event_id))
 
-    async def settle(self, letter_id: str) -> None:
-        await self._done("settle_letter", (letter_id,))
+    async def delete_webhook(self, event_id: str) -> None:
+        await self._execute("settle_letter", (event_id,))
 
-    async def _done(self, query: str, arguments: tuple[Any, ...]) -> None:
+    async def _execute(self, query: str, arguments: tuple[Any, ...]) -> None:
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._queries[query], arguments)
 
         await self._database.write(work)
 
-    async def history(self, claim: Claim) -> tuple[Batch, ...]:
+    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
         key = (claim.job.tenant, claim.job.id)
-        return tuple(await self._database.rows("history", key, batch_of))
+        return tuple(await self._database.rows("history", key, event_batch_of))
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
         def work(connection: sqlite3.Connection) -> Page | None:
-            asked = (min(after + 1, _LAST), tenant, response_id)
+            asked = (min(after + 1, _MAX_SEQUENCE_NUMBER), tenant, response_id)
             with closing(connection.execute(self._queries["events"], asked)) as rows:
                 return _page(rows, after, limit)
 
@@ -217,10 +219,10 @@ class SqliteRuns(SingleProcessRuns):
 
     # --- for the store beside it -----------------------------------------------------------------
 
-    def forget(self, tenant: str, response_id: str) -> None:
+    def remove(self, tenant: str, response_id: str) -> None:
         """The run is over, or gone with its response."""
-        self._locks.forget(tenant, response_id)
-        self._tails.touch([(tenant, response_id)])
+        self._locks.remove_holder(tenant, response_id)
+        self._subscriptions.mark_stale([(tenant, response_id)])
 
     def expire(self, connection: sqlite3.Connection, before: int | None, now: int) -> None:
         """Forget the events of runs that ended before then. One that ended since the last look
@@ -239,7 +241,7 @@ class SqliteRuns(SingleProcessRuns):
         connection.execute(self._queries["take_run"], (owner, run))
         return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
-    def _mine(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
+    def _claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
         """The run's row and next number, if the claim still holds."""
         key = (claim.job.tenant, claim.job.id)
         row = connection.execute(self._queries["run"], key).fetchone()
@@ -247,15 +249,15 @@ class SqliteRuns(SingleProcessRuns):
             return None
         return row[0], row[2]
 
-    def _add(self, connection: sqlite3.Connection, run: int | None, batch: Batch) -> None:
+    def _add_batch(self, connection: sqlite3.Connection, run: int | None, batch: Batch) -> None:
         if batch.count:
             row = (run, batch.first, batch.count, batch.lines, batch.tokens)
             connection.execute(self._queries["add_batch"], row)
             connection.execute(self._queries["advance_run"], (batch.last + 1, run))
 
-    def _tell(self, claim: Claim, batch: Batch) -> None:
+    def _publish(self, claim: Claim, batch: Batch) -> None:
         if batch.count:
-            self._tails.put(claim.job.tenant, claim.job.id, batch)
+            self._subscriptions.publish(claim.job.tenant, claim.job.id, batch)
 
 
 def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> Page | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from antiphon.store.row_mapping import encode, skill_of, skill_version_of
-from antiphon.store.skills import Draft
+from antiphon.store.skills import SkillDraft
 from antiphon.wire.skills import Skill, SkillVersion
 
 from .database import Database
@@ -21,59 +21,65 @@ class SqliteSkills:
         self._queries = database.queries
 
     async def create(
-        self, tenant: str, draft: Draft, bundle: bytes, *, most: int | None = None
+        self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            if not self._has_room(connection, tenant, bundle, most):
+            if not self._has_room(connection, tenant, bundle, max_bytes):
                 return False
             row = (tenant, draft.skill_id, draft.created_at)
             place = connection.execute(self._queries["put_skill"], row).lastrowid
-            self._keep(connection, place, draft.numbered(1), bundle)
+            self._put_version(connection, place, draft.to_version(1), bundle)
             return True
 
         return await self._database.write(work)
 
-    async def add(
-        self, tenant: str, draft: Draft, bundle: bytes, *, default: bool, most: int | None = None
+    async def add_version(
+        self,
+        tenant: str,
+        draft: SkillDraft,
+        bundle: bytes,
+        *,
+        default: bool,
+        max_bytes: int | None = None,
     ) -> SkillVersion | None:
         def work(connection: sqlite3.Connection) -> SkillVersion | None:
-            if not self._has_room(connection, tenant, bundle, most):
+            if not self._has_room(connection, tenant, bundle, max_bytes):
                 return None
             key = (tenant, draft.skill_id)
             connection.execute(self._queries["next_skill_version"], (default, *key))
             row = connection.execute(self._queries["skill_row"], key).fetchone()
             if row is None:
                 return None
-            version = draft.numbered(row[1])
-            self._keep(connection, row[0], version, bundle)
+            version = draft.to_version(row[1])
+            self._put_version(connection, row[0], version, bundle)
             return version
 
         return await self._database.write(work)
 
-    async def choose(self, tenant: str, skill_id: str, version: int) -> bool:
-        return await self._changed("choose_skill_version", (version, tenant, skill_id, version))
+    async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
+        return await self._execute("choose_skill_version", (version, tenant, skill_id, version))
 
     async def get(self, tenant: str, skill_id: str) -> Skill | None:
         key = (tenant, skill_id, skill_id)
         found = await self._database.rows("skills", key, skill_of)
         return found[0] if found else None
 
-    async def all(self, tenant: str) -> tuple[Skill, ...]:
+    async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
         return tuple(await self._database.rows("skills", (tenant, None, None), skill_of))
 
-    async def versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
+    async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
         key = (tenant, skill_id)
         return tuple(await self._database.rows("skill_versions", key, skill_version_of))
 
-    async def bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
+    async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
         key = (tenant, skill_id, version)
         found = await self._database.rows("bundle", key, lambda row: bytes(row[0]))
         return found[0] if found else None
 
-    async def drop(self, tenant: str, skill_id: str) -> bool:
-        return await self._changed("drop_skill", (tenant, skill_id))
+    async def delete(self, tenant: str, skill_id: str) -> bool:
+        return await self._execute("drop_skill", (tenant, skill_id))
 
-    async def drop_version(self, tenant: str, skill_id: str, version: int) -> bool:
+    async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             key = (tenant, skill_id, version)
             # the default one only goes with the skill
@@ -83,19 +89,19 @@ class SqliteSkills:
 
         return await self._database.write(work)
 
-    async def _changed(self, name: str, arguments: tuple[object, ...]) -> bool:
+    async def _execute(self, name: str, arguments: tuple[object, ...]) -> bool:
         query = self._queries[name]
         return await self._database.write(
             lambda connection: connection.execute(query, arguments).rowcount > 0
         )
 
     def _has_room(
-        self, connection: sqlite3.Connection, tenant: str, bundle: bytes, most: int | None
+        self, connection: sqlite3.Connection, tenant: str, bundle: bytes, max_bytes: int | None
     ) -> bool:
         (held,) = connection.execute(self._queries["skill_bytes"], (tenant,)).fetchone()
-        return most is None or held + len(bundle) <= most
+        return max_bytes is None or held + len(bundle) <= max_bytes
 
-    def _keep(
+    def _put_version(
         self,
         connection: sqlite3.Connection,
         skill: int | None,

@@ -27,12 +27,12 @@ from .database import Database
 from .files import SqliteFiles
 from .runs import SqliteRuns
 from .skills import SqliteSkills
-from .vectors import SqliteVectors
+from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
 
 #: Rows looked at in one step of a sweep.
-_SWEEP = 500
+_SWEEP_ROWS = 500
 
 
 class SqliteStore:
@@ -41,10 +41,10 @@ class SqliteStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._queries = database.queries
-        self.runs = SqliteRuns(database, self._keep)
+        self.runs = SqliteRuns(database, self._save_work)
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
-        self.vectors = SqliteVectors(database)
+        self.vectors = SqliteVectorIndex(database)
 
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
@@ -62,16 +62,16 @@ class SqliteStore:
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
-        await self._database.write(self._keep(tenant, stored, conversation))
+        await self._database.write(self._save_work(tenant, stored, conversation))
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         found = await self._database.rows("load", (tenant, response_id), stored_of)
         return found[0] if found else None
 
-    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+    async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         return tuple(await self._database.rows("chain", (tenant, response_id), stored_of)) or None
 
-    async def item(self, tenant: str, item_id: str) -> Item | None:
+    async def load_item(self, tenant: str, item_id: str) -> Item | None:
         held = await self._database.rows("item", (tenant, item_id), items_of)
         if not held:
             talked = await self._database.rows("conversation_item", (tenant, item_id), item_of)
@@ -86,12 +86,12 @@ class SqliteStore:
             if row is None or not connection.execute(self._queries["bury"], row).rowcount:
                 return False, False
             ran = connection.execute(self._queries["drop_run"], key).rowcount > 0
-            self._free(connection, row[0])
+            self._free_unneeded(connection, row[0])
             return True, ran
 
         def told(gone: tuple[bool, bool]) -> None:
             if gone[1]:
-                self.runs.forget(*key)
+                self.runs.remove(*key)
 
         return (await self._database.write(work, then=told))[0]
 
@@ -102,59 +102,66 @@ class SqliteStore:
         await self._database.write(lambda connection: self.files.expire(connection, now))
         await self._database.write(lambda connection: self.vectors.expire(connection, now))
         expired = 0
-        for step in (self._lapse, self._expire):  # in steps, so that other writes come between them
+        for step in (
+            self._expire_by_time,
+            self._expire_by_retention,
+        ):  # in steps, so that other writes come between them
             while True:
                 count = await self._database.write(partial(step, retention=retention, now=now))
                 expired += count
-                if count < _SWEEP:
+                if count < _SWEEP_ROWS:
                     break
         return expired
 
-    async def put_conversation(
+    async def save_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
     ) -> None:
         row = (tenant, conversation.id, encode(conversation))
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._queries["put_conversation"], row)
-            self._append(connection, tenant, conversation.id, items)
+            self._append_items(connection, tenant, conversation.id, items)
 
         await self._database.write(work)
 
-    async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
         found = await self._database.rows(
             "conversation", (tenant, conversation_id), conversation_of
         )
         return found[0] if found else None
 
-    async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
         query, key = self._queries["drop_conversation"], (tenant, conversation_id)
         return await self._database.write(
             lambda connection: connection.execute(query, key).rowcount > 0
         )
 
-    async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
+    async def add_conversation_items(
+        self, tenant: str, conversation_id: str, items: tuple[Item, ...]
+    ) -> bool:
         return await self._database.write(
-            lambda connection: self._append(connection, tenant, conversation_id, items)
+            lambda connection: self._append_items(connection, tenant, conversation_id, items)
         )
 
-    async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
+    async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         return tuple(
             await self._database.rows("conversation_items", (tenant, conversation_id), item_of)
         )
 
-    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+    async def remove_conversation_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            row = self._row(connection, tenant, conversation_id)
+            row = self._conversation_row(connection, tenant, conversation_id)
             if row is None:
                 return False
             return connection.execute(self._queries["remove_item"], (item_id, row)).rowcount > 0
 
         return await self._database.write(work)
 
-    async def secret(self, name: str, fresh: bytes) -> bytes:
+    async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         def work(connection: sqlite3.Connection) -> bytes:
-            connection.execute(self._queries["put_secret"], (name, fresh))
+            connection.execute(self._queries["put_secret"], (name, new_secret))
             return bytes(connection.execute(self._queries["secret"], (name,)).fetchone()[0])
 
         return await self._database.write(work)
@@ -164,7 +171,7 @@ class SqliteStore:
 
     # --- within a write --------------------------------------------------------------------------
 
-    def _keep(
+    def _save_work(
         self,
         tenant: str,
         stored: StoredResponse,
@@ -184,23 +191,25 @@ class SqliteStore:
             if ids is not None:
                 connection.execute(self._queries["save_items"], (ids, *row[:2]))
             if conversation is not None:
-                self._append(connection, tenant, conversation, added)
+                self._append_items(connection, tenant, conversation, added)
 
         return work
 
-    def _row(self, connection: sqlite3.Connection, tenant: str, conversation: str) -> int | None:
+    def _conversation_row(
+        self, connection: sqlite3.Connection, tenant: str, conversation: str
+    ) -> int | None:
         query = self._queries["conversation_row"]
         row = connection.execute(query, (tenant, conversation)).fetchone()
         return None if row is None else int(row[0])
 
-    def _append(
+    def _append_items(
         self,
         connection: sqlite3.Connection,
         tenant: str,
         conversation: str,
         items: tuple[Item, ...],
     ) -> bool:
-        row = self._row(connection, tenant, conversation)
+        row = self._conversation_row(connection, tenant, conversation)
         if row is not None:
             connection.executemany(
                 self._queries["add_item"],
@@ -208,7 +217,7 @@ class SqliteStore:
             )
         return row is not None
 
-    def _free(self, connection: sqlite3.Connection, seq: int) -> int:
+    def _free_unneeded(self, connection: sqlite3.Connection, seq: int) -> int:
         """Drop a row nobody can name and nobody builds on, then its parent likewise. Returns the
         bytes that this freed."""
         freed = 0
@@ -222,24 +231,28 @@ class SqliteStore:
             row = connection.execute(self._queries["row_of"], gone[1:]).fetchone()
         return freed
 
-    def _lapse(self, connection: sqlite3.Connection, retention: Retention, now: int) -> int:
+    def _expire_by_time(
+        self, connection: sqlite3.Connection, retention: Retention, now: int
+    ) -> int:
         """Forget what was to be kept until now."""
-        lapsed = connection.execute(self._queries["lapsed"], (now, _SWEEP)).fetchall()
+        lapsed = connection.execute(self._queries["lapsed"], (now, _SWEEP_ROWS)).fetchall()
         for (seq,) in lapsed:
-            self._bury(connection, seq)
+            self._delete_row(connection, seq)
         return len(lapsed)
 
-    def _expire(self, connection: sqlite3.Connection, retention: Retention, now: int) -> int:
+    def _expire_by_retention(
+        self, connection: sqlite3.Connection, retention: Retention, now: int
+    ) -> int:
         count, size = connection.execute(self._queries["totals"]).fetchone()
-        oldest = connection.execute(self._queries["oldest"], (_SWEEP,)).fetchall()
+        oldest = connection.execute(self._queries["oldest"], (_SWEEP_ROWS,)).fetchall()
         for expired, (seq, created_at) in enumerate(oldest):
-            if not retention.over(age_s=now - created_at, responses=count, bytes=size):
+            if not retention.is_exceeded(age_s=now - created_at, responses=count, bytes=size):
                 return expired
             count -= 1
-            size -= self._bury(connection, seq)
+            size -= self._delete_row(connection, seq)
         return len(oldest)
 
-    def _bury(self, connection: sqlite3.Connection, seq: int) -> int:
+    def _delete_row(self, connection: sqlite3.Connection, seq: int) -> int:
         connection.execute(self._queries["bury"], (seq,))
         connection.execute(self._queries["drop_run_of"], (seq,))
-        return self._free(connection, seq)
+        return self._free_unneeded(connection, seq)

@@ -6,23 +6,31 @@ import sqlite3
 from collections.abc import Collection, Sequence
 
 from antiphon.store.row_mapping import (
-    batch_in_of,
     chunk_row,
     encode,
-    entry_of,
-    entry_row,
-    held_of,
+    file_batch_of,
+    indexed_file_of,
+    indexed_file_row,
+    usage_of,
     vector_store_of,
 )
-from antiphon.store.vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
+from antiphon.store.vectors import (
+    Chunk,
+    ChunkHit,
+    ChunkVectors,
+    IndexedFile,
+    IndexingTask,
+    IndexUsage,
+    VectorsVersion,
+)
 from antiphon.wire.vector_stores import FileBatch, VectorStore
 
 from .database import Database
 
-__all__ = ["SqliteVectors"]
+__all__ = ["SqliteVectorIndex"]
 
 
-class SqliteVectors:
+class SqliteVectorIndex:
     """``Vectors`` over a database."""
 
     def __init__(self, database: Database) -> None:
@@ -38,114 +46,124 @@ class SqliteVectors:
         found = await self._database.rows("vector_store", (tenant, store_id), vector_store_of)
         return found[0] if found else None
 
-    async def all(self, tenant: str) -> tuple[VectorStore, ...]:
+    async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
         return tuple(await self._database.rows("vector_stores", (tenant,), vector_store_of))
 
-    async def drop(self, tenant: str, store_id: str) -> bool:
-        return await self._dropped("drop_vector_store", (tenant, store_id))
+    async def delete(self, tenant: str, store_id: str) -> bool:
+        return await self._execute("drop_vector_store", (tenant, store_id))
 
-    async def held(self, tenant: str, store_id: str, batch: str | None = None) -> Held:
+    async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
         key = (tenant, store_id, batch, batch)
-        return held_of(await self._database.rows("vector_held", key, tuple))
+        return usage_of(await self._database.rows("vector_held", key, tuple))
 
-    async def add(self, tenant: str, entries: Sequence[Entry], batch: FileBatch | None) -> bool:
-        store_id = entries[0].file.vector_store_id if batch is None else batch.vector_store_id
+    async def add_files(
+        self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
+    ) -> bool:
+        store_id = files[0].file.vector_store_id if batch is None else batch.vector_store_id
 
         def work(connection: sqlite3.Connection) -> bool:
-            row = self._row(connection, tenant, store_id)
+            row = self._store_row(connection, tenant, store_id)
             if row is None:
                 return False
-            ids = [(row, entry.file.id) for entry in entries]
+            ids = [(row, indexed.file.id) for indexed in files]
             connection.executemany(self._queries["drop_vector_file_of"], ids)
-            rows = [(row, *entry_row(entry)) for entry in entries]
+            rows = [(row, *indexed_file_row(indexed)) for indexed in files]
             connection.executemany(self._queries["put_vector_file"], rows)
             if batch is not None:
-                kept = (row, batch.id, encode(batch))
-                connection.execute(self._queries["put_vector_batch"], kept)
+                columns = (row, batch.id, encode(batch))
+                connection.execute(self._queries["put_vector_batch"], columns)
             return True
 
         return await self._database.write(work)
 
-    async def settle(self, tenant: str, entry: Entry, chunks: Sequence[Chunk], model: str) -> bool:
-        file_id, store_id = entry.file.id, entry.file.vector_store_id
+    async def finish_file(
+        self, tenant: str, indexed: IndexedFile, chunks: Sequence[Chunk], model: str
+    ) -> bool:
+        file_id, store_id = indexed.file.id, indexed.file.vector_store_id
 
         def work(connection: sqlite3.Connection) -> bool:
-            row = self._row(connection, tenant, store_id)
+            row = self._store_row(connection, tenant, store_id)
             query = self._queries["unsettled_vector_file"]
             found = connection.execute(query, (row, file_id)).fetchone()
             if found is None:
                 return False
-            (file,) = found
-            id, _, status, size, body = entry_row(entry)
+            (file_row,) = found
+            id, _, status, size, body = indexed_file_row(indexed)
             connection.execute(self._queries["change_vector_file"], (status, size, body, row, id))
             for chunk in chunks:
-                kept = (row, file, *chunk_row(chunk))
-                number = connection.execute(self._queries["put_chunk"], kept).lastrowid
+                columns = (row, file_row, *chunk_row(chunk))
+                number = connection.execute(self._queries["put_chunk"], columns).lastrowid
                 if chunk.vector is not None:
-                    vector = (number, row, file, model, chunk.vector)
+                    vector = (number, row, file_row, model, chunk.vector)
                     connection.execute(self._queries["put_vector"], vector)
             return True
 
         return await self._database.write(work)
 
-    async def label(self, tenant: str, entry: Entry) -> bool:
+    async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            row = self._row(connection, tenant, entry.file.vector_store_id)
-            labelled = (encode(entry), row, entry.file.id, entry.file.status)
+            row = self._store_row(connection, tenant, indexed.file.vector_store_id)
+            labelled = (encode(indexed), row, indexed.file.id, indexed.file.status)
             return connection.execute(self._queries["label_vector_file"], labelled).rowcount > 0
 
         return await self._database.write(work)
 
-    async def entry(self, tenant: str, store_id: str, file_id: str) -> Entry | None:
-        found = await self._database.rows("vector_file", (tenant, store_id, file_id), entry_of)
+    async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
+        found = await self._database.rows(
+            "vector_file", (tenant, store_id, file_id), indexed_file_of
+        )
         return found[0] if found else None
 
-    async def entries(self, tenant: str, store_id: str) -> tuple[Entry, ...]:
-        return tuple(await self._database.rows("vector_files", (tenant, store_id), entry_of))
+    async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
+        return tuple(await self._database.rows("vector_files", (tenant, store_id), indexed_file_of))
 
-    async def remove(self, tenant: str, store_id: str, file_id: str) -> bool:
-        return await self._dropped("drop_vector_file", (file_id, tenant, store_id))
+    async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
+        return await self._execute("drop_vector_file", (file_id, tenant, store_id))
 
-    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
+    async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
         key = (tenant, store_id, batch_id)
-        found = await self._database.rows("vector_batch", key, batch_in_of)
+        found = await self._database.rows("vector_batch", key, file_batch_of)
         return found[0] if found else None
 
-    async def chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
+    async def list_chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
         key = (tenant, store_id, file_id)
         rows = await self._database.rows("chunks", key, tuple)
         return tuple(Chunk(start=start, text=text) for start, text in rows)
 
-    async def texts(self, tenant: str, store_id: str, chunks: Collection[int]) -> dict[int, str]:
+    async def chunk_texts(
+        self, tenant: str, store_id: str, chunks: Collection[int]
+    ) -> dict[int, str]:
         key = (tenant, store_id, encode(sorted(chunks)).decode())
         return dict(await self._database.rows("chunk_texts", key, lambda row: (row[0], row[1])))
 
-    async def found(
+    async def search_words(
         self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
-    ) -> tuple[Hit, ...]:
+    ) -> tuple[ChunkHit, ...]:
         quoted = " OR ".join('"{}"'.format(word.replace('"', '""')) for word in words)
 
-        def work(connection: sqlite3.Connection) -> tuple[Hit, ...]:
-            row = self._row(connection, tenant, store_id)
+        def work(connection: sqlite3.Connection) -> tuple[ChunkHit, ...]:
+            row = self._store_row(connection, tenant, store_id)
             if row is None or not words:
                 return ()
             asked = f'store : "{row}" AND text : ({quoted})'
             arguments = (asked, encode(sorted(files)).decode(), limit)
             rows = connection.execute(self._queries["chunks_found"], arguments)
-            return tuple(Hit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
+            return tuple(
+                ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows
+            )
 
         return await self._database.read(work)
 
-    async def mark(self, tenant: str, store_id: str, model: str) -> Mark:
+    async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
         key = (tenant, store_id, model)
-        return (await self._database.rows("vector_mark", key, lambda row: Mark(*row)))[0]
+        return (await self._database.rows("vector_mark", key, lambda row: VectorsVersion(*row)))[0]
 
-    async def matrix(self, tenant: str, store_id: str, model: str) -> Matrix:
+    async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         query = self._queries["vector_matrix"]
 
-        def work(connection: sqlite3.Connection) -> Matrix:
+        def work(connection: sqlite3.Connection) -> ChunkVectors:
             rows = connection.execute(query, (tenant, store_id, model)).fetchall()
-            return Matrix(
+            return ChunkVectors(
                 chunks=tuple(row[0] for row in rows),
                 file_ids=tuple(row[1] for row in rows),
                 vectors=b"".join(row[2] for row in rows),
@@ -153,21 +171,23 @@ class SqliteVectors:
 
         return await self._database.read(work)
 
-    async def unfinished(self) -> tuple[Work, ...]:
+    async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._database.rows("unfinished_vector_files", (), tuple)
-        return tuple(Work(tenant=who, store_id=store, file_id=file) for who, store, file in rows)
+        return tuple(
+            IndexingTask(tenant=who, store_id=store, file_id=file) for who, store, file in rows
+        )
 
     def expire(self, connection: sqlite3.Connection, now: int) -> None:
         """Forget what is in those whose time has come, within a write."""
         connection.execute(self._queries["expire_vector_files"], (now,))
 
-    async def _dropped(self, name: str, key: tuple[str, ...]) -> bool:
+    async def _execute(self, name: str, key: tuple[str, ...]) -> bool:
         query = self._queries[name]
         return await self._database.write(
             lambda connection: connection.execute(query, key).rowcount > 0
         )
 
-    def _row(self, connection: sqlite3.Connection, tenant: str, store_id: str) -> int | None:
+    def _store_row(self, connection: sqlite3.Connection, tenant: str, store_id: str) -> int | None:
         query = self._queries["vector_store_row"]
         found = connection.execute(query, (tenant, store_id)).fetchone()
         return None if found is None else int(found[0])

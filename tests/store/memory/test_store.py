@@ -33,7 +33,7 @@ async def test_runs_that_are_gone_take_no_memory() -> None:
         name = str(n)
         await store.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
         claim = await begun(store, name)
-        with store.runs.follow("t", f"resp_{n}"):
+        with store.runs.subscribe("t", f"resp_{n}"):
             await store.runs.append((Append(claim, batch(2)),))
         if n % 3 == 0:
             await store.delete("t", f"resp_{n}")
@@ -42,7 +42,11 @@ async def test_runs_that_are_gone_take_no_memory() -> None:
     await store.sweep(Retention(max_log_age_s=1), 10)
     assert store.runs._runs
     await store.sweep(Retention(max_log_age_s=1), 12)
-    assert not store.runs._runs and not store.runs._tails._tails and not store.runs._locks._held
+    assert (
+        not store.runs._runs
+        and not store.runs._subscriptions._by_run
+        and not store.runs._locks._locks
+    )
 
 
 async def test_two_stores_in_memory_are_two() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
-from antiphon.store.postgres.pool import key
+from antiphon.store.postgres.pool import index_key
 from antiphon.store.records import Append
 from antiphon.store.sql import migrations, queries
 from antiphon.testing.postgres import Postgres, postgres
@@ -171,23 +171,23 @@ async def test_ids_that_no_index_takes(database: Postgres, name: str) -> None:
     await store.save("t", turn("a", added=(said,)))
     loaded = await store.load("t", "resp_a")
     assert loaded is not None and said in loaded.input
-    assert await store.item("t", name) == said
-    assert await store.item("t", name[:-1] + "?") is None
+    assert await store.load_item("t", name) == said
+    assert await store.load_item("t", name[:-1] + "?") is None
     assert await store.load("t", name) is None
-    assert await store.conversation("t", name) is None
+    assert await store.load_conversation("t", name) is None
     assert await store.runs.events("t", name, -1, limit=1) is None
     assert await store.runs.take_over("t", name) is None
-    await store.put_conversation("t", Conversation(id="conv_a", created_at=1), (said,))
-    await store.add_items("t", "conv_a", (said,))
-    assert await store.conversation_items("t", "conv_a") == (said,)
-    assert await store.remove_item("t", "conv_a", name) is True
+    await store.save_conversation("t", Conversation(id="conv_a", created_at=1), (said,))
+    await store.add_conversation_items("t", "conv_a", (said,))
+    assert await store.load_conversation_items("t", "conv_a") == (said,)
+    assert await store.remove_conversation_item("t", "conv_a", name) is True
     await store.close()
 
 
 def test_ids_stay_apart() -> None:
     odd = ["a\0", "a\0\0", "a\ufffd", "a", "x" * 512, "x" * 513, "x" * 514]
-    assert len({key(text) for text in odd}) == len(odd)
-    assert key("resp_a") == "resp_a"
+    assert len({index_key(text) for text in odd}) == len(odd)
+    assert index_key("resp_a") == "resp_a"
 
 
 async def test_what_is_no_text_is_refused_and_nothing_else(database: Postgres) -> None:
@@ -216,7 +216,7 @@ async def test_a_heavy_chain_is_read_whole(database: Postgres) -> None:
     store = await open_store(await database.fresh())
     for n in range(6):
         await store.save("t", turn(str(n), str(n - 1) if n else None, text="y" * 50_000))
-    chain = await store.chain("t", "resp_5")
+    chain = await store.load_chain("t", "resp_5")
     assert chain is not None and [stored.response.id for stored in chain] == [
         f"resp_{n}" for n in range(6)
     ]
@@ -250,7 +250,7 @@ async def test_a_server_that_was_killed_is_used_again() -> None:
     with postgres() as server:
         store = await open_store(await server.fresh())
         claim = await begun(store)
-        with store.runs.follow("t", "resp_a") as tail:
+        with store.runs.subscribe("t", "resp_a") as tail:
             await asyncio.to_thread(server.stop)
             for work in (
                 store.runs.append((Append(claim, batch(2)),)),
@@ -260,11 +260,11 @@ async def test_a_server_that_was_killed_is_used_again() -> None:
             ):
                 with pytest.raises(RunError, match="does not answer"):
                     await work
-            tail.dirty = False
+            tail.is_stale = False
             await asyncio.to_thread(server.start)
             async with asyncio.timeout(30):
                 await tail.wait()  # it hears again: what was said meanwhile has to be read
-            assert tail.dirty
+            assert tail.is_stale
         assert await store.runs.append((Append(claim, batch(2)),)) == frozenset()
         assert await store.runs.end(claim, ended("a"), batch(3)) is True
         await store.close()
@@ -275,15 +275,15 @@ async def test_a_connection_that_was_cut_is_opened_again(database: Postgres) -> 
     store = await open_store(url)
     await begun(store)
     async with connected(url) as connection, asyncio.timeout(30):
-        with store.runs.follow("t", "resp_a") as tail:
+        with store.runs.subscribe("t", "resp_a") as tail:
             await tail.wait()  # it hears
-            tail.dirty = False
+            tail.is_stale = False
             await connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             await tail.wait()
-            assert tail.dirty
+            assert tail.is_stale
     await store.save("t", turn("b"))
     await store.close()
 
@@ -292,19 +292,19 @@ async def test_who_is_not_waited_for_is_told_all_the_same(database: Postgres) ->
     store = await open_store(await database.fresh())
     claim = await begun(store)
     async with asyncio.timeout(30):
-        with store.runs.follow("t", "resp_a") as tail:
+        with store.runs.subscribe("t", "resp_a") as tail:
             await tail.wait()  # it hears
-            tail.dirty = False
+            tail.is_stale = False
             appending = asyncio.create_task(store.runs.append((Append(claim, batch(2)),)))
             await asyncio.sleep(0)
             appending.cancel()
             await tail.wait()
-            found = tail.take(1)
+            found = tail.next_batch(1)
             assert found is not None and found.first == 2
             ending = asyncio.create_task(store.runs.end(claim, ended("a"), batch(3)))
             await asyncio.sleep(0)
             ending.cancel()
             await store.close()
-            while not tail.dirty:
-                tail.take(99)
+            while not tail.is_stale:
+                tail.next_batch(99)
                 await tail.wait()

@@ -26,10 +26,10 @@ class Told:
         self.lost_ones: list[tuple[str, int]] = []
         self.news = asyncio.Event()
 
-    def queued(self) -> None:
+    def on_run_queued(self) -> None:
         self.news.set()
 
-    def lost(self, response_id: str, epoch: int) -> None:
+    def on_run_lost(self, response_id: str, epoch: int) -> None:
         self.lost_ones.append((response_id, epoch))
         self.news.set()
 
@@ -40,8 +40,8 @@ async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, Told]]:
     url = await database.fresh()
     one, other = await open_store(url), await open_store(url)
     told = Told()
-    one.runs.listen(Told())
-    other.runs.listen(told)
+    one.runs.set_listener(Told())
+    other.runs.set_listener(told)
     try:
         async with asyncio.timeout(60):
             await told.news.wait()  # it listens: "something may have been missed"
@@ -54,13 +54,13 @@ async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, Told]]:
 async def heard(store: Store, tail: Subscription, goal: int) -> list[int]:
     """The numbers of the events a follower gets, up to ``goal``, as readers read them."""
     numbers: list[int] = []
-    tail.dirty = True
+    tail.is_stale = True
     while not numbers or numbers[-1] < goal:
         after = numbers[-1] if numbers else -1
-        if (found := tail.take(after)) is not None:
+        if (found := tail.next_batch(after)) is not None:
             numbers += range(max(after + 1, found.first), found.last + 1)
-        elif tail.dirty:
-            tail.dirty = False
+        elif tail.is_stale:
+            tail.is_stale = False
             page = await store.runs.events("t", "resp_a", after, limit=1_000)
             assert page is not None
             numbers += [n for b in page.batches for n in range(b.first, b.last + 1) if n > after]
@@ -72,7 +72,7 @@ async def heard(store: Store, tail: Subscription, goal: int) -> list[int]:
 async def test_a_reader_follows_a_run_of_another_process(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         claim = await begun(one)
-        with other.runs.follow("t", "resp_a") as tail:
+        with other.runs.subscribe("t", "resp_a") as tail:
             reading = asyncio.create_task(heard(other, tail, 200))
             for n in range(2, 200):
                 await one.runs.append((Append(claim, batch(n)),))
@@ -84,18 +84,18 @@ async def test_many_runs_are_followed_at_once(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         names = [f"n{n}" for n in range(40)]
         claims = [await begun(one, name) for name in names]
-        tails = [other.runs.follow("t", f"resp_{name}") for name in names]
+        tails = [other.runs.subscribe("t", f"resp_{name}") for name in names]
         for n in range(2, 30):
             await one.runs.append([Append(claim, batch(n)) for claim in claims])
         for name, tail in zip(names, tails, strict=True):
             last = -1
-            tail.dirty = True
+            tail.is_stale = True
             while last < 29:
-                if (found := tail.take(last)) is not None:
+                if (found := tail.next_batch(last)) is not None:
                     assert found.first == last + 1
                     last = found.last
-                elif tail.dirty:
-                    tail.dirty = False
+                elif tail.is_stale:
+                    tail.is_stale = False
                     page = await other.runs.events("t", f"resp_{name}", last, limit=1_000)
                     assert page is not None
                     last = page.batches[-1].last if page.batches else last
@@ -136,7 +136,7 @@ async def test_a_takeover_that_is_under_way_fences_an_append(database: Postgres)
 async def test_no_run_goes_to_two(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(40):
-            await one.runs.begin(job(str(n)), queued(str(n)), batch(0))
+            await one.runs.create(job(str(n)), queued(str(n)), batch(0))
         taken = await asyncio.gather(
             *(
                 store.runs.claim(name, ["m"], limit=5, lease_s=60)
@@ -162,7 +162,7 @@ async def test_the_owner_hears_that_its_run_was_taken(database: Postgres) -> Non
 async def test_everybody_hears_of_a_run_to_claim(database: Postgres) -> None:
     async with two(database) as (one, _, told):
         told.news.clear()
-        await one.runs.begin(job("a"), queued("a"), batch(0))
+        await one.runs.create(job("a"), queued("a"), batch(0))
         await told.news.wait()
 
 
@@ -194,7 +194,7 @@ async def goes_down_and_comes_back(database: Postgres) -> None:
         told.news.clear()
         await asyncio.to_thread(database.start)
         await told.news.wait()  # it listens again
-        with other.runs.follow("t", "resp_a") as tail:
+        with other.runs.subscribe("t", "resp_a") as tail:
             assert await one.runs.append((Append(claim, batch(3)),)) == frozenset()
             assert await heard(other, tail, 3) == [0, 1, 2, 3]
 
@@ -222,16 +222,16 @@ async def test_a_follower_is_fed_without_reading(database: Postgres) -> None:
     """What another process appends comes by itself, in order; the store is read to begin with."""
     async with two(database) as (one, other, _):
         claim = await begun(one)
-        with other.runs.follow("t", "resp_a") as tail:
+        with other.runs.subscribe("t", "resp_a") as tail:
             last, fed = 1, 0
             for n in range(2, 40):
                 await one.runs.append((Append(claim, batch(n)),))
                 while last < n:
-                    if (found := tail.take(last)) is not None:
+                    if (found := tail.next_batch(last)) is not None:
                         assert found.first == last + 1 and found.tokens == b""
                         last, fed = found.last, fed + 1
-                    elif tail.dirty:
-                        tail.dirty = False
+                    elif tail.is_stale:
+                        tail.is_stale = False
                         page = await other.runs.events("t", "resp_a", last, limit=99)
                         assert page is not None
                         last = page.batches[-1].last if page.batches else last
@@ -298,17 +298,17 @@ async def test_what_needs_no_more_is_not_kept(database: Postgres) -> None:
 async def test_an_append_of_more_runs_than_a_notice_names(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(3_000):
-            await one.runs.begin(job(str(n)), queued(str(n)), batch(0))
+            await one.runs.create(job(str(n)), queued(str(n)), batch(0))
         claims = await one.runs.claim("one", ["m"], limit=3_000, lease_s=60)
-        with other.runs.follow("t", "resp_2999") as tail:
+        with other.runs.subscribe("t", "resp_2999") as tail:
             for n in range(1, 4):
                 await one.runs.append([Append(claim, batch(n)) for claim in claims])
             last = 0
             while last < 3:
-                if (found := tail.take(last)) is not None:
+                if (found := tail.next_batch(last)) is not None:
                     last = found.last
-                elif tail.dirty:
-                    tail.dirty = False
+                elif tail.is_stale:
+                    tail.is_stale = False
                     page = await other.runs.events("t", "resp_2999", last, limit=99)
                     assert page is not None
                     last = page.batches[-1].last if page.batches else last

@@ -56,10 +56,10 @@ async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))
     for k in range(4):
         name = f"{sys.argv[2]}_{k}"
-        await store.runs.begin(job(name), queued(name), batch(0, 2))
+        await store.runs.create(job(name), queued(name), batch(0, 2))
     claims = await store.runs.claim(sys.argv[2], ["m"], limit=99, lease_s=3600)
     async def go_on(claims):
-        at = [(await store.runs.history(claim))[-1].last + 1 for claim in claims]
+        at = [(await store.runs.load_batches(claim))[-1].last + 1 for claim in claims]
         while True:
             batches = [batch(n, 1, b"tokn") for n in at]
             await store.runs.append(list(map(Append, claims, batches)))
@@ -121,7 +121,7 @@ async def test_a_kill_costs_no_event_that_was_kept_and_the_runs_go_on(tmp_path: 
     }
     assert len(taken) == 12 and announced and announced.keys() <= taken.keys()
     for name, claim in taken.items():
-        history = await store.runs.history(claim)
+        history = await store.runs.load_batches(claim)
         number = history[-1].last + 1
         assert [each.first for each in history] == [0, *range(2, number)], "a gap, or a double"
         assert all(each == batch(each.first, 1, b"tokn") for each in history[1:])
@@ -156,7 +156,7 @@ async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -
     store = await SqliteStore.open(tmp_path / "a.db")
     claim, gone = await begun(store), await begun(store, "b")
     await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=3_600)
-    with store.runs.follow("t", "resp_a") as tail, store.runs.follow("t", "resp_b") as other:
+    with store.runs.subscribe("t", "resp_a") as tail, store.runs.subscribe("t", "resp_b") as other:
         for work in (
             store.runs.append((Append(claim, batch(2)),)),
             store.runs.end(claim, ended("a"), batch(3)),
@@ -169,8 +169,8 @@ async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -
         await store.save("t", turn("later"))  # what was begun before is there
         page = await store.runs.events("t", "resp_a", -1, limit=9)
         assert page is not None and page.ended
-        assert [each and each.first for each in (tail.take(1), tail.take(2))] == [2, 3]
-        assert tail.dirty and other.dirty
+        assert [each and each.first for each in (tail.next_batch(1), tail.next_batch(2))] == [2, 3]
+        assert tail.is_stale and other.is_stale
     assert await store.runs.lock_conversation("t", "conv_a", "resp_c", "one", lease_s=3_600) is True
     await store.close()
 
@@ -178,7 +178,7 @@ async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -
 async def test_a_run_writes_what_it_says_not_what_it_was_asked(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     asked = replace(job("a"), prompt=b"tokn" * 250_000)
-    await store.runs.begin(asked, queued("a"), batch(0))
+    await store.runs.create(asked, queued("a"), batch(0))
     (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
     assert claim.job == asked
     for n in range(1, 100):
@@ -195,9 +195,9 @@ async def test_a_page_of_a_log_costs_the_page(tmp_path: Path) -> None:
     claim = await begun(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 5_000)])
     steps: list[None] = []
-    store._database._reader.set_progress_handler(lambda: steps.append(None), 100)
+    store._database._read_connection.set_progress_handler(lambda: steps.append(None), 100)
     page = await store.runs.events("t", "resp_a", 3_000, limit=10)
-    store._database._reader.set_progress_handler(None, 0)
+    store._database._read_connection.set_progress_handler(None, 0)
     assert page is not None and [each.first for each in page.batches] == list(range(3_001, 3_011))
     assert len(steps) < 10, "a thousand instructions for ten rows"
     await store.close()
@@ -312,7 +312,7 @@ async def test_a_turn_stores_what_the_turn_adds(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     for n in range(200):
         await store.save("t", turn(f"{n:03}", f"{n - 1:03}" if n else None))
-    chain = await store.chain("t", "resp_199")
+    chain = await store.load_chain("t", "resp_199")
     assert chain is not None and len(chain) == 200
     await store.close()
     assert os.stat(tmp_path / "a.db").st_size < 200 * 5_000
@@ -387,8 +387,8 @@ async def test_a_long_chain_is_one_query(tmp_path: Path) -> None:
         *(store.save("t", turn(str(n), str(n - 1) if n else None)) for n in range(500))
     )
     asked: list[str] = []
-    store._database._reader.set_trace_callback(asked.append)
-    chain = await store.chain("t", "resp_499")
+    store._database._read_connection.set_trace_callback(asked.append)
+    chain = await store.load_chain("t", "resp_499")
     assert chain is not None and len(asked) == 1
     assert [stored.response.id for stored in chain] == [f"resp_{n}" for n in range(500)]
     await store.close()
@@ -403,7 +403,7 @@ async def test_a_store_is_opened_again_with_all_it_held(tmp_path: Path) -> None:
         await store.close()
     store = await SqliteStore.open(tmp_path / "a.db")
     assert await store.load("t", "resp_a") is None
-    chain = await store.chain("t", "resp_c")
+    chain = await store.load_chain("t", "resp_c")
     assert chain == (turn("a"), turn("b", "a"), turn("c", "b"))
     await store.close()
 
@@ -452,7 +452,7 @@ async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
     store = await SqliteStore.open(path)
     stored = await store.load("t", "resp_a")
     assert stored is not None and stored.response.model == "m"
-    await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.save_conversation("t", Conversation(id="conv_a", created_at=1))
     await store.close()
     with closing(sqlite3.connect(path)) as connection:
         applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
