@@ -16,7 +16,7 @@ from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Finish, Text
 from antiphon.wire.items import InputImage, InputText, Message, OutputText
 
-from .delta_reader import Reading
+from .delta_reader import ReplyRecord
 
 __all__ = ["CHECKS", "Check", "check_backend"]
 
@@ -51,9 +51,9 @@ async def _prepared(backend: Backend, conversation: Conversation = TALK) -> Repl
         return await backend.prepare(conversation, OPTIONS)
 
 
-async def _read(reply: Reply) -> Reading:
+async def _read(reply: Reply) -> ReplyRecord:
     """The whole reply, in order and with an end."""
-    reading = Reading()
+    reading = ReplyRecord()
     async with asyncio.timeout(PATIENCE_S), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)
@@ -80,8 +80,10 @@ async def counts_what_it_used(backend: Backend) -> None:
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
     assert 0 <= usage.input_tokens_details.cached_tokens <= usage.input_tokens
     assert 0 <= usage.output_tokens_details.reasoning_tokens <= usage.output_tokens
-    if reading.sampled:
-        assert usage.output_tokens == len(reading.sampled), "every sampled token is told once"
+    if reading.sampled_tokens:
+        assert usage.output_tokens == len(reading.sampled_tokens), (
+            "every sampled token is told once"
+        )
     if reply.prompt_tokens is not None:
         assert len(reply.prompt_tokens.ids) == before, "what is kept is the prompt"
 

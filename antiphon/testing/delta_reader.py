@@ -24,10 +24,10 @@ from antiphon.stream.deltas import (
 )
 from antiphon.wire.items import Item, Logprob
 
-__all__ = ["Reading", "Said", "read"]
+__all__ = ["ReplyItem", "ReplyRecord", "read_reply"]
 
 
-class Said(Struct):
+class ReplyItem(Struct):
     """An item of a reply: its shell, and what was written into it."""
 
     item: Item
@@ -36,11 +36,11 @@ class Said(Struct):
     closed: bool = False
 
 
-class Reading(Struct):
+class ReplyRecord(Struct):
     """A whole reply. Two readings are equal if they mean the same, however they were cut."""
 
-    items: list[Said] = field(default_factory=list)
-    sampled: list[int] = field(default_factory=list)
+    items: list[ReplyItem] = field(default_factory=list)
+    sampled_tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
 
     @property
@@ -55,7 +55,7 @@ class Reading(Struct):
                 assert not key, "models know nothing of tools that run here"
                 assert not item.id, f"a shell has no id yet: {item}"
                 self._close()
-                self.items.append(Said(item))
+                self.items.append(ReplyItem(item))
             case Text(text, logprobs, channel):
                 assert text or logprobs, "a text that says nothing"
                 said = self._open(delta)
@@ -68,7 +68,7 @@ class Reading(Struct):
             case Close():
                 self._open(delta).closed = True
             case SampledTokens(ids):
-                self.sampled += ids
+                self.sampled_tokens += ids
             case NewPrompt() | Checkpoint():
                 raise AssertionError("a reply answers one prompt")
             case Finish(reason):
@@ -76,7 +76,7 @@ class Reading(Struct):
                 assert not (is_open and reason == "stop"), "an item was open at the end"
                 self.finish = delta
 
-    def _open(self, delta: Delta) -> Said:
+    def _open(self, delta: Delta) -> ReplyItem:
         assert self.items and not self.items[-1].closed, f"no item is open for {delta}"
         return self.items[-1]
 
@@ -85,9 +85,9 @@ class Reading(Struct):
             self.items[-1].closed = True
 
 
-def read(deltas: Iterable[Delta]) -> Reading:
+def read_reply(deltas: Iterable[Delta]) -> ReplyRecord:
     """All of them. Raises ``AssertionError`` for one that may not come where it does."""
-    reading = Reading()
+    reading = ReplyRecord()
     for delta in deltas:
         reading.add(delta)
     return reading

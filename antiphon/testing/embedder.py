@@ -6,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Sequence
 
-from antiphon.embeddings.base import Embedded, Role, Vector, cut
+from antiphon.embeddings.base import EmbeddingResult, Role, Vector, truncate_vector
 from antiphon.errors import BackendError
 
 __all__ = ["WordEmbedder"]
@@ -20,26 +20,28 @@ class WordEmbedder:
 
     def __init__(self, dimensions: int = 64) -> None:
         self.dimensions = dimensions
-        self.fails: Exception | None = None
+        self.error: Exception | None = None
         self.closed = False
         #: What was asked, in order.
         self.requests: list[tuple[tuple[str | tuple[int, ...], ...], Role]] = []
 
-    async def embed(self, texts: Sequence[str | Sequence[int]], role: Role = "query") -> Embedded:
+    async def embed(
+        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+    ) -> EmbeddingResult:
         if self.closed:
             raise BackendError("The model is closed.")
         asked = tuple(text if isinstance(text, str) else tuple(text) for text in texts)
         self.requests.append((asked, role))
-        if self.fails is not None:
-            raise self.fails
+        if self.error is not None:
+            raise self.error
         words = [_words(text) for text in asked]
-        return Embedded(tuple(map(self._vector, words)), sum(map(len, words)))
+        return EmbeddingResult(tuple(map(self._vector, words)), sum(map(len, words)))
 
     def _vector(self, words: Sequence[str]) -> Vector:
         counts = array("f", bytes(4 * self.dimensions))
         for word in words or ("",):
             counts[zlib.crc32(word.encode()) % self.dimensions] += 1
-        return cut(counts, self.dimensions)
+        return truncate_vector(counts, self.dimensions)
 
     async def close(self) -> None:
         self.closed = True

@@ -7,10 +7,10 @@ import math
 
 from antiphon.embeddings.base import Embedder, Vector
 
-__all__ = ["check_embedder", "likeness"]
+__all__ = ["check_embedder", "dot_product"]
 
 
-def likeness(one: Vector, other: Vector) -> float:
+def dot_product(one: Vector, other: Vector) -> float:
     """The dot product."""
     return sum(a * b for a, b in zip(one, other, strict=True))
 
@@ -23,13 +23,13 @@ async def check_embedder(embedder: Embedder) -> None:
     assert len(made.vectors) == len(texts) and made.tokens >= len(texts)
     for vector in made.vectors:
         assert len(vector) == embedder.dimensions
-        assert math.isclose(likeness(vector, vector), 1, abs_tol=1e-3), "not of length 1"
+        assert math.isclose(dot_product(vector, vector), 1, abs_tol=1e-3), "not of length 1"
     cat, market, other_cat = made.vectors
-    assert likeness(cat, other_cat) > likeness(cat, market), "what is alike is not near"
+    assert dot_product(cat, other_cat) > dot_product(cat, market), "what is alike is not near"
 
     again = await embedder.embed(texts[::-1], "passage")
     for one, same in zip(made.vectors, again.vectors[::-1], strict=True):
-        assert likeness(one, same) > 0.999, "the order or the company of texts matters"
+        assert dot_product(one, same) > 0.999, "the order or the company of texts matters"
 
     strange = (" ", "\0", "a\0b", "é😀", "\n" * 50, "<s></s>[CLS]", "x" * 3000)
     for text in strange:

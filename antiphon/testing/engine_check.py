@@ -25,7 +25,7 @@ __all__ = ["CHECKS", "Check", "Outcome", "check_closed", "check_engine", "collec
 _Error = TypeVar("_Error", bound=AntiphonError)
 Check = Callable[[Engine], Awaitable[None]]
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 TEXT = "The sea was calm. Three boats left the harbour at dawn, and one of them"
 #: Engines add up in another order when prompts share a batch or come from a cache: the last digits
 #: of a logit differ, and with them what wins a near tie.
@@ -65,7 +65,7 @@ class Outcome(Struct, frozen=True):
 async def collect(engine: Engine, prompt: Prompt, sampling: Sampling) -> Outcome:
     """Generate to the end, and check what holds for every generation."""
     chunks: list[Chunk] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         async for chunk in engine.generate(prompt, sampling):
             assert not chunks or chunks[-1].finish is None, "a chunk came after the last one"
             expected = len(chunk.ids) if sampling.logprobs is not None else 0
@@ -118,7 +118,7 @@ async def length_is_exact(engine: Engine) -> None:
 
 async def tokens_stream(engine: Engine) -> None:
     chunks = engine.generate(_prompt(engine), _greedy(40))
-    async with contextlib.aclosing(chunks), asyncio.timeout(PATIENCE_S):
+    async with contextlib.aclosing(chunks), asyncio.timeout(TIMEOUT_S):
         seen = 0
         async for chunk in chunks:
             seen += len(chunk.ids)
@@ -129,7 +129,7 @@ async def tokens_stream(engine: Engine) -> None:
 
 async def greedy_is_deterministic(engine: Engine) -> None:
     first, second = [await collect(engine, _prompt(engine), _greedy(24)) for _ in range(2)]
-    assert _agree(first, second), "greedy sampling gave two answers"
+    assert _same_ids(first, second), "greedy sampling gave two answers"
 
 
 async def seed_is_reproducible(engine: Engine) -> None:
@@ -149,7 +149,7 @@ async def closing_aborts(engine: Engine) -> None:
     long = _greedy(engine.card.context_size)
     for _ in range(20):  # more than run at a time: an abort that frees no place blocks
         chunks = engine.generate(_prompt(engine), long)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await anext(chunks)
             await chunks.aclose()
             await chunks.aclose()
@@ -195,7 +195,7 @@ async def stop_ids_end_it(engine: Engine) -> None:
     assert outcome.ids == whole.ids[: whole.ids.index(stop) + 1], "the id itself is yielded"
 
 
-async def logprobs_are_told(engine: Engine) -> None:
+async def logprobs_are_reported(engine: Engine) -> None:
     most = engine.capabilities.max_logprobs
     if most is None:
         return
@@ -250,12 +250,14 @@ async def logit_bias_counts(engine: Engine) -> None:
 
 async def generations_do_not_mix(engine: Engine) -> None:
     prompts = [_prompt(engine, f"{TEXT} number {n}") for n in range(6)]
-    alone = [await collect(engine, each, _greedy(12, **_told(engine))) for each in prompts]
+    alone = [
+        await collect(engine, each, _greedy(12, **_logprob_options(engine))) for each in prompts
+    ]
     together = await asyncio.gather(
-        *(collect(engine, each, _greedy(12, **_told(engine))) for each in prompts)
+        *(collect(engine, each, _greedy(12, **_logprob_options(engine))) for each in prompts)
     )
     for one, other in zip(alone, together, strict=True):
-        assert _agree(one, other), "a generation was not the same beside others"
+        assert _same_ids(one, other), "a generation was not the same beside others"
 
 
 async def prefixes_are_reused(engine: Engine) -> None:
@@ -271,7 +273,7 @@ async def prefixes_are_reused(engine: Engine) -> None:
     assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids)
 
 
-async def images_are_not_passed_over(engine: Engine) -> None:
+async def images_are_not_ignored(engine: Engine) -> None:
     """Who does not see refuses a prompt with images, rather than to answer without them."""
     if engine.capabilities.images is None:
         prompt = replace(_prompt(engine), images=(Image(b"\x89PNG", "image/png", 0),))
@@ -298,14 +300,14 @@ CHECKS: Mapping[str, Check] = {
         cancelling_aborts,
         stop_strings_end_it,
         stop_ids_end_it,
-        logprobs_are_told,
+        logprobs_are_reported,
         constraints_are_obeyed,
         broken_constraints_are_refused,
         logit_bias_counts,
         generations_do_not_mix,
         prefixes_are_reused,
         long_prompts_are_refused,
-        images_are_not_passed_over,
+        images_are_not_ignored,
     )
 }
 
@@ -319,7 +321,7 @@ async def check_engine(engine: Engine) -> None:
 async def check_closed(engine: Engine) -> None:
     """Close an engine while it generates: that ends with an error, and so do later ones."""
     chunks = engine.generate(_prompt(engine), _greedy(engine.card.context_size))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         await anext(chunks)
         await engine.close()
         try:
@@ -333,12 +335,12 @@ async def check_closed(engine: Engine) -> None:
     await _raises(BackendError, engine, _prompt(engine), _greedy(1))
 
 
-def _told(engine: Engine) -> Mapping[str, Any]:
+def _logprob_options(engine: Engine) -> Mapping[str, Any]:
     """Asks for the alternatives that ``_agree`` looks at, where the engine has them."""
     return {} if not engine.capabilities.max_logprobs else {"logprobs": 2}
 
 
-def _agree(one: Outcome, other: Outcome) -> bool:
+def _same_ids(one: Outcome, other: Outcome) -> bool:
     """The same ids, up to a token that was as good as a draw."""
     for place, (left, right) in enumerate(zip(one.ids, other.ids, strict=True)):
         if left != right:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec import UNSET
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.files import Listing
+from antiphon.store.files import FileQuery
 from antiphon.wire.files import File
 
 __all__ = ["CHECKS", "filed"]
@@ -35,8 +35,8 @@ async def _kept(store: Store, *names: str, tenant: str = "t") -> None:
         assert await store.files.put(tenant, filed(name), b"x")
 
 
-async def _names(store: Store, listing: Listing, tenant: str = "t") -> str:
-    found = await store.files.page(tenant, listing) or ()
+async def _names(store: Store, listing: FileQuery, tenant: str = "t") -> str:
+    found = await store.files.list_page(tenant, listing) or ()
     return " ".join(file.id.removeprefix("file-") for file in found)
 
 
@@ -44,18 +44,18 @@ async def keeps_files_with_their_contents(store: Store) -> None:
     content = bytes(range(256)) * 5_000
     assert await store.files.put("t", filed("a", content), content)
     assert await store.files.get("t", "file-a") == filed("a", content)
-    assert await store.files.content("t", "file-a") == content
+    assert await store.files.read("t", "file-a") == content
     assert await store.files.put("t", filed("b", b""), b"")
-    assert await store.files.content("t", "file-b") == b""
+    assert await store.files.read("t", "file-b") == b""
 
 
 async def keeps_the_files_of_tenants_apart(store: Store) -> None:
     await _kept(store, "a")
     assert await store.files.get("u", "file-a") is None
-    assert await store.files.content("u", "file-a") is None
+    assert await store.files.read("u", "file-a") is None
     assert await store.files.delete("u", "file-a") is False
-    assert await store.files.page("u", Listing()) == ()
-    assert await store.files.page("u", Listing(after="file-a")) is None
+    assert await store.files.list_page("u", FileQuery()) == ()
+    assert await store.files.list_page("u", FileQuery(after="file-a")) is None
     await _kept(store, "a", tenant="u")
     assert await store.files.delete("u", "file-a") is True
     assert await store.files.get("t", "file-a") is not None
@@ -63,20 +63,20 @@ async def keeps_the_files_of_tenants_apart(store: Store) -> None:
 
 async def lists_files_in_pages(store: Store) -> None:
     await _kept(store, "a", "b", "c", "d")
-    assert await _names(store, Listing()) == "d c b a"
-    assert await _names(store, Listing(newest_first=False)) == "a b c d"
-    assert await _names(store, Listing(limit=2)) == "d c"
-    assert await _names(store, Listing(limit=2, after="file-c")) == "b a"
-    assert await _names(store, Listing(newest_first=False, after="file-c")) == "d"
-    assert await store.files.page("t", Listing(after="file-x")) is None
+    assert await _names(store, FileQuery()) == "d c b a"
+    assert await _names(store, FileQuery(newest_first=False)) == "a b c d"
+    assert await _names(store, FileQuery(limit=2)) == "d c"
+    assert await _names(store, FileQuery(limit=2, after="file-c")) == "b a"
+    assert await _names(store, FileQuery(newest_first=False, after="file-c")) == "d"
+    assert await store.files.list_page("t", FileQuery(after="file-x")) is None
 
 
 async def lists_files_by_purpose(store: Store) -> None:
     await _kept(store, "a")
     assert await store.files.put("t", filed("b", purpose="vision"), b"x")
-    assert await _names(store, Listing(purpose="vision")) == "b"
-    assert await _names(store, Listing(purpose="user_data", after="file-b")) == "a"
-    assert await _names(store, Listing(purpose="batch")) == ""
+    assert await _names(store, FileQuery(purpose="vision")) == "b"
+    assert await _names(store, FileQuery(purpose="user_data", after="file-b")) == "a"
+    assert await _names(store, FileQuery(purpose="batch")) == ""
 
 
 async def deletes_a_file_once(store: Store) -> None:
@@ -84,31 +84,31 @@ async def deletes_a_file_once(store: Store) -> None:
     assert await store.files.delete("t", "file-a") is True
     assert await store.files.delete("t", "file-a") is False
     assert await store.files.get("t", "file-a") is None
-    assert await store.files.content("t", "file-a") is None
-    assert await _names(store, Listing()) == "b"
+    assert await store.files.read("t", "file-a") is None
+    assert await _names(store, FileQuery()) == "b"
 
 
 async def forgets_files_whose_time_has_come(store: Store) -> None:
     for name, at in (("a", 1_500), ("b", 2_500)):
         assert await store.files.put("t", filed(name, expires_at=at), b"x")
     await _kept(store, "c")
-    assert await _names(store, Listing(now=1_499)) == "c b a"
-    assert await _names(store, Listing(now=1_500)) == "c b"
+    assert await _names(store, FileQuery(now=1_499)) == "c b a"
+    assert await _names(store, FileQuery(now=1_500)) == "c b"
     assert await store.sweep(Retention(), 1_500) == 0
-    assert await store.files.content("t", "file-a") is None
-    assert await store.files.content("t", "file-b") == b"x"
+    assert await store.files.read("t", "file-a") is None
+    assert await store.files.read("t", "file-b") == b"x"
     await store.sweep(Retention(), 9_000_000_000)
-    assert await _names(store, Listing()) == "c"
+    assert await _names(store, FileQuery()) == "c"
 
 
 async def takes_no_more_of_a_tenant_than_it_may(store: Store) -> None:
-    assert await store.files.put("t", filed("a", b"123"), b"123", most=5)
-    assert not await store.files.put("t", filed("b", b"123"), b"123", most=5)
+    assert await store.files.put("t", filed("a", b"123"), b"123", max_bytes=5)
+    assert not await store.files.put("t", filed("b", b"123"), b"123", max_bytes=5)
     assert await store.files.get("t", "file-b") is None
-    assert await store.files.content("t", "file-b") is None
-    assert await store.files.put("u", filed("b", b"123"), b"123", most=5)
+    assert await store.files.read("t", "file-b") is None
+    assert await store.files.put("u", filed("b", b"123"), b"123", max_bytes=5)
     assert await store.files.delete("t", "file-a")
-    both = [store.files.put("t", filed(name, b"123"), b"123", most=5) for name in "cd"]
+    both = [store.files.put("t", filed(name, b"123"), b"123", max_bytes=5) for name in "cd"]
     assert sorted(await asyncio.gather(*both)) == [False, True], "at once they are still too much"
 
 

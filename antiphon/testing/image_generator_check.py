@@ -19,27 +19,31 @@ from antiphon.tools.image_generation.base import (
     read_image,
 )
 
-__all__ = ["check_maker"]
+__all__ = ["check_image_generator"]
 
 _SECONDS = 60.0
 
 
-async def check_maker(maker: ImageGenerator, wish: ImageRequest, *, previews: int = 0) -> None:
+async def check_image_generator(
+    generator: ImageGenerator, request: ImageRequest, *, previews: int = 0
+) -> None:
     """One image, several side by side, edits, previews, and giving up. ``wish``: one it can fulfil;
     ``previews``: how many it is to make, which it may fall short of. Closes it."""
     async with asyncio.timeout(_SECONDS):
-        maker.check(wish)
-        order = ImageTask(prompt="A red square", request=wish)
-        _, made = await _made(maker, order)
-        _holds(made, wish)
-        for _, each in await asyncio.gather(*(_made(maker, order) for _ in range(3))):
-            _holds(each, wish)
-        if maker.supports_edits:
-            await _edits(maker, order, made.image)
+        generator.check(request)
+        order = ImageTask(prompt="A red square", request=request)
+        _, made = await _made(generator, order)
+        _holds(made, request)
+        for _, each in await asyncio.gather(*(_made(generator, order) for _ in range(3))):
+            _holds(each, request)
+        if generator.supports_edits:
+            await _edits(generator, order, made.image)
         if previews:
-            await _previews(maker, replace(order, request=replace(wish, partial_images=previews)))
-        await _gives_up(maker, order)
-        await maker.close()
+            await _previews(
+                generator, replace(order, request=replace(request, partial_images=previews))
+            )
+        await _gives_up(generator, order)
+        await generator.close()
 
 
 async def _made(

@@ -60,7 +60,7 @@ async def begun(
     store: Store, name: str = "a", *, owner: str = "one", tenant: str = "t", keep: bool = True
 ) -> Claim:
     """A run with two events, claimed by ``owner``."""
-    await store.runs.begin(job(name, tenant), queued(name, store=keep), batch(0, 2))
+    await store.runs.create(job(name, tenant), queued(name, store=keep), batch(0, 2))
     (claim,) = await store.runs.claim(owner, ["m"], limit=1, lease_s=60)
     return claim
 
@@ -78,24 +78,24 @@ async def _read(
     """The numbers a follower gets until the run is over or gone, as readers read them. ``waits``
     is set when it waits for more."""
     heard: list[int] = []
-    with store.runs.follow("t", f"resp_{name}") as tail:
-        tail.dirty = True
+    with store.runs.subscribe("t", f"resp_{name}") as tail:
+        tail.is_stale = True
         while True:
             over = False
-            if (found := tail.take(after)) is not None:
+            if (found := tail.next_batch(after)) is not None:
                 batches: tuple[Batch, ...] = (found,)
-            elif not tail.dirty:
+            elif not tail.is_stale:
                 if waits is not None:
                     waits.set()
                 await tail.wait()
                 continue
             else:
-                tail.dirty = False
+                tail.is_stale = False
                 page = await store.runs.events("t", f"resp_{name}", after, limit=7)
                 if page is None:
                     return heard
                 batches, over = page.batches, page.ended
-                tail.dirty = tail.dirty or bool(batches)
+                tail.is_stale = tail.is_stale or bool(batches)
             for each in batches:
                 assert each.lines == batch(each.first, each.count).lines
                 heard += range(max(each.first, after + 1), each.last + 1)
@@ -105,7 +105,7 @@ async def _read(
 
 
 async def begins_a_response_that_can_be_loaded(store: Store) -> None:
-    await store.runs.begin(job("a"), queued("a"), batch(0, 2))
+    await store.runs.create(job("a"), queued("a"), batch(0, 2))
     assert await store.load("t", "resp_a") == queued("a")
     assert await store.load("u", "resp_a") is None
     page = await store.runs.events("t", "resp_a", -1, limit=10)
@@ -123,7 +123,7 @@ async def keeps_what_is_appended(store: Store) -> None:
     assert await store.runs.append((two, Append(claim, batch(5)))) == frozenset()
     assert await store.runs.append((two,)) == frozenset()  # no answer came: asked again
     assert await numbers(store) == [0, 1, 2, 3, 4, 5]
-    history = await store.runs.history(claim)
+    history = await store.runs.load_batches(claim)
     assert b"".join(each.tokens for each in history) == b"\7\0\0\0"
     page = await store.runs.events("t", "resp_a", -1, limit=10)
     assert page is not None and all(each.tokens == b"" for each in page.batches)
@@ -182,14 +182,14 @@ async def lets_nothing_fall_between_reading_and_following(store: Store) -> None:
 
 async def leaves_a_gap_to_a_slow_follower_not_memory(store: Store) -> None:
     claim = await begun(store)
-    with store.runs.follow("t", "resp_a") as tail:
+    with store.runs.subscribe("t", "resp_a") as tail:
         for n in range(2, 300):
             await store.runs.append((Append(claim, batch(n)),))
         async with asyncio.timeout(PATIENCE_S):
             await tail.wait()
-            while (kept := tail.take(1)) is not None:
+            while (kept := tail.next_batch(1)) is not None:
                 assert kept.first == 2
-            assert tail.dirty, "there is a gap, and nothing says so"
+            assert tail.is_stale, "there is a gap, and nothing says so"
     assert (await numbers(store, after=1, limit=1_000)) == list(range(2, 300))
 
 
@@ -210,12 +210,12 @@ async def tells_followers_that_a_run_is_over_or_gone(store: Store) -> None:
 
 async def hides_the_items_of_what_runs_or_is_not_stored(store: Store) -> None:
     claim = await begun(store)
-    assert await store.item("t", "msg_i_a") is None
+    assert await store.load_item("t", "msg_i_a") is None
     await store.runs.end(claim, ended("a"), batch(2))
-    assert await store.item("t", "msg_i_a") is not None
+    assert await store.load_item("t", "msg_i_a") is not None
     passing = await begun(store, "b", keep=False)
     await store.runs.end(passing, ended("b", store=False), batch(2), expires_at=2_000)
-    assert await store.item("t", "msg_o_b") is None
+    assert await store.load_item("t", "msg_o_b") is None
     assert await store.load("t", "resp_b") is not None
     await store.sweep(Retention(), 1_999)
     assert await store.load("t", "resp_b") is not None
@@ -255,10 +255,10 @@ async def counts_what_runs_among_what_it_may_keep(store: Store) -> None:
 
 async def deletes_a_run_with_its_response(store: Store) -> None:
     claim = await begun(store)
-    with store.runs.follow("t", "resp_a") as tail:
+    with store.runs.subscribe("t", "resp_a") as tail:
         assert await store.delete("t", "resp_a") is True
         async with asyncio.timeout(PATIENCE_S):
-            while not tail.dirty:
+            while not tail.is_stale:
                 await tail.wait()
     assert await store.runs.events("t", "resp_a", -1, limit=10) is None
     assert await store.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
@@ -267,12 +267,12 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
 
 
 async def adds_a_turn_to_its_conversation_and_lets_it_go(store: Store) -> None:
-    await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.save_conversation("t", Conversation(id="conv_a", created_at=1))
     claim = await begun(store)
     assert await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is False
     await store.runs.end(claim, ended("a"), batch(2), conversation="conv_a")
-    items = await store.conversation_items("t", "conv_a")
+    items = await store.load_conversation_items("t", "conv_a")
     assert [item.id for item in items] == ["msg_i_a", "msg_o_a"]
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is True
 
@@ -281,7 +281,7 @@ async def begins_a_run_of_one_id_once(store: Store) -> None:
     claim = await begun(store)
     await store.runs.append((Append(claim, batch(2)),))
     try:
-        await store.runs.begin(job("a"), queued("a", store=False), batch(0))
+        await store.runs.create(job("a"), queued("a", store=False), batch(0))
     except AntiphonError:
         pass
     else:
@@ -299,7 +299,7 @@ async def keeps_a_batch_whole(store: Store) -> None:
     await store.runs.append((Append(claim, large),))
     page = await store.runs.events("t", "resp_a", 1, limit=1)
     assert page is not None and page.batches == (replace(large, tokens=b""),)
-    assert (await store.runs.history(claim))[-1] == large
+    assert (await store.runs.load_batches(claim))[-1] == large
 
 
 async def keeps_the_runs_of_tenants_apart(store: Store) -> None:
@@ -315,7 +315,7 @@ async def keeps_the_runs_of_tenants_apart(store: Store) -> None:
 async def takes_many_runs_at_once(store: Store) -> None:
     names = [str(n) for n in range(100)]
     for name in names:
-        await store.runs.begin(job(name), queued(name), batch(0))
+        await store.runs.create(job(name), queued(name), batch(0))
     claims = await store.runs.claim("one", ["m"], limit=100, lease_s=60)
     assert len(claims) == 100
     for n in range(1, 6):
@@ -325,9 +325,9 @@ async def takes_many_runs_at_once(store: Store) -> None:
 
 
 async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> None:
-    claim, due = await begun(store), store.runs.due
+    claim, due = await begun(store), store.runs.take_due_webhooks
     body = bytes(range(256))
-    await store.runs.end(claim, ended("a"), batch(2), letter=WebhookEvent("evt_a", body, 100.5))
+    await store.runs.end(claim, ended("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5))
     await store.delete("t", "resp_a")  # it is told all the same
     assert await due(100.25, 160, limit=9) == ()
     found = await asyncio.gather(*(due(100.5, 160, limit=9) for _ in range(4)))
@@ -335,23 +335,25 @@ async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> N
     assert sum(found, ()) == (DueWebhook("evt_a", body, 1),)
     assert await due(159.75, 200, limit=9) == ()
     assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # who had it is dead
-    await store.runs.postpone("evt_a", 300)
+    await store.runs.postpone_webhook("evt_a", 300)
     assert await due(299.75, 400, limit=9) == ()
     assert await due(300, 360, limit=9) == (DueWebhook("evt_a", body, 3),)
-    await store.runs.settle("evt_a")
-    await store.runs.postpone("evt_a", 0)
+    await store.runs.delete_webhook("evt_a")
+    await store.runs.postpone_webhook("evt_a", 0)
     assert await due(1e12, 1e12, limit=9) == ()
 
 
 async def gives_letters_to_many_at_once_the_oldest_first(store: Store) -> None:
     ids = {f"evt_{n}" for n in range(40)}
     for n in range(40):
-        letter = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
-        await store.runs.end(await begun(store, f"{n}"), ended(f"{n}"), batch(2), letter=letter)
-    given = [each.id for each in await store.runs.due(50, 90, limit=2)]
+        webhook = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
+        await store.runs.end(await begun(store, f"{n}"), ended(f"{n}"), batch(2), webhook=webhook)
+    given = [each.id for each in await store.runs.take_due_webhooks(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
     for _ in ids:  # each round gives away some, to some
-        found = await asyncio.gather(*(store.runs.due(50, 90, limit=3) for _ in range(8)))
+        found = await asyncio.gather(
+            *(store.runs.take_due_webhooks(50, 90, limit=3) for _ in range(8))
+        )
         given += [each.id for some in found for each in some]
     assert len(given) == len(ids) and set(given) == ids
 
@@ -361,20 +363,22 @@ async def keeps_no_letter_of_a_run_that_was_lost(store: Store) -> None:
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None
     assert not await store.runs.end(
-        claim, ended("a"), batch(2), letter=WebhookEvent("evt_1", b"late", 1.0)
+        claim, ended("a"), batch(2), webhook=WebhookEvent("evt_1", b"late", 1.0)
     )
-    assert await store.runs.due(9, 9, limit=9) == ()
+    assert await store.runs.take_due_webhooks(9, 9, limit=9) == ()
     assert await store.runs.end(
-        seized, ended("a"), batch(2), letter=WebhookEvent("evt_2", b"cancelled", 1.0)
+        seized, ended("a"), batch(2), webhook=WebhookEvent("evt_2", b"cancelled", 1.0)
     )
-    assert await store.runs.due(9, 19, limit=9) == (DueWebhook("evt_2", b"cancelled", 1),)
+    assert await store.runs.take_due_webhooks(9, 19, limit=9) == (
+        DueWebhook("evt_2", b"cancelled", 1),
+    )
 
 
 async def keeps_one_secret_for_all(store: Store) -> None:
-    first = await store.secret("seal", b"one\0")
+    first = await store.get_or_create_secret("seal", b"one\0")
     assert first == b"one\0"
-    assert await store.secret("seal", b"two") == first
-    assert await store.secret("other", b"two") == b"two"
+    assert await store.get_or_create_secret("seal", b"two") == first
+    assert await store.get_or_create_secret("other", b"two") == b"two"
 
 
 CHECKS: Mapping[str, Check] = {

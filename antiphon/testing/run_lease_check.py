@@ -26,17 +26,17 @@ class _Told:
     def __init__(self) -> None:
         self.news: list[str | tuple[str, int]] = []
 
-    def queued(self) -> None:
+    def on_run_queued(self) -> None:
         self.news.append("queued")
 
-    def lost(self, response_id: str, epoch: int) -> None:
+    def on_run_lost(self, response_id: str, epoch: int) -> None:
         self.news.append((response_id, epoch))
 
 
 async def hands_out_every_run_once_and_oldest_first(store: Store) -> None:
     for name in "abc":
-        await store.runs.begin(job(name), queued(name), batch(0))
-    await store.runs.begin(job("x", model="other"), queued("x"), batch(0))
+        await store.runs.create(job(name), queued(name), batch(0))
+    await store.runs.create(job("x", model="other"), queued("x"), batch(0))
     first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
     rest = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
     assert [claim.job for claim in (*first, *rest)] == [job("a"), job("b"), job("c")]
@@ -68,7 +68,7 @@ async def gives_back_what_its_owner_releases(store: Store) -> None:
     assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
     assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
     assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
-    assert [each.first for each in await store.runs.history(taken)] == [0, 2, 3]
+    assert [each.first for each in await store.runs.load_batches(taken)] == [0, 2, 3]
 
 
 async def counts_attempts_without_a_word(store: Store) -> None:
@@ -121,7 +121,7 @@ async def goes_on_with_what_was_seized_and_not_ended(store: Store) -> None:
 
 
 async def seizes_what_nobody_works_on(store: Store) -> None:
-    await store.runs.begin(job("a"), queued("a"), batch(0, 2))
+    await store.runs.create(job("a"), queued("a"), batch(0, 2))
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.job == job("a")
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
@@ -147,9 +147,9 @@ async def fences_within_one_append(store: Store) -> None:
 
 async def tells_who_listens(store: Store) -> None:
     told = _Told()
-    store.runs.listen(told)
+    store.runs.set_listener(told)
     told.news.clear()
-    await store.runs.begin(job("a"), queued("a"), batch(0))
+    await store.runs.create(job("a"), queued("a"), batch(0))
     assert "queued" in told.news
     (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
     told.news.clear()

@@ -50,7 +50,7 @@ def turn(
 
 
 async def _names(store: Store, name: str, tenant: str = "t") -> list[str]:
-    chain = await store.chain(tenant, f"resp_{name}") or ()
+    chain = await store.load_chain(tenant, f"resp_{name}") or ()
     return [stored.response.id.removeprefix("resp_") for stored in chain]
 
 
@@ -75,8 +75,8 @@ async def replaces_what_is_saved_again(store: Store) -> None:
     assert await _names(store, "b") == ["a", "b"]
     await store.save("t", turn("c", added=(turn("d").input)))
     await store.save("t", turn("c"))
-    assert await store.item("t", "msg_i_c") is not None
-    assert await store.item("t", "msg_i_d") is None, "an item of what was replaced"
+    assert await store.load_item("t", "msg_i_c") is not None
+    assert await store.load_item("t", "msg_i_d") is None, "an item of what was replaced"
 
 
 async def chains_oldest_first_and_branches(store: Store) -> None:
@@ -84,16 +84,16 @@ async def chains_oldest_first_and_branches(store: Store) -> None:
         await store.save("t", turn(name, previous))
     assert await _names(store, "c") == ["a", "b", "c"]
     assert await _names(store, "d") == ["a", "d"]
-    assert await store.chain("t", "resp_none") is None
+    assert await store.load_chain("t", "resp_none") is None
 
 
 async def finds_items_of_what_can_be_loaded(store: Store) -> None:
     stored = turn("a")
     await store.save("t", stored)
-    assert await store.item("t", "msg_i_a") == stored.input[0]
-    assert await store.item("t", "msg_o_a") == stored.response.output[0]
+    assert await store.load_item("t", "msg_i_a") == stored.input[0]
+    assert await store.load_item("t", "msg_o_a") == stored.response.output[0]
     await store.delete("t", "resp_a")
-    assert await store.item("t", "msg_i_a") is None
+    assert await store.load_item("t", "msg_i_a") is None
 
 
 async def finds_items_that_several_responses_hold(store: Store) -> None:
@@ -102,7 +102,7 @@ async def finds_items_that_several_responses_hold(store: Store) -> None:
         await store.save("t", turn(name, added=() if name == "a" else (shared,)))
     for name, found in (("b", shared), ("c", shared), ("a", None)):
         await store.delete("t", f"resp_{name}")
-        assert await store.item("t", shared.id) == found
+        assert await store.load_item("t", shared.id) == found
 
 
 async def deletes_at_once_but_keeps_what_descendants_need(store: Store) -> None:
@@ -111,8 +111,8 @@ async def deletes_at_once_but_keeps_what_descendants_need(store: Store) -> None:
     assert await store.delete("t", "resp_b") is True
     assert await store.delete("t", "resp_b") is False
     assert await store.load("t", "resp_b") is None
-    assert await store.chain("t", "resp_b") is None
-    assert await store.item("t", "msg_o_b") is None
+    assert await store.load_chain("t", "resp_b") is None
+    assert await store.load_item("t", "msg_o_b") is None
     assert await _names(store, "c") == ["a", "b", "c"]
     await store.delete("t", "resp_c")
     assert await _names(store, "a") == ["a"]
@@ -124,7 +124,7 @@ async def keeps_tenants_apart(store: Store) -> None:
     await store.save("u", turn("b", "a"))
     assert await store.load("t", "resp_a") == turn("a", text="mine")
     assert await store.load("t", "resp_b") is None
-    assert await store.item("t", "msg_o_b") is None
+    assert await store.load_item("t", "msg_o_b") is None
     assert await store.delete("t", "resp_b") is False
     assert await store.delete("t", "resp_a") is True
     assert await _names(store, "b", "u") == ["a", "b"]
@@ -188,38 +188,38 @@ async def takes_many_at_once(store: Store) -> None:
 async def keeps_conversations(store: Store) -> None:
     talk = Conversation(id="conv_a", created_at=1, metadata={"k": "v"})
     first, second = turn("a").input[0], turn("b").input[0]
-    await store.put_conversation("t", talk, (first,))
-    assert await store.conversation("t", "conv_a") == talk
-    assert await store.conversation("u", "conv_a") is None
-    assert await store.add_items("t", "conv_a", (second,)) is True
-    assert await store.add_items("t", "conv_none", (second,)) is False
-    assert await store.add_items("u", "conv_a", (second,)) is False
-    assert await store.conversation_items("t", "conv_a") == (first, second)
-    assert await store.conversation_items("u", "conv_a") == ()
-    assert await store.item("t", second.id) == second
-    assert await store.item("u", second.id) is None
+    await store.save_conversation("t", talk, (first,))
+    assert await store.load_conversation("t", "conv_a") == talk
+    assert await store.load_conversation("u", "conv_a") is None
+    assert await store.add_conversation_items("t", "conv_a", (second,)) is True
+    assert await store.add_conversation_items("t", "conv_none", (second,)) is False
+    assert await store.add_conversation_items("u", "conv_a", (second,)) is False
+    assert await store.load_conversation_items("t", "conv_a") == (first, second)
+    assert await store.load_conversation_items("u", "conv_a") == ()
+    assert await store.load_item("t", second.id) == second
+    assert await store.load_item("u", second.id) is None
     relabelled = Conversation(id="conv_a", created_at=1, metadata={})
-    await store.put_conversation("t", relabelled)
-    assert await store.conversation("t", "conv_a") == relabelled
-    assert await store.remove_item("t", "conv_a", first.id) is True
-    assert await store.remove_item("t", "conv_a", first.id) is False
-    assert await store.conversation_items("t", "conv_a") == (second,)
-    assert await store.drop_conversation("u", "conv_a") is False
-    assert await store.drop_conversation("t", "conv_a") is True
-    assert await store.conversation("t", "conv_a") is None
-    assert await store.item("t", second.id) is None
+    await store.save_conversation("t", relabelled)
+    assert await store.load_conversation("t", "conv_a") == relabelled
+    assert await store.remove_conversation_item("t", "conv_a", first.id) is True
+    assert await store.remove_conversation_item("t", "conv_a", first.id) is False
+    assert await store.load_conversation_items("t", "conv_a") == (second,)
+    assert await store.delete_conversation("u", "conv_a") is False
+    assert await store.delete_conversation("t", "conv_a") is True
+    assert await store.load_conversation("t", "conv_a") is None
+    assert await store.load_item("t", second.id) is None
 
 
 async def adds_a_turn_to_its_conversation(store: Store) -> None:
-    await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.save_conversation("t", Conversation(id="conv_a", created_at=1))
     stored = turn("a")
     await store.save("t", stored, conversation="conv_a")
     expected = (*stored.input, *stored.response.output)
-    assert await store.conversation_items("t", "conv_a") == expected
+    assert await store.load_conversation_items("t", "conv_a") == expected
     await store.save("t", turn("b"), conversation="conv_gone")
     assert await store.load("t", "resp_b") is not None
     await store.delete("t", "resp_a")
-    assert await store.conversation_items("t", "conv_a") == expected
+    assert await store.load_conversation_items("t", "conv_a") == expected
 
 
 async def finishes_what_was_begun_when_it_closes(store: Store) -> None:

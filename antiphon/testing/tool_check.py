@@ -28,9 +28,9 @@ from antiphon.tools.base import (
 )
 from antiphon.wire import tools as tl
 
-from .tool_events import on_the_wire
+from .tool_events import items_of_call
 
-__all__ = ["Trial", "check_tool"]
+__all__ = ["ToolTrial", "check_tool"]
 
 _SECONDS = 60.0
 #: Bytes a model can be told of a call; and the most that items around them take.
@@ -39,24 +39,25 @@ _ROOM, _AROUND = 10_000, 4_000
 _GARBAGE = ("", "{", "[1]", '{"a": "\\ud800", "b": "\\u0000"}', "null", '"x"', "{}")
 
 
-class Trial(Struct, frozen=True, kw_only=True):
+class ToolTrial(Struct, frozen=True, kw_only=True):
     """What a provider is tried with. ``tool``: of a request. ``works``, ``fails``: a function's
     name and arguments that bring a result, or a failure; of what clients run, ``works`` alone.
     ``hangs``: one that does not end by itself. ``long``: one that says more than any model can be
     told. ``refused``: tools of a request that must not be taken."""
 
     tool: Any
-    works: tuple[str, str]
-    long: tuple[str, str] | None = None
-    fails: tuple[str, str] | None = None
-    hangs: tuple[str, str] | None = None
-    refused: Sequence[Any] = ()
+    successful_call: tuple[str, str]
+    long_call: tuple[str, str] | None = None
+    failing_call: tuple[str, str] | None = None
+    hanging_call: tuple[str, str] | None = None
+    rejected_tools: Sequence[Any] = ()
     tenant: str = "t"
 
 
-async def check_tool(provider: ToolProvider, trial: Trial) -> None:
-    """Opening, functions, calls side by side, failures, giving up, and response anew; each call as a
-    client sees it, too. What it is used for leaves nothing that goes on."""
+async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
+    """Check a tool provider: opening, functions, parallel calls, failures, cancellation, resuming.
+
+    Each call is also checked as a client sees it. No task may be left running afterwards."""
     async with asyncio.timeout(_SECONDS):
         _refuses(provider, trial)
         response = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
@@ -68,8 +69,8 @@ async def check_tool(provider: ToolProvider, trial: Trial) -> None:
             assert not toolset.failed, "it failed to open"
             if lead is not None:
                 msgspec.structs.replace(lead, **dict(toolset.fields))
-            if _offer(toolset, trial.works).handler is None:
-                await _is_read(_offer(toolset, trial.works), trial)
+            if _offer(toolset, trial.successful_call).handler is None:
+                await _is_read(_offer(toolset, trial.successful_call), trial)
             else:
                 await _calls(toolset, trial)
         await _opens_side_by_side(provider, trial, response)
@@ -89,18 +90,18 @@ async def _opened(
         yield toolset
 
 
-async def _is_read(function: ToolFunction, trial: Trial) -> None:
+async def _is_read(function: ToolFunction, trial: ToolTrial) -> None:
     """A client runs it: whatever is written makes an item."""
-    for arguments in (trial.works[1], *_GARBAGE):
+    for arguments in (trial.successful_call[1], *_GARBAGE):
         assert await _wire(function, trial, arguments), "a call that is no item"
 
 
-async def _wire(function: ToolFunction, trial: Trial, arguments: str) -> list[Any]:
-    return await on_the_wire(function, arguments, tenant=trial.tenant, room=_ROOM)
+async def _wire(function: ToolFunction, trial: ToolTrial, arguments: str) -> list[Any]:
+    return await items_of_call(function, arguments, tenant=trial.tenant, max_result_bytes=_ROOM)
 
 
-def _refuses(provider: ToolProvider, trial: Trial) -> None:
-    for tool in trial.refused:
+def _refuses(provider: ToolProvider, trial: ToolTrial) -> None:
+    for tool in trial.rejected_tools:
         try:
             provider.check(tool, "tools[7]")
         except InvalidRequest as refused:
@@ -126,36 +127,38 @@ def _offers_functions(toolset: Toolset) -> None:
         msgspec.json.encode(tool)
 
 
-async def _calls(toolset: Toolset, trial: Trial) -> None:
-    found = await _called(_offer(toolset, trial.works), trial)
-    assert not found.failed, f"{trial.works} failed: {found.text}"
+async def _calls(toolset: Toolset, trial: ToolTrial) -> None:
+    found = await _called(_offer(toolset, trial.successful_call), trial)
+    assert not found.failed, f"{trial.successful_call} failed: {found.text}"
     assert found.text or found.items, "a result that tells the model nothing"
-    items = await _wire(_offer(toolset, trial.works), trial, trial.works[1])
-    ended = _status(_offer(toolset, trial.works), items)
+    items = await _wire(_offer(toolset, trial.successful_call), trial, trial.successful_call[1])
+    ended = _status(_offer(toolset, trial.successful_call), items)
     assert ended == "completed", f"a call that worked is {ended!r}"
-    assert type(items[0]) is type(_offer(toolset, trial.works).initial_item), (
+    assert type(items[0]) is type(_offer(toolset, trial.successful_call).initial_item), (
         "its item is another one"
     )
-    again = [_called(_offer(toolset, trial.works), trial) for _ in range(4)]
+    again = [_called(_offer(toolset, trial.successful_call), trial) for _ in range(4)]
     for each in await asyncio.gather(*again):
         assert not each.failed, "it fails side by side with itself"
-    if trial.fails is not None:
-        failed = await _called(_offer(toolset, trial.fails), trial, arguments=trial.fails[1])
-        assert failed.failed, f"{trial.fails} did not fail"
+    if trial.failing_call is not None:
+        failed = await _called(
+            _offer(toolset, trial.failing_call), trial, arguments=trial.failing_call[1]
+        )
+        assert failed.failed, f"{trial.failing_call} did not fail"
         assert failed.text, "a failure that tells the model nothing"
-        function = _offer(toolset, trial.fails)
-        ended = _status(function, await _wire(function, trial, trial.fails[1]))
+        function = _offer(toolset, trial.failing_call)
+        ended = _status(function, await _wire(function, trial, trial.failing_call[1]))
         wanted = function.failed_status if function.failed_output is None else "incomplete"
         assert ended == wanted, f"a call that failed is {ended!r}"
-    if trial.long is not None:
-        await _keeps_within_its_room(_offer(toolset, trial.long), trial, trial.long[1])
+    if trial.long_call is not None:
+        await _keeps_within_its_room(_offer(toolset, trial.long_call), trial, trial.long_call[1])
     for garbage in _GARBAGE:
-        function = _offer(toolset, trial.works)
+        function = _offer(toolset, trial.successful_call)
         await _called(function, trial, arguments=garbage)
         await _wire(function, trial, garbage)
-    if trial.hangs is not None:
-        await _stops(_offer(toolset, trial.hangs), trial, trial.hangs[1])
-        after = await _called(_offer(toolset, trial.works), trial)
+    if trial.hanging_call is not None:
+        await _stops(_offer(toolset, trial.hanging_call), trial, trial.hanging_call[1])
+        after = await _called(_offer(toolset, trial.successful_call), trial)
         assert not after.failed, "it does not work any more once a call was given up"
 
 
@@ -165,7 +168,7 @@ def _status(function: ToolFunction, items: Sequence[Any]) -> str:
     return found
 
 
-async def _keeps_within_its_room(function: ToolFunction, trial: Trial, arguments: str) -> None:
+async def _keeps_within_its_room(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
     """Texts are cut where they are too long; items are told as they are, and later ones too."""
     items = await _wire(function, trial, arguments)
     size = len(msgspec.json.encode(items))
@@ -179,13 +182,13 @@ def _offer(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
 
 
 async def _called(
-    function: ToolFunction, trial: Trial, *, arguments: str | None = None
+    function: ToolFunction, trial: ToolTrial, *, arguments: str | None = None
 ) -> ToolResult:
     """The one result, which comes last. A tool may also raise ``ToolError``."""
     assert function.handler is not None
     shell = function.initial_item
     known = KINDS[type(shell)].progress
-    given = trial.works[1] if arguments is None else arguments
+    given = trial.successful_call[1] if arguments is None else arguments
     results: list[ToolResult] = []
     try:
         async with aclosing(function.handler(given, _context(trial))) as steps:
@@ -215,7 +218,7 @@ async def _called(
     )
 
 
-async def _stops(function: ToolFunction, trial: Trial, arguments: str) -> None:
+async def _stops(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
     """A call that is given up ends, soon."""
     assert function.handler is not None
     steps = function.handler(arguments, _context(trial))
@@ -235,7 +238,7 @@ async def _stops(function: ToolFunction, trial: Trial, arguments: str) -> None:
 
 
 async def _opens_side_by_side(
-    provider: ToolProvider, trial: Trial, response: ResponseContext
+    provider: ToolProvider, trial: ToolTrial, response: ResponseContext
 ) -> None:
     """Each in a task of its own, some of which are cancelled while they have it open."""
     is_open = asyncio.Event()
@@ -247,7 +250,7 @@ async def _opens_side_by_side(
 
     async def uses() -> None:
         async with _opened(provider, trial.tool, response) as toolset:
-            function = _offer(toolset, trial.works)
+            function = _offer(toolset, trial.successful_call)
             assert function.handler is None or not (await _called(function, trial)).failed
 
     held = asyncio.create_task(holds())
@@ -259,7 +262,7 @@ async def _opens_side_by_side(
     await uses()
 
 
-def _context(trial: Trial) -> CallContext:
+def _context(trial: ToolTrial) -> CallContext:
     return CallContext(
         tenant=trial.tenant, response_id="resp_check", call_id="call_1", max_result_bytes=_ROOM
     )

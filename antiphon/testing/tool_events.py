@@ -21,11 +21,11 @@ from antiphon.wire.items import CustomToolCall, FunctionCall, Item
 from antiphon.wire.parsing.items import read_items
 from antiphon.wire.response import Response, Usage
 
-__all__ = ["on_the_wire"]
+__all__ = ["items_of_call"]
 
 
-async def on_the_wire(
-    function: ToolFunction, arguments: str, *, tenant: str, room: int
+async def items_of_call(
+    function: ToolFunction, arguments: str, *, tenant: str, max_result_bytes: int
 ) -> list[Item]:
     """The items of a call. Raises ``AssertionError`` for those that clients could not send back,
     ``GrammarError`` for events that may not follow one another."""
@@ -45,7 +45,7 @@ async def on_the_wire(
     place = CallEnvironment(
         tenant=tenant,
         response_id="resp_check",
-        room=room,
+        room=max_result_bytes,
         side_by_side=1,
         call_s=60,
         budget=Budget(None),

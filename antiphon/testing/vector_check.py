@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.vectors import Chunk, Entry, Mark, Vectors, Work
+from antiphon.store.vectors import Chunk, IndexedFile, IndexingTask, VectorIndex, VectorsVersion
 from antiphon.wire.vector_stores import FileBatch, FileStatus, VectorStore, VectorStoreFile
 
 from .file_check import filed
@@ -25,7 +25,7 @@ def store_of(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
 
 def entry_of(
     name: str, *, store: str = "a", status: FileStatus = "in_progress", size: int = 0
-) -> Entry:
+) -> IndexedFile:
     """A file ``file-NAME`` in a vector store."""
     file = VectorStoreFile(
         id=f"file-{name}",
@@ -34,28 +34,28 @@ def entry_of(
         status=status,
         usage_bytes=size,
     )
-    return Entry(file=file, filename=f"{name}.txt")
+    return IndexedFile(file=file, filename=f"{name}.txt")
 
 
 def _vector(*numbers: float) -> bytes:
     return array("f", numbers).tobytes()
 
 
-async def _settled(vectors: Vectors, name: str, *texts: str, tenant: str = "t") -> None:
+async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "t") -> None:
     """A file of these chunks, the vector of each being its place."""
-    assert await vectors.add(tenant, [entry_of(name)], None)
+    assert await vectors.add_files(tenant, [entry_of(name)], None)
     chunks = [
         Chunk(start=100 * at, text=text, vector=_vector(at, 1)) for at, text in enumerate(texts)
     ]
     done = entry_of(name, status="completed", size=10)
-    assert await vectors.settle(tenant, done, chunks, "m")
+    assert await vectors.finish_file(tenant, done, chunks, "m")
 
 
-async def _found(vectors: Vectors, *words: str, files: str = "a b", limit: int = 9) -> str:
+async def _found(vectors: VectorIndex, *words: str, files: str = "a b", limit: int = 9) -> str:
     """The texts that are found, by their files."""
     ids = [f"file-{name}" for name in files.split()]
-    hits = await vectors.found("t", "vs_a", words, ids, limit)
-    texts = await vectors.texts("t", "vs_a", {hit.chunk for hit in hits})
+    hits = await vectors.search_words("t", "vs_a", words, ids, limit)
+    texts = await vectors.chunk_texts("t", "vs_a", {hit.chunk for hit in hits})
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     return " | ".join(f"{hit.file_id[5:]}: {texts[hit.chunk]}" for hit in hits)
 
@@ -66,12 +66,12 @@ async def keeps_vector_stores_per_tenant(store: Store) -> None:
     await vectors.put("t", store_of("b"))
     await vectors.put("t", replace(store_of("a"), name="new"))
     assert await vectors.get("t", "vs_a") == replace(store_of("a"), name="new")
-    assert [each.id for each in await vectors.all("t")] == ["vs_a", "vs_b"]
-    assert await vectors.get("u", "vs_a") is None and await vectors.all("u") == ()
-    assert await vectors.drop("u", "vs_a") is False
-    assert not await vectors.add("u", [entry_of("a")], None)
-    assert await vectors.drop("t", "vs_a") is True
-    assert await vectors.drop("t", "vs_a") is False
+    assert [each.id for each in await vectors.list_stores("t")] == ["vs_a", "vs_b"]
+    assert await vectors.get("u", "vs_a") is None and await vectors.list_stores("u") == ()
+    assert await vectors.delete("u", "vs_a") is False
+    assert not await vectors.add_files("u", [entry_of("a")], None)
+    assert await vectors.delete("t", "vs_a") is True
+    assert await vectors.delete("t", "vs_a") is False
 
 
 async def finds_chunks_by_their_words(store: Store) -> None:
@@ -97,12 +97,12 @@ async def keeps_what_is_found_apart(store: Store) -> None:
     await vectors.put("t", store_of("b"))
     await _settled(vectors, "a", "fox", tenant="u")
     assert await _found(vectors, "fox") == ""
-    assert await vectors.mark("t", "vs_a", "m") == Mark(0, 0)
-    assert (await vectors.matrix("t", "vs_a", "m")).chunks == ()
-    assert await vectors.chunks("t", "vs_a", "file-a") == ()
-    (hit,) = await vectors.found("u", "vs_a", ["fox"], ["file-a"], 9)
-    assert await vectors.texts("t", "vs_a", {hit.chunk}) == {}
-    assert await vectors.texts("u", "vs_a", {hit.chunk}) == {hit.chunk: "fox"}
+    assert await vectors.vectors_version("t", "vs_a", "m") == VectorsVersion(0, 0)
+    assert (await vectors.load_vectors("t", "vs_a", "m")).chunks == ()
+    assert await vectors.list_chunks("t", "vs_a", "file-a") == ()
+    (hit,) = await vectors.search_words("u", "vs_a", ["fox"], ["file-a"], 9)
+    assert await vectors.chunk_texts("t", "vs_a", {hit.chunk}) == {}
+    assert await vectors.chunk_texts("u", "vs_a", {hit.chunk}) == {hit.chunk: "fox"}
 
 
 async def gives_the_vectors_of_a_model(store: Store) -> None:
@@ -110,40 +110,40 @@ async def gives_the_vectors_of_a_model(store: Store) -> None:
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "one", "two")
     await _settled(vectors, "b", "three")
-    matrix = await vectors.matrix("t", "vs_a", "m")
+    matrix = await vectors.load_vectors("t", "vs_a", "m")
     assert matrix.file_ids == ("file-a", "file-a", "file-b")
     assert matrix.vectors == _vector(0, 1, 1, 1, 0, 1)
-    texts = await vectors.texts("t", "vs_a", set(matrix.chunks))
+    texts = await vectors.chunk_texts("t", "vs_a", set(matrix.chunks))
     assert [texts[chunk] for chunk in matrix.chunks] == ["one", "two", "three"]
-    mark = await vectors.mark("t", "vs_a", "m")
+    mark = await vectors.vectors_version("t", "vs_a", "m")
     assert mark.count == 3 and mark.last == max(matrix.chunks)
-    assert (await vectors.matrix("t", "vs_a", "other")).chunks == ()
-    await vectors.remove("t", "vs_a", "file-b")
+    assert (await vectors.load_vectors("t", "vs_a", "other")).chunks == ()
+    await vectors.remove_file("t", "vs_a", "file-b")
     await _settled(vectors, "b", "four")
-    assert await vectors.mark("t", "vs_a", "m") != mark, "as many, but not the same"
+    assert await vectors.vectors_version("t", "vs_a", "m") != mark, "as many, but not the same"
 
 
 async def tells_how_far_files_are(store: Store) -> None:
     vectors = store.vectors
     await vectors.put("t", store_of())
     batch = FileBatch(id="vsfb_1", created_at=1_000, vector_store_id="vs_a")
-    assert await vectors.add("t", [entry_of("x")], None)
+    assert await vectors.add_files("t", [entry_of("x")], None)
     some = [replace(entry_of(name), batch="vsfb_1") for name in "yz"]
-    assert await vectors.add("t", some, batch)
-    assert await vectors.batch("t", "vs_a", "vsfb_1") == batch
-    assert await vectors.batch("u", "vs_a", "vsfb_1") is None
+    assert await vectors.add_files("t", some, batch)
+    assert await vectors.get_batch("t", "vs_a", "vsfb_1") == batch
+    assert await vectors.get_batch("u", "vs_a", "vsfb_1") is None
     done = replace(entry_of("y", status="completed", size=7), batch="vsfb_1")
-    assert await vectors.settle("t", done, [Chunk(start=0, text="hi")], "")
-    all, part = await vectors.held("t", "vs_a"), await vectors.held("t", "vs_a", "vsfb_1")
+    assert await vectors.finish_file("t", done, [Chunk(start=0, text="hi")], "")
+    all, part = await vectors.usage("t", "vs_a"), await vectors.usage("t", "vs_a", "vsfb_1")
     assert (all.counts.total, all.counts.in_progress, all.counts.completed) == (3, 2, 1)
     assert (part.counts.total, part.counts.completed, part.bytes) == (2, 1, 7)
-    assert (await vectors.held("u", "vs_a")).counts.total == 0
-    waiting = [Work(tenant="t", store_id="vs_a", file_id=f"file-{name}") for name in "xz"]
-    assert list(await vectors.unfinished()) == waiting
-    entries = await vectors.entries("t", "vs_a")
+    assert (await vectors.usage("u", "vs_a")).counts.total == 0
+    waiting = [IndexingTask(tenant="t", store_id="vs_a", file_id=f"file-{name}") for name in "xz"]
+    assert list(await vectors.list_unfinished()) == waiting
+    entries = await vectors.list_files("t", "vs_a")
     assert [entry.file.id for entry in entries] == ["file-x", "file-y", "file-z"]
-    assert await vectors.entry("t", "vs_a", "file-y") == done
-    assert await vectors.entry("u", "vs_a", "file-y") is None
+    assert await vectors.get_file("t", "vs_a", "file-y") == done
+    assert await vectors.get_file("u", "vs_a", "file-y") is None
 
 
 async def settles_only_what_is_in_progress(store: Store) -> None:
@@ -151,15 +151,18 @@ async def settles_only_what_is_in_progress(store: Store) -> None:
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "fox")
     late = entry_of("a", status="failed")
-    assert not await vectors.settle("t", late, [Chunk(start=0, text="fox")], "m")
-    assert not await vectors.settle("t", entry_of("b", status="completed"), (), "m")
+    assert not await vectors.finish_file("t", late, [Chunk(start=0, text="fox")], "m")
+    assert not await vectors.finish_file("t", entry_of("b", status="completed"), (), "m")
     assert await _found(vectors, "fox") == "a: fox"
     done = entry_of("a", status="completed", size=10)
     done = replace(done, file=replace(done.file, attributes={"x": 1}))
-    assert await vectors.label("t", done) and await vectors.entry("t", "vs_a", "file-a") == done
-    assert not await vectors.label("t", entry_of("a")), "it is not in progress any more"
-    assert not await vectors.label("t", entry_of("b"))
-    assert await vectors.add("t", [entry_of("a")], None), "once more"
+    assert (
+        await vectors.update_attributes("t", done)
+        and await vectors.get_file("t", "vs_a", "file-a") == done
+    )
+    assert not await vectors.update_attributes("t", entry_of("a")), "it is not in progress any more"
+    assert not await vectors.update_attributes("t", entry_of("b"))
+    assert await vectors.add_files("t", [entry_of("a")], None), "once more"
     assert await _found(vectors, "fox") == ""
 
 
@@ -170,13 +173,16 @@ async def forgets_what_is_taken_out(store: Store) -> None:
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "fox", "hare")
     await _settled(vectors, "b", "fox")
-    assert [chunk.text for chunk in await vectors.chunks("t", "vs_a", "file-a")] == ["fox", "hare"]
-    assert await vectors.remove("u", "vs_a", "file-a") is False
-    assert await vectors.remove("t", "vs_a", "file-a") is True
-    assert await vectors.remove("t", "vs_a", "file-a") is False
+    assert [chunk.text for chunk in await vectors.list_chunks("t", "vs_a", "file-a")] == [
+        "fox",
+        "hare",
+    ]
+    assert await vectors.remove_file("u", "vs_a", "file-a") is False
+    assert await vectors.remove_file("t", "vs_a", "file-a") is True
+    assert await vectors.remove_file("t", "vs_a", "file-a") is False
     assert await _found(vectors, "fox", "hare") == "b: fox"
     assert await store.files.delete("t", "file-b")
-    assert await _found(vectors, "fox") == "" and await vectors.entries("t", "vs_a") == ()
+    assert await _found(vectors, "fox") == "" and await vectors.list_files("t", "vs_a") == ()
     await vectors.put("t", store_of(expires_at=2_000))
     await _settled(vectors, "c", "fox")
     await store.sweep(Retention(), 1_999)
