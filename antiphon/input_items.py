@@ -41,7 +41,7 @@ async def _resolve(
         return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
     found = next((known for known in past if known.id == item.id), None)
     if found is None:
-        found = await store.item(tenant, item.id)
+        found = await store.load_item(tenant, item.id)
     if found is None:
         raise NotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "

@@ -1,7 +1,9 @@
 """Logging: one structlog logger, as JSON lines or as text for people.
 
-The logger is created here and passed to whoever logs; only ``capture_libraries`` changes global state. Secrets
-are redacted in every line. Tracebacks omit local variables, since these can hold user data."""
+The logger is created here and passed to whoever logs; only ``capture_libraries`` changes global
+state. Secrets are redacted in every line. Tracebacks omit local variables, since these can hold
+user data.
+"""
 
 from __future__ import annotations
 

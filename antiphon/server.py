@@ -28,7 +28,7 @@ from antiphon.http.middleware import auth as guard
 from antiphon.http.uvicorn_server import bind, serve
 from antiphon.logs import capture_libraries, open_log
 from antiphon.models.catalog import ServedModel
-from antiphon.models.download import bar
+from antiphon.models.download import progress_bar
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
@@ -83,7 +83,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         fetcher = open_fetcher(settings, log)
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
-        with bar() as progress:
+        with progress_bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
@@ -168,7 +168,7 @@ async def _tools(
         fetcher=fetcher,
         containers=containers,
         uploads=uploads,
-        seal=seal,
+        encryptor=seal,
         clock=_clock,
     )
     return containers, await stack.enter_async_context(open_tools(dependencies))
@@ -303,8 +303,8 @@ def _access(settings: Settings) -> guard.AuthConfig:
     )
 
 
-def _limits(settings: Settings) -> guard.Limits:
-    return guard.Limits(
+def _limits(settings: Settings) -> guard.RequestLimits:
+    return guard.RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
         max_concurrent_requests=settings.max_concurrent_requests,

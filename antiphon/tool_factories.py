@@ -44,7 +44,7 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
     fetcher: Fetcher | None = None
     containers: ContainerRegistry | None = None
     uploads: Uploads | None = None
-    seal: Encryptor | None = None
+    encryptor: Encryptor | None = None
 
 
 @asynccontextmanager
@@ -289,7 +289,7 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
     from antiphon.tools.programs.provider import ProgramProvider
 
     settings = dependencies.settings
-    if not settings.programs or dependencies.seal is None or not JavaScript.is_installed():
+    if not settings.programs or dependencies.encryptor is None or not JavaScript.is_installed():
         yield {}
         return
     javascript = JavaScript(
@@ -297,7 +297,7 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
     )
     programs = ProgramProvider(
         javascript,
-        dependencies.seal,
+        dependencies.encryptor,
         clock=dependencies.clock,
         max_calls=settings.max_program_calls,
     )
@@ -345,7 +345,7 @@ async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[st
 
 
 def _installed_openers() -> Iterator[tuple[str, ProviderOpener]]:
-    """Yield the openers that others packages provide. Raises ``SetupError`` for one that fails to
+    """Yield the openers that other packages provide. Raises ``SetupError`` for one that fails to
     load."""
     for point in entry_points(group=_ENTRY_POINT_GROUP):
         try:

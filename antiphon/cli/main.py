@@ -227,9 +227,9 @@ def _models(loaded: Loaded, arguments: argparse.Namespace) -> None:
 
 
 def _pull(loaded: Loaded, arguments: argparse.Namespace) -> None:
-    from antiphon.models.download import bar, pull
+    from antiphon.models.download import progress_bar, pull
 
-    with bar() as progress:
+    with progress_bar() as progress:
         path = asyncio.run(pull(arguments.source, loaded.settings.cache_dir, progress))
     _print_line(str(path))
 

@@ -26,7 +26,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     unavailable_tools: str = "ignore"
     reasoning_events: str = "openai"
-    broken_seals: str = "drop"
+    undecryptable_items: str = "drop"
     summary_model: str | None = None
     unstored_s: float = 600.0
     webhooks: bool = False

@@ -157,11 +157,9 @@ class Preparer:
                     context_size=model.backend.context_size,
                 ),
             )
-        summary_level = (
-            None if request.include_reasoning is False else summary_level(request.reasoning)
-        )
-        if summary_level is not None:
-            reply = SummarizedReply(reply, self._summariser(model, summary_level))
+        level = None if request.include_reasoning is False else summary_level(request.reasoning)
+        if level is not None:
+            reply = SummarizedReply(reply, self._summariser(model, level))
         if request.enable_response_messages or timed:
             reply = RawMessagesReply(
                 reply,
@@ -173,10 +171,10 @@ class Preparer:
             )
         return reply
 
-    def _summariser(self, model: CatalogModel, summary_level: str) -> Summarizer:
+    def _summariser(self, model: CatalogModel, level: str) -> Summarizer:
         name = self._policy.summary_model
         by = self._models.find(name) if name is not None else model
-        return Summarizer(backend=by.backend, level=summary_level, defaults=by.defaults)
+        return Summarizer(backend=by.backend, level=level, defaults=by.defaults)
 
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering."""

@@ -56,7 +56,7 @@ class RunFactory:
         )
         return Run(
             writer,
-            replace(spec, parent=kept, save=save),
+            replace(spec, parent_tokens=kept, save=save),
             self._supervisor,
             recorder=Recorder(
                 writer,
@@ -98,7 +98,7 @@ class RunFactory:
             prompt=restored.prompt,
         )
         spec = self._spec(reply, request.input or (), _release_nothing)
-        spec = replace(spec, parent=parent, keepalive_s=0)
+        spec = replace(spec, parent_tokens=parent, keepalive_s=0)
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
     def _spec(
@@ -108,7 +108,7 @@ class RunFactory:
         return RunSpec(
             reply=reply,
             input=input,
-            parent=None,
+            parent_tokens=None,
             save=None,
             clock=self._dependencies.clock,
             keepalive_s=policy.keepalive_s,

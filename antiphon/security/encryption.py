@@ -59,7 +59,7 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> EncryptionKey:
-        """Parse ``ID:base64 of 32 bytes``. Raises ``SetupError``, which does not repeat the text."""
+        """Parse ``ID:SECRET``. Raises ``SetupError``, which does not repeat the text."""
         id, colon, encoded = text.partition(":")
         try:
             secret = base64.b64decode(encoded, validate=True)

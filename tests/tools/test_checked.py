@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import RunError
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
@@ -29,13 +29,13 @@ async def test_code_interpreter() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as held:
         await check_tool(
             CodeInterpreterProvider(held),
-            Trial(
+            ToolTrial(
                 tool=tl.CodeInterpreter(container={"type": "auto"}),
-                works=("python", "print(6 * 7)"),
-                fails=("python", "import os; os._exit(1)"),
-                hangs=("python", "while True: pass"),
-                long=("python", "print('x' * 10_000_000)"),
-                refused=(
+                successful_call=("python", "print(6 * 7)"),
+                failing_call=("python", "import os; os._exit(1)"),
+                hanging_call=("python", "while True: pass"),
+                long_call=("python", "print('x' * 10_000_000)"),
+                rejected_tools=(
                     tl.CodeInterpreter(container={"type": "manual"}),
                     tl.CodeInterpreter(container={"type": "auto", "skills": [{}]}),
                 ),
@@ -47,13 +47,13 @@ async def test_a_shell_here() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as held:
         await check_tool(
             ShellProvider(held),
-            Trial(
+            ToolTrial(
                 tool=tl.Shell(environment=AUTO),
-                works=("shell", '{"commands": ["echo 1", "exit 3"]}'),
-                fails=("shell", '{"commands": []}'),
-                hangs=("shell", '{"commands": ["sleep 600"]}'),
-                long=("shell", '{"commands": ["yes | head -c 10000000", "seq 100000"]}'),
-                refused=(
+                successful_call=("shell", '{"commands": ["echo 1", "exit 3"]}'),
+                failing_call=("shell", '{"commands": []}'),
+                hanging_call=("shell", '{"commands": ["sleep 600"]}'),
+                long_call=("shell", '{"commands": ["yes | head -c 10000000", "seq 100000"]}'),
+                rejected_tools=(
                     tl.Shell(environment={**AUTO, "memory_limit": "64g"}),
                     tl.Shell(environment={**AUTO, "skills": [{"type": "x"}]}),
                 ),
@@ -76,7 +76,7 @@ async def test_a_shell_here() -> None:
 )
 async def test_what_clients_run(tool: Any, works: tuple[str, str]) -> None:
     provider = CLIENT_TOOLS[str(tool.__struct_config__.tag)]
-    await check_tool(provider, Trial(tool=tool, works=works))
+    await check_tool(provider, ToolTrial(tool=tool, successful_call=works))
 
 
 async def test_web_search() -> None:
@@ -85,12 +85,12 @@ async def test_web_search() -> None:
     await index.add([PageDocument(url="https://a.example/", title="Fjords", text=text)])
     await check_tool(
         WebSearchProvider(index, is_external=False),
-        Trial(
+        ToolTrial(
             tool=tl.WebSearch(),
-            works=("search", '{"query": "fjord"}'),
-            fails=("open", '{"id": "https://nowhere.example/"}'),
-            long=("open", '{"id": "https://a.example/", "num_lines": 100000}'),
-            refused=(tl.WebSearch(filters={"allowed_domains": ["a b"]}),),
+            successful_call=("search", '{"query": "fjord"}'),
+            failing_call=("open", '{"id": "https://nowhere.example/"}'),
+            long_call=("open", '{"id": "https://a.example/", "num_lines": 100000}'),
+            rejected_tools=(tl.WebSearch(filters={"allowed_domains": ["a b"]}),),
         ),
     )
     await index.close()
@@ -116,12 +116,12 @@ class Files:
 async def test_file_search() -> None:
     await check_tool(
         FileSearchProvider(Files()),
-        Trial(
+        ToolTrial(
             tool=tl.FileSearch(vector_store_ids=("vs_1",)),
-            works=("file_search", '{"queries": ["fjord"]}'),
-            fails=("file_search", '{"queries": ["broken"]}'),
-            hangs=("file_search", '{"queries": ["slow"]}'),
-            long=("file_search", '{"queries": ["long"]}'),
-            refused=(tl.FileSearch(vector_store_ids=()),),
+            successful_call=("file_search", '{"queries": ["fjord"]}'),
+            failing_call=("file_search", '{"queries": ["broken"]}'),
+            hanging_call=("file_search", '{"queries": ["slow"]}'),
+            long_call=("file_search", '{"queries": ["long"]}'),
+            rejected_tools=(tl.FileSearch(vector_store_ids=()),),
         ),
     )

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.wire.tools import WebSearch
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
@@ -18,7 +18,9 @@ async def test_the_example_is_a_tool(tmp_path: Path) -> None:
     (code,) = (block for block in blocks if "class Pages" in block)
     names: dict[str, Any] = {}
     exec(code, names)
-    trial = Trial(
-        tool=WebSearch(), works=("look", '{"name": "a.md"}'), fails=("look", '{"name": "b"}')
+    trial = ToolTrial(
+        tool=WebSearch(),
+        successful_call=("look", '{"name": "a.md"}'),
+        failing_call=("look", '{"name": "b"}'),
     )
     await check_tool(names["Pages"](tmp_path), trial)

@@ -43,16 +43,16 @@ class EventLogReader:
         """The events of a run beyond number ``after``, each a line of JSON, in batches: all that is
         there, then what comes, until the run is over."""
         runs = self._store.runs
-        with runs.follow(tenant, response_id) as tail:
-            tail.dirty = True
+        with runs.subscribe(tenant, response_id) as tail:
+            tail.is_stale = True
             while True:
-                if (batch := tail.take(after)) is not None:
+                if (batch := tail.next_batch(after)) is not None:
                     yield lines_after(batch, after)
                     after = batch.last
-                elif not tail.dirty:
+                elif not tail.is_stale:
                     await tail.wait()
                 else:
-                    tail.dirty = False
+                    tail.is_stale = False
                     found = await runs.events(tenant, response_id, after, limit=_PAGE)
                     if found is None:
                         return
@@ -61,7 +61,7 @@ class EventLogReader:
                         after = batch.last
                     if found.ended:
                         return
-                    tail.dirty = tail.dirty or bool(found.batches)
+                    tail.is_stale = tail.is_stale or bool(found.batches)
 
     async def wait(self, tenant: str, response_id: str) -> None:
         """Wait until the run is over, or forgotten."""

@@ -96,7 +96,7 @@ class LogSink(EventSink):
         self._told = len(sampled)
         self._conversation = conversation
         self._expires_at = expires_at
-        self._letter = webhook
+        self._webhook_event = webhook
         self._events: list[Event] = []
         self._in_flight = 0
         self._lost = False
@@ -129,7 +129,7 @@ class LogSink(EventSink):
         self._events.extend(events)
         batch = self._batch()
         self._in_flight = batch.count
-        letter = self._letter(stored.response)
+        webhook = self._webhook_event(stored.response)
         ended = not self._lost and await retry_until_available(
             lambda: self._store.end(
                 self.claim,
@@ -137,7 +137,7 @@ class LogSink(EventSink):
                 batch,
                 conversation=self._conversation if _said(stored) else None,
                 expires_at=self._expires_at(),
-                letter=letter,
+                webhook=webhook,
             )
         )
         if not ended:

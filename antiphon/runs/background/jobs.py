@@ -85,7 +85,7 @@ class BackgroundJobs:
         self._waiting[response.id] = prepared
         if len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
-        await dependencies.store.runs.begin(
+        await dependencies.store.runs.create(
             job,
             StoredResponse(response=response, input=prepared.context.input),
             Batch(first=0, count=len(events), lines=encode_events(events)),
@@ -140,12 +140,12 @@ class BackgroundJobs:
             StoredResponse(response=response, input=stored.input),
             Batch(first=restored.next_event, count=len(events), lines=encode_events(events)),
             expires_at=self._expires_at(response)(),
-            letter=self._webhook(response),
+            webhook=self._webhook(response),
         )
 
     async def _restored(self, claim: Claim) -> RestoredRun:
         dependencies = self._dependencies
-        batches = await dependencies.store.runs.history(claim)
+        batches = await dependencies.store.runs.load_batches(claim)
         return RestoredRun.load(claim.job, batches, dependencies.kinds)
 
     async def _resumed_reply(

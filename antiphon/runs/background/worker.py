@@ -78,7 +78,7 @@ class BackgroundWorker:
 
     def start(self) -> None:
         """Claim and work from now on."""
-        self._store.listen(self)
+        self._store.set_listener(self)
         self._news.set()
         self._loops = (
             asyncio.create_task(self._claim_on(), name="claims"),
@@ -107,10 +107,10 @@ class BackgroundWorker:
 
     # --- Listener --------------------------------------------------------------------------------
 
-    def queued(self) -> None:
+    def on_run_queued(self) -> None:
         self._news.set()
 
-    def lost(self, response_id: str, epoch: int) -> None:
+    def on_run_lost(self, response_id: str, epoch: int) -> None:
         claim, task = self._tasks.get(response_id, (None, None))
         if claim is None or task is None or claim.epoch >= epoch:
             return

@@ -1,12 +1,9 @@
-"""The recorder: what a model means, written down as items. It keeps the sampled token ids too.
-
-Deltas in, calls on the writer out; it knows no events, no engine and no time.
-"""
+"""The recorder: turns deltas into items of the response, and keeps the sampled token ids."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -45,13 +42,12 @@ _NO_TOOL_USAGE: Mapping[str, Any] = {
     "web_search": {"num_requests": 0},
 }
 
-#: Fields that an item gets when it is closed, besides what was said; they replace what a backend
-#: gave in the same place.
+#: Returns fields to set on an item that the model has finished. They override the backend's fields.
 ExtraFields = Callable[[Item], Mapping[str, Any]]
 
 
-class _Unheard:
-    """Where an item is written that nobody is told of."""
+class _DiscardingWriter:
+    """Stands in for the writer of an item that is hidden from the client."""
 
     def write(self, *text: object) -> None: ...
 
@@ -61,10 +57,12 @@ class _Unheard:
 
 
 class Recorder:
-    """Records the replies of one run into a response. ``sampled``: the token ids behind what has
-    been written so far (``tape``), by a run that was interrupted; ``prompt``: the ids of its first
-    prompt. ``hides``: kinds of items that are sampled
-    and counted, but not written down."""
+    """Records the deltas of one run into a response.
+
+    ``sampled``: token log of an interrupted run (see ``token_log``). ``prompt``: token ids of the
+    run's first prompt. ``hidden_types``: item types that are sampled and counted as usage, but do
+    not become items.
+    """
 
     def __init__(
         self,
@@ -75,105 +73,116 @@ class Recorder:
         hidden_types: tuple[type[ItemBase], ...] = (),
         prompt: Sequence[int] = (),
     ) -> None:
-        self._out = writer
-        self._besides = extra_fields
-        self._hides = hidden_types
+        self._writer = writer
+        self._extra_fields = extra_fields
+        self._hidden_types = hidden_types
         self._prompt = prompt
-        self._item: ItemWriter | _Unheard | None = next(iter(writer.open_items), None)
-        #: Calls of tools that run here, by their keys: those of an interruption by their ids.
+        #: The item that deltas without a key belong to.
+        self._current: ItemWriter | _DiscardingWriter | None = next(iter(writer.open_items), None)
+        #: Open calls of server-side tools by key; after an interruption the key is the item's id.
         self._calls: dict[str, ItemWriter] = {
             item.value.id: item
             for item in writer.open_items
             if not KINDS[type(item.value)].written_by_model
         }
-        if hidden_types and sampled and self._item is None:
-            self._item = _Unheard()  # for all we know, it was interrupted in one of those
-        self._last: Item | None = next(reversed(writer.items), None)
+        if hidden_types and sampled and self._current is None:
+            # The run may have been interrupted inside a hidden item.
+            self._current = _DiscardingWriter()
+        self._last_closed: Item | None = next(reversed(writer.items), None)
+        #: The token log.
         self.sampled = array("I") if sampled is None else sampled
-        #: What is recorded has to last before any more is.
+        #: What is recorded must be persisted before anything more is recorded.
         self.checkpoint_pending = False
-        self.reason: FinishReason | None = None
+        self.finish_reason: FinishReason | None = None
         self.usage: Usage | None = None
-        #: What hosted tools used.
+        #: Usage of hosted tools, as ``Response.tool_usage``.
         self.tool_usage: Mapping[str, Any] = {}
 
-    def take(self, delta: Delta) -> None:
-        """Record the next delta. Raises ``BackendError`` for one that cannot come here."""
-        if isinstance(delta, Text):  # nearly all are
-            item = self._item or self._open_item()
-            return item.write(delta.text, delta.logprobs, delta.channel)
-        match delta:
-            case SampledTokens():
+    def record(self, deltas: Iterable[Delta]) -> None:
+        """Record deltas. Raises ``BackendError`` for text outside an item."""
+        for delta in deltas:
+            if isinstance(delta, Text):  # nearly all are Text or SampledTokens
+                item = self._current or self._current_item()
+                item.write(delta.text, delta.logprobs, delta.channel)
+            elif isinstance(delta, SampledTokens):
                 self.sampled.extend(delta.ids)
-            case Open():
-                self._open(delta)
-            case Close():
-                self._done(delta)
-            case Annotate():
-                self._open_item().annotate(delta.annotation)
-            case Progress():
-                item = self._calls[delta.key] if delta.key else self._open_item()
-                item.progress(delta.name, **delta.fields)
-            case NewPrompt() | Checkpoint():
-                self._between(delta)
-            case Finish():
-                self.reason, self.usage = delta.reason, delta.usage
-                self._close("completed" if delta.reason == "stop" else "incomplete")
-                for key in list(self._calls):
-                    self._last = self._calls.pop(key).close("incomplete")
-
-    def _between(self, delta: NewPrompt | Checkpoint) -> None:
-        """Turns of the model."""
-        if isinstance(delta, Checkpoint):
-            self.checkpoint_pending = True
-        else:
-            append_prompt(self.sampled, self._prompt, delta.ids)
+            else:
+                self._record_other(delta)
 
     @property
     def truncated(self) -> bool:
-        """A limit cut the reply where that matters. After a call that is whole nothing is missing,
-        and clients drop the calls of an incomplete response."""
-        if self.reason != "length":
+        """Whether the token limit cut the reply inside an item.
+
+        A reply cut behind a complete tool call lacks nothing: it counts as complete, because
+        clients drop the calls of an incomplete response.
+        """
+        if self.finish_reason != "length":
             return False
-        last = self._last
+        last = self._last_closed
         return not isinstance(last, FunctionCall | CustomToolCall) or last.status == "incomplete"
 
-    def _open_item(self) -> ItemWriter | _Unheard:
-        if self._item is None:
+    def _record_other(self, delta: Delta) -> None:
+        match delta:
+            case Open():
+                self._open(delta)
+            case Close(key=""):
+                self._close_current(**delta.result)
+            case Close():
+                self._close_call(delta)
+            case Annotate():
+                self._current_item().annotate(delta.annotation)
+            case Progress():
+                item = self._calls[delta.key] if delta.key else self._current_item()
+                item.progress(delta.name, **delta.fields)
+            case NewPrompt():
+                append_prompt(self.sampled, self._prompt, delta.ids)
+            case Checkpoint():
+                self.checkpoint_pending = True
+            case Finish():
+                self._finish(delta)
+
+    def _current_item(self) -> ItemWriter | _DiscardingWriter:
+        if self._current is None:
             raise BackendError("The model's reply could not be read.")
-        return self._item
+        return self._current
 
     def _open(self, delta: Open) -> None:
-        self._close()
-        if isinstance(delta.item, self._hides):
-            self._item = _Unheard()
+        self._close_current()
+        if isinstance(delta.item, self._hidden_types):
+            self._current = _DiscardingWriter()
             return
-        self._item = item = self._out.open(delta.item)
+        self._current = item = self._writer.open(delta.item)
         if delta.key:
             self._calls[delta.key] = item
 
-    def _done(self, delta: Close) -> None:
-        if not delta.key:
-            return self._close(**delta.result)
-        if delta.tool_usage:
-            self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.tool_usage)
-        item = self._calls.pop(delta.key)
-        self._item = None if self._item is item else self._item
-        self._last = item.close(delta.status, **delta.result)
-
-    def _close(self, status: str = "completed", **result: Any) -> None:
-        """The item that was written is over; of a call that runs here, all has been said."""
-        item, self._item = self._item, None
+    def _close_current(self, status: str = "completed", **result: Any) -> None:
+        """Close the current item. For a server-side tool call, only its arguments are complete."""
+        item, self._current = self._current, None
         if item in self._calls.values():
             if isinstance(item, ItemWriter):
                 item.seal()
         elif isinstance(item, ItemWriter):
             value = replace(item.value, **result) if result else item.value
-            self._last = item.close(status, **{**result, **self._besides(value)})
+            self._last_closed = item.close(status, **{**result, **self._extra_fields(value)})
+
+    def _close_call(self, delta: Close) -> None:
+        """Close a server-side tool call: the tool has returned."""
+        if delta.tool_usage:
+            self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.tool_usage)
+        item = self._calls.pop(delta.key)
+        if self._current is item:
+            self._current = None
+        self._last_closed = item.close(delta.status, **delta.result)
+
+    def _finish(self, delta: Finish) -> None:
+        self.finish_reason, self.usage = delta.reason, delta.usage
+        self._close_current("completed" if delta.reason == "stop" else "incomplete")
+        for key in list(self._calls):
+            self._last_closed = self._calls.pop(key).close("incomplete")
 
 
 def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Add two nested mappings, number by number. Values that are no numbers are left out."""
+    """Add ``other`` to ``one``, number by number; other values of ``other`` are ignored."""
     total = dict(one)
     for name, value in other.items():
         if isinstance(value, Mapping):

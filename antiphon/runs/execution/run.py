@@ -1,9 +1,9 @@
-"""A run: one attempt to produce one response. Deltas in, numbered events out.
+"""A run: one attempt to produce one response. It reads the deltas of a reply and writes numbered
+events.
 
-Whoever wants the response drives the run: a reader its own, so that a run ends with its reader's
-task, goes no faster than the reader reads, and nothing stands between the model and the socket; a
-background task the one it works on. It knows neither HTTP nor how a model writes.
-"""
+The task that wants the response drives the run. A foreground run is driven by its reader's task: it
+ends with that task, goes no faster than the reader reads, and no queue stands between the model and
+the socket. A background run is driven by a task of the worker."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["EventSink", "ReaderGone", "Run", "RunSpec"]
 
 _log = structlog.get_logger(__name__)
 
-#: Why a response is incomplete in spite of what it says.
+#: Finish reasons that make the response incomplete, and ``incomplete_details.reason`` for each.
 _INCOMPLETE: Mapping[FinishReason | None, str] = {
     "content_filter": "content_filter",
     "turns": "max_messages",
@@ -43,44 +43,51 @@ _INCOMPLETE: Mapping[FinishReason | None, str] = {
 
 
 class ReaderGone(Exception):
-    """Nobody is there any more to hear the run; raised by an outlet."""
+    """Raised by a sink whose reader has gone, or whose run belongs to another server now."""
 
 
 class EventSink:
-    """Where the events of a run go. This one drops them: its driver wants the response only."""
+    """Receives the events of a run. This base class drops them: the caller wants the response
+    only."""
 
-    #: Its reader has heard something: from now on errors are events.
+    #: The reader has received something: from now on errors are sent as events.
     has_sent = False
-    #: Awaited before what the model says next is recorded, if the outlet may lag behind.
+    #: Awaited before the next deltas are recorded, if the sink buffers events and has a limit.
     wait_for_room: Callable[[], Awaitable[None]] | None = None
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
-        """Pass them on. What cannot be done at once is returned, and awaited before the next call:
-        for most tokens there is nothing, and so no coroutine."""
+        """Send events. A write that cannot finish at once returns an awaitable, which is awaited
+        before the
+        next call. Most writes finish at once, so there is no coroutine a token. Raises
+        ``ReaderGone``."""
         return None
 
     async def flush(self) -> None:
-        """Until what was written is kept, if anything is."""
+        """Wait until all events written so far are persisted, if the sink persists events."""
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
-        """Pass the last ones on, the terminal event among them."""
+        """Send the last events, of which one is the terminal event."""
         if (rest := self.write(events)) is not None:
             await rest
 
 
 class RunSpec(Struct, frozen=True, kw_only=True):
-    """What a run has to do: the call that is ready, and what is kept of it.
+    """The inputs of a run.
 
-    ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
-    stored, or the outlet stores it. ``clock`` gives unix seconds. ``release`` gives back what the
-    run holds, before its end is announced. ``patience_s``: how long a run is not announced
-    whose reply may be refused. ``fields``: further fields of the response at its
-    end, given the ids sampled. ``reraise`` lets unexpected exceptions through (tests).
-    """
+    ``reply``: the model call, ready. ``input``: the response's own input items.
+    ``parent_tokens``: the
+    token ids of the conversation before this response. ``save`` stores the response; None if it
+    is not
+    stored or the sink stores it. ``clock`` returns unix seconds. ``release`` unlocks what the
+    run holds,
+    before the terminal event is sent. ``patience_s``: how long the first events are held back if
+    the
+    reply may fail early, so that a rejection can be an HTTP error. ``reraise``: raise unexpected
+    exceptions (for tests)."""
 
     reply: Reply
     input: tuple[Item, ...]
-    parent: PromptTokens | None
+    parent_tokens: PromptTokens | None
     save: Callable[[StoredResponse], Awaitable[None]] | None
     clock: Callable[[], float]
     keepalive_s: float
@@ -91,24 +98,24 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """Driven once. ``response`` is terminal from then on."""
+    """One run. ``drive`` is called once; after it, ``response`` is terminal."""
 
     __slots__ = (
-        "_answered",
-        "_aside",
-        "_beat",
+        "_checked_number",
         "_driver",
+        "_ended",
         "_failure",
-        "_heard",
-        "_is_heard",
-        "_outlet",
-        "_over",
-        "_patience",
-        "_refusable",
+        "_first_write_timer",
+        "_has_deltas",
+        "_has_reader",
+        "_is_writing",
+        "_keepalive_timer",
+        "_may_fail_early",
+        "_sink",
+        "_spec",
         "_supervisor",
-        "_work",
+        "_timer_write",
         "_writer",
-        "_writing",
         "chain",
         "id",
         "ignored_tools",
@@ -127,204 +134,214 @@ class Run:
         ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self._writer = writer
-        self._work = spec
+        self._spec = spec
         self._supervisor = supervisor
         self.recorder = recorder or Recorder(writer)
-        self._outlet = EventSink()
+        self._sink = EventSink()
         self._driver: asyncio.Task[object] | None = None
-        self._beat: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
-        self._answered = False
-        self._refusable = False
-        self._is_heard = False
-        #: The number of the next event when silence was last looked for.
-        self._heard = -1
-        self._writing = False
-        self._aside: asyncio.Task[None] | None = None
+        self._keepalive_timer: asyncio.TimerHandle | None = None
+        self._first_write_timer: asyncio.TimerHandle | None = None
+        self._has_deltas = False
+        self._may_fail_early = False
+        self._has_reader = False
+        #: The number of the next event when the keepalive timer last ran.
+        self._checked_number = -1
+        self._is_writing = False
+        self._timer_write: asyncio.Task[None] | None = None
         self._failure: RunError | None = None
-        self._over = False
+        self._ended = False
         self.response: Response = writer.response
         self.id = self.response.id
-        #: The responses it continues, oldest first; at its end, with its own.
+        #: The responses this one continues, oldest first. Once the run has ended, it comes last.
         self.chain = chain
-        #: Hosted tools the request named that nobody here runs.
+        #: Hosted tools that the request names and this server does not have.
         self.ignored_tools = ignored_tools
 
     @property
     def event_count(self) -> int:
-        """How many events it has had."""
+        """The number of events emitted so far."""
         return self._writer.number
 
     async def drive(self, sink: EventSink | None = None) -> Response:
-        """Produce the response; its events go to ``outlet``, if anybody is to hear them. To cancel
-        the call is to leave: the model stops, the run ends ``cancelled`` and nothing is stored. So
-        does ``Left``. Where the reply may be refused and fails before anybody has heard of the run,
-        nothing is stored either, and ``RunError`` is raised."""
+        """Produce the response and write its events to ``sink``; None: only the response is wanted.
+
+        If the call is cancelled or the sink raises ``ReaderGone``, the model stops, the run ends
+        ``cancelled``, nothing is stored and the exception is raised again. Raises ``RunError``,
+        and stores
+        nothing, if the reply fails before its first delta and nothing was sent yet. Other errors
+        end the run
+        ``failed``."""
         self._driver = asyncio.current_task()
-        self._is_heard = sink is not None
-        self._outlet = sink or self._outlet
-        self._beat_later()
+        self._has_reader = sink is not None
+        self._sink = sink or self._sink
+        self._keep_alive()
         self._supervisor.enter(self)
         try:
-            if not self._begin():
+            self._start()
+            if not self._may_fail_early:
                 await self._flush()
-            await self._reply()
+            await self._generate()
             await self._finish()
         except (asyncio.CancelledError, ReaderGone) as left:
-            await self._stopped(left)
+            await self._handle_departure(left)
         except RunError as error:
-            await self._failed(error)
-        except RequestError as error:  # it comes too late, most often
-            await self._failed(_refused(error))
+            await self._fail_response(error)
+        except RequestError as error:  # most often from a later turn of the tool loop
+            await self._fail_response(_rejected(error))
         except Exception:
             _log.exception("run failed", response=self.id)
-            if self._work.reraise:
+            if self._spec.reraise:
                 raise
-            await self._failed(RunError("The server had an error while processing your request."))
+            internal_error = RunError("The server had an error while processing your request.")
+            await self._fail_response(internal_error)
         finally:
-            for timer in (self._beat, self._patience):
+            for timer in (self._keepalive_timer, self._first_write_timer):
                 if timer is not None:
                     timer.cancel()
-            if self._aside is not None:
-                self._aside.cancel()
-            self._let_go()
+            if self._timer_write is not None:
+                self._timer_write.cancel()
+            self._break_cycles()
             self._supervisor.leave(self)
-            await self._work.release()
+            await self._spec.release()
         return self.response
 
-    def _let_go(self) -> None:
-        """Of what holds the run: as a cycle it would stay until the collector comes."""
-        self._driver = self._beat = self._patience = None
-        self._outlet = EventSink()
+    def _break_cycles(self) -> None:
+        """Drop what refers to the run, so that it is freed without the garbage collector."""
+        self._driver = self._keepalive_timer = self._first_write_timer = None
+        self._sink = EventSink()
 
     def fail(self, error: RunError) -> None:
-        """Have the run end ``failed`` (the server goes down)."""
-        if self._driver is not None and not self._over and self._failure is None:
+        """Stop the run; it ends ``failed`` with this error (the server shuts down)."""
+        if self._driver is not None and not self._ended and self._failure is None:
             self._failure = error
             self._driver.cancel()
 
-    # --- the way of a run ------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------------
 
-    async def _stopped(self, left: asyncio.CancelledError | ReaderGone) -> None:
-        """The reader left, or the server goes down."""
+    async def _handle_departure(self, left: asyncio.CancelledError | ReaderGone) -> None:
+        """End the run: ``failed`` if ``fail`` caused the cancellation, otherwise ``cancelled``."""
         driver, failure = self._driver, self._failure
         if failure is not None and driver is not None:
             if isinstance(left, ReaderGone) or driver.uncancel() == 0:
-                await self._failed(failure)
+                await self._fail_response(failure)
                 return
-        self._cancelled()
+        self._cancel_response()
         raise left
 
-    def _begin(self) -> bool:
-        """The first events, unless they have been said: background runs are created early. Whether
-        they wait for the first word, because it may be a refusal."""
-        work = self._work
+    def _start(self) -> None:
+        """Emit the first events, unless a background run has stored them already. If the reply may
+        fail
+        early, they are sent with its first delta, or when ``patience_s`` have passed."""
+        spec = self._spec
         if self._writer.number == 0:
             self._writer.create()
-            self._refusable = work.patience_s > 0 and work.reply.may_fail_early
-            if self._refusable and self._is_heard:
+            self._may_fail_early = spec.patience_s > 0 and spec.reply.may_fail_early
+            if self._may_fail_early and self._has_reader:
                 loop = asyncio.get_running_loop()
-                self._patience = loop.call_later(work.patience_s, self._announce)
+                self._first_write_timer = loop.call_later(spec.patience_s, self._write_first_events)
         if not self._writer.started:
             self._writer.start()
-        return self._refusable
 
-    async def _reply(self) -> None:
-        writer, write = self._writer, self._outlet.write
-        room, recorder = self._outlet.wait_for_room, self.recorder
-        take = recorder.take
+    async def _generate(self) -> None:
+        """Record the deltas of the reply and write their events."""
+        writer, write = self._writer, self._sink.write
+        wait_for_room, recorder = self._sink.wait_for_room, self.recorder
         try:
             async with (
-                asyncio.timeout(self._work.timeout_s),
-                aclosing(self._work.reply.deltas()) as deltas,
+                asyncio.timeout(self._spec.timeout_s),
+                aclosing(self._spec.reply.deltas()) as batches,
             ):
-                async for known in deltas:
-                    self._answered = True
-                    if room is not None:
-                        await room()
-                    for delta in known:
-                        take(delta)
+                async for batch in batches:
+                    self._has_deltas = True
+                    if wait_for_room is not None:
+                        await wait_for_room()
+                    recorder.record(batch)
                     if writer.pending:
-                        # _flush, without a call for every token
-                        if self._aside is not None:
-                            await self._aside
+                        # The body of _flush, inlined: one call less a token.
+                        if self._timer_write is not None:
+                            await self._timer_write
                         if (rest := write(writer.take())) is not None:
-                            await self._written(rest)
+                            await self._await_write(rest)
                     if recorder.checkpoint_pending:
                         recorder.checkpoint_pending = False
-                        await self._outlet.flush()
+                        await self._sink.flush()
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 
-    def _outcome(self) -> tuple[str, str | None]:
+    def _terminal_status(self) -> tuple[str, str | None]:
+        """Return the status, and why the response is incomplete."""
         if self.recorder.truncated:
             return "incomplete", "max_output_tokens"
-        why = _INCOMPLETE.get(self.recorder.reason)
-        return ("completed", None) if why is None else ("incomplete", why)
+        reason = _INCOMPLETE.get(self.recorder.finish_reason)
+        return ("completed", None) if reason is None else ("incomplete", reason)
 
     async def _finish(self) -> None:
-        """Persist, then announce: whoever hears of the end can already build on it."""
-        status, reason = self._outcome()
+        """Persist the response, then send its terminal event: a client that has received it can
+        already
+        continue the response."""
+        status, reason = self._terminal_status()
         response = self._writer.finalize(
             status,
-            at=int(self._work.clock()),
+            at=int(self._spec.clock()),
             usage=self.recorder.usage,
             reason=reason,
             **self._tool_usage(),
-            **self._work.reply.final_fields(self.recorder.sampled),
+            **self._spec.reply.final_fields(self.recorder.sampled),
         )
-        stored = StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
-        if self._work.save is not None:
+        stored = StoredResponse(response=response, input=self._spec.input, tokens=self._tokens())
+        if self._spec.save is not None:
             await self._flush()
-            await self._work.save(stored)
-        await self._end(stored)
+            await self._spec.save(stored)
+        await self._emit_end(stored)
 
-    async def _failed(self, error: RunError) -> None:
-        if error.__cause__ is not None:  # what nobody expected
+    async def _fail_response(self, error: RunError) -> None:
+        """End the run ``failed``. Raises ``error`` instead if it can still be an HTTP error."""
+        if error.__cause__ is not None:  # an unexpected exception
             _log.error("run failed", response=self.id, exc_info=error.__cause__)
-        if self._refusable and not self._answered and not self._outlet.has_sent:
-            self._over = True
+        if self._may_fail_early and not self._has_deltas and not self._sink.has_sent:
+            self._ended = True
             self.response = self._writer.finalize(
-                "failed", at=int(self._work.clock()), usage=Usage(), error=_as_wire(error)
+                "failed", at=int(self._spec.clock()), usage=Usage(), error=_response_error(error)
             )
             raise error
         response = self._writer.finalize(
             "failed",
-            at=int(self._work.clock()),
+            at=int(self._spec.clock()),
             usage=self.recorder.usage or self._partial_usage(),
-            error=_as_wire(error),
+            error=_response_error(error),
             **self._tool_usage(),
         )
-        stored = StoredResponse(response=response, input=self._work.input)
-        if self._work.save is not None:
+        stored = StoredResponse(response=response, input=self._spec.input)
+        if self._spec.save is not None:
             await self._flush()
             try:
-                await self._work.save(stored)
+                await self._spec.save(stored)
             except RunError:
-                _log.warning("a failed response could not be stored", response=self.id)
-        await self._end(stored)
+                _log.warning("cannot store a failed response", response=self.id)
+        await self._emit_end(stored)
 
-    def _cancelled(self) -> None:
-        """Nobody hears it."""
-        if not self._over:
-            self._over = True
+    def _cancel_response(self) -> None:
+        """Make the response ``cancelled``. No event is sent: there is no reader."""
+        if not self._ended:
+            self._ended = True
             self.response = self._writer.finalize(
-                "cancelled", at=int(self._work.clock()), usage=None
+                "cancelled", at=int(self._spec.clock()), usage=None
             )
 
-    async def _end(self, stored: StoredResponse) -> None:
-        self._over = True
+    async def _emit_end(self, stored: StoredResponse) -> None:
+        """Unlock, then send the last events."""
+        self._ended = True
         self.response = stored.response
         self.chain = (*self.chain, stored)
-        await self._work.release()
+        await self._spec.release()
         self._writer.emit_terminal()
-        if self._aside is not None:
-            await self._aside
-        await self._outlet.end(self._writer.take(), stored)
+        if self._timer_write is not None:
+            await self._timer_write
+        await self._sink.end(self._writer.take(), stored)
 
     def _partial_usage(self) -> Usage:
-        """What a run that broke had used. Never null: there are clients that loop without it."""
-        reply = self._work.reply
+        """Usage of a run that failed. Never null, because some clients then retry forever."""
+        reply = self._spec.reply
         prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
         if reply.prompt_tokens is not None:
             prompt, sampled = total_counts(reply.prompt_tokens.ids, self.recorder.sampled)
@@ -335,11 +352,12 @@ class Run:
         return {"tool_usage": used} if used else {}
 
     def _tokens(self) -> TurnTokens | None:
-        prompt = self._work.reply.prompt_tokens
+        """The token ids that this turn adds to those of its parent."""
+        prompt = self._spec.reply.prompt_tokens
         if prompt is None:
             return None
         base = 0
-        parent = self._work.parent
+        parent = self._spec.parent_tokens
         last, sampled = last_turn(prompt.ids, self.recorder.sampled)
         if parent is not None and parent.fingerprint == prompt.fingerprint:
             base = common_prefix_length(parent.ids, last)
@@ -347,56 +365,62 @@ class Run:
         added.extend(sampled)
         return TurnTokens(base=base, ids=added.tobytes(), fingerprint=prompt.fingerprint)
 
-    # --- events out ------------------------------------------------------------------------------
+    # --- writing events --------------------------------------------------------------------------
 
     async def _flush(self) -> None:
-        if self._aside is not None:
-            await self._aside
-        if (rest := self._outlet.write(self._writer.take())) is not None:
-            await self._written(rest)
+        """Write the pending events, after a write that a timer started."""
+        if self._timer_write is not None:
+            await self._timer_write
+        if (rest := self._sink.write(self._writer.take())) is not None:
+            await self._await_write(rest)
 
-    async def _written(self, rest: Awaitable[None]) -> None:
-        self._writing = True
+    async def _await_write(self, rest: Awaitable[None]) -> None:
+        self._is_writing = True
         await rest
-        self._writing = False
+        self._is_writing = False
 
-    def _beat_later(self) -> None:
-        """Fill silence with keepalive events. One timer a run, which looks twice an interval
-        whether anything was said since it last looked."""
-        if self._work.keepalive_s <= 0 or self._over or not self._is_heard:
+    def _keep_alive(self) -> None:
+        """Emit a keepalive event if none was emitted since the last check. One timer a run checks
+        twice in
+        ``keepalive_s``."""
+        if self._spec.keepalive_s <= 0 or self._ended or not self._has_reader:
             return
         writer = self._writer
-        if writer.number == self._heard and not self._writing and self._aside is None:
+        is_idle = not self._is_writing and self._timer_write is None
+        if writer.number == self._checked_number and is_idle:
             writer.keepalive()
-            self._aside = asyncio.create_task(self._write_aside(writer.take()))
-        self._heard = writer.number
-        self._beat = asyncio.get_running_loop().call_later(
-            self._work.keepalive_s / 2, self._beat_later
+            self._timer_write = asyncio.create_task(self._write_from_timer(writer.take()))
+        self._checked_number = writer.number
+        self._keepalive_timer = asyncio.get_running_loop().call_later(
+            self._spec.keepalive_s / 2, self._keep_alive
         )
 
-    def _announce(self) -> None:
-        """The first word takes too long: the first events go alone."""
-        if not (self._over or self._answered or self._outlet.has_sent) and self._aside is None:
-            self._aside = asyncio.create_task(self._write_aside(self._writer.take()))
+    def _write_first_events(self) -> None:
+        """Send the first events without waiting for the first delta any longer."""
+        has_begun = self._ended or self._has_deltas or self._sink.has_sent
+        if not has_begun and self._timer_write is None:
+            self._timer_write = asyncio.create_task(self._write_from_timer(self._writer.take()))
 
-    async def _write_aside(self, events: tuple[Event, ...]) -> None:
-        """While the driver waits for the model. That a reader left is the driver's to notice."""
+    async def _write_from_timer(self, events: tuple[Event, ...]) -> None:
+        """Write events while the driver waits for the model. ``ReaderGone`` is left for the
+        driver's next
+        write to raise."""
         try:
-            if (rest := self._outlet.write(events)) is not None:
+            if (rest := self._sink.write(events)) is not None:
                 await rest
         except ReaderGone:
             pass
         finally:
-            self._aside = None
+            self._timer_write = None
 
 
-def _as_wire(error: RunError) -> ResponseError:
-    """What the response says of the error."""
+def _response_error(error: RunError) -> ResponseError:
+    """The error as a field of the response."""
     return ResponseError(code=error.code, message=error.message, type=error.type, param=error.param)
 
 
-def _refused(error: RequestError) -> RunError:
-    """A refusal inside a run."""
+def _rejected(error: RequestError) -> RunError:
+    """Turn a rejected request into the error of a run that has started."""
     return BackendError(
         error.message, code=error.code or "invalid_prompt", param=error.param, lasting=True
     )

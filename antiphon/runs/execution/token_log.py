@@ -1,6 +1,9 @@
-"""The token ids behind a run, in the order in which they were sampled. Where tools ran in between,
-the prompt of the next turn stands there too: as a mark, how much of what was before it keeps, and
-the ids behind that. So the ids of a run are one array that only grows.
+"""The token log of a run: its sampled token ids in one array that only grows.
+
+Each later turn of the tool loop starts with a new prompt. The log marks it by four parts: the
+marker, how many ids of the conversation so far the prompt keeps, how many ids it adds, and these
+ids. What precedes the first marker was sampled after the run's first prompt, which is not in the
+log.
 """
 
 from __future__ import annotations
@@ -12,46 +15,47 @@ from antiphon.tokens import common_prefix_length
 
 __all__ = ["append_prompt", "last_turn", "total_counts", "turn_counts"]
 
-#: No token has this id.
-_MARK = 0xFFFFFFFF
+#: Marks a new prompt. No token has this id.
+_MARKER = 0xFFFFFFFF
 
 
-def append_prompt(tape: array[int], prompt: Sequence[int], ids: Sequence[int]) -> None:
-    """Note on ``tape``, which began with ``prompt``, that the model is asked anew with ``ids``."""
-    before, sampled = last_turn(prompt, tape)
-    base = common_prefix_length((*before, *sampled), ids)
-    tape.extend((_MARK, base, len(ids) - base, *ids[base:]))
+def append_prompt(log: array[int], first_prompt: Sequence[int], prompt: Sequence[int]) -> None:
+    """Append the prompt of a new turn to the log of a run that started with ``first_prompt``."""
+    before, sampled = last_turn(first_prompt, log)
+    base = common_prefix_length((*before, *sampled), prompt)
+    log.extend((_MARKER, base, len(prompt) - base, *prompt[base:]))
 
 
-def last_turn(prompt: Sequence[int], tape: array[int]) -> tuple[Sequence[int], array[int]]:
-    """The last prompt, and what was sampled after it."""
-    *_, last = _turns(prompt, tape)
+def last_turn(first_prompt: Sequence[int], log: array[int]) -> tuple[Sequence[int], array[int]]:
+    """Return the prompt of the last turn, and the ids sampled after it."""
+    *_, last = _turns(first_prompt, log)
     return last
 
 
-def turn_counts(prompt: Sequence[int], tape: array[int]) -> tuple[tuple[int, int], ...]:
-    """Tokens read and tokens sampled, of each turn that has sampled any."""
-    turns = _turns(prompt, tape)
-    return tuple((len(read), len(sampled)) for read, sampled in turns if sampled)
+def turn_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[tuple[int, int], ...]:
+    """Return the prompt tokens and sampled tokens of each turn that sampled any."""
+    turns = _turns(first_prompt, log)
+    return tuple((len(prompt), len(sampled)) for prompt, sampled in turns if sampled)
 
 
-def total_counts(prompt: Sequence[int], tape: array[int]) -> tuple[int, int]:
-    """Tokens read and tokens sampled, over all turns: every turn reads its whole prompt."""
-    turns = list(_turns(prompt, tape))
-    return sum(len(read) for read, _ in turns), sum(len(sampled) for _, sampled in turns)
+def total_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[int, int]:
+    """Return prompt tokens and sampled tokens summed over all turns. Every turn counts its whole
+    prompt."""
+    turns = list(_turns(first_prompt, log))
+    return sum(len(prompt) for prompt, _ in turns), sum(len(sampled) for _, sampled in turns)
 
 
-def _turns(prompt: Sequence[int], tape: array[int]) -> Iterator[tuple[Sequence[int], array[int]]]:
-    """The prompt of each turn, and what was sampled after it."""
+def _turns(prompt: Sequence[int], log: array[int]) -> Iterator[tuple[Sequence[int], array[int]]]:
+    """Yield the prompt of each turn, and the ids sampled after it."""
     start = 0
     while True:
         try:
-            mark = tape.index(_MARK, start)
+            marker = log.index(_MARKER, start)
         except ValueError:
-            yield prompt, tape[start:]
+            yield prompt, log[start:]
             return
-        base, count = tape[mark + 1], tape[mark + 2]
-        sampled = tape[start:mark]
+        base, count = log[marker + 1], log[marker + 2]
+        sampled = log[start:marker]
         yield prompt, sampled
-        start = mark + 3 + count
-        prompt = (*(*prompt, *sampled)[:base], *tape[mark + 3 : start])
+        start = marker + 3 + count
+        prompt = (*(*prompt, *sampled)[:base], *log[marker + 3 : start])

@@ -48,7 +48,7 @@ class ChainCache:
         if parent is not None:
             known = self._drop((tenant, parent))
             if known is None:
-                chain = await self._store.chain(tenant, response_id)
+                chain = await self._store.load_chain(tenant, response_id)
                 if chain is None:
                     return None
                 known = _Kept(chain[:-1], sum(map(_size, chain[:-1])))

@@ -80,7 +80,7 @@ async def load_context(
         chain = chain or await _chain(chains, tenant, previous_response_id)
     past = chain_items(chain)
     if conversation_id is not None:
-        past = await store.conversation_items(tenant, conversation_id)
+        past = await store.load_conversation_items(tenant, conversation_id)
     own = await resolve_items(input, store, tenant, ids, past)
     recalled = build_visible(past, own)
     check_call_outputs(recalled.items, waiting=recalled.compaction_requested)

@@ -92,7 +92,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         past = CompactedHistory(
             said=tuple(_lately(users, self.user_token_budget)), summary=summary, rest=new
         )
-        return replace(self, before=before, past=past, after=(), triggered=False)
+        return replace(self, before=before, compaction=past, after=(), compaction_requested=False)
 
     def items_to_summarize(self, *, keep_tokens: int = 0) -> tuple[it.Item, ...]:
         """What a summary has to tell of: what the model is shown but for the end that stays."""

@@ -241,9 +241,8 @@ class ToolLoop(ReplyWrapper):
         calls = [
             ToolCall.first(each, self._work.ids) for each in (first if begun is None else going)
         ]
-        for call in calls:
-            if out := call.all_deltas():
-                yield out
+        for out in filter(None, (call.all_deltas() for call in calls)):
+            yield out
         async with aclosing(run_all(calls, self._place(calls))) as steps:
             async for step in steps:
                 yield (step,)

@@ -1,6 +1,6 @@
-"""What is done on a screen: the actions of the API, and how those that a model writes become them.
-Clients act on what they are given, so half an action is none.
-"""
+"""Computer actions: the actions of the API, and how a model's arguments become them.
+
+Clients execute what they receive, so an incomplete action is replaced."""
 
 from __future__ import annotations
 
@@ -11,104 +11,105 @@ __all__ = ["ACTION", "computer_actions"]
 
 Json = dict[str, Any]
 
-_TEXT = {"type": "string"}
-_WHOLE = {"type": "integer"}
+_STRING = {"type": "string"}
+_INTEGER = {"type": "integer"}
 _BUTTONS = ("left", "right", "wheel", "back", "forward")
-_LOOK: Json = {"type": "screenshot"}
-_FAR = 2**31
+_SCREENSHOT: Json = {"type": "screenshot"}
+_MAX_COORDINATE = 2**31
 
 
 def computer_actions(arguments: Mapping[str, Any]) -> list[Json]:
-    """The actions of a call: ``actions``, or one ``action``, or that the arguments are. One that is
-    not whole is a look at the screen, by which the model sees that nothing came of it."""
-    given = arguments.get("actions", arguments.get("action", arguments))
-    each = given if isinstance(given, list) else [given]
-    return [_action(one) or dict(_LOOK) for one in each] or [dict(_LOOK)]
+    """Return the actions of a call: from ``actions``, ``action`` or the arguments themselves.
+
+    An incomplete action becomes a screenshot, which shows the model that nothing happened."""
+    actions = arguments.get("actions", arguments.get("action", arguments))
+    each = actions if isinstance(actions, list) else [actions]
+    return [_read_action(one) or dict(_SCREENSHOT) for one in each] or [dict(_SCREENSHOT)]
 
 
-def _action(written: Any) -> Json | None:
-    if not isinstance(written, dict):
+def _read_action(action_arguments: Any) -> Json | None:
+    if not isinstance(action_arguments, dict):
         return None
-    kind = written.get("type")
-    rows = _ACTIONS.get(kind) if isinstance(kind, str) else None
-    if rows is None:
+    kind = action_arguments.get("type")
+    fields = _ACTIONS.get(kind) if isinstance(kind, str) else None
+    if fields is None:
         return None
     action: Json = {"type": kind}
-    for name, (read, usual) in rows.items():
-        value = read(written.get(name, usual))
+    for name, (read, default) in fields.items():
+        value = read(action_arguments.get(name, default))
         if value is None:
             return None
         action[name] = value
-    if kind not in _WITHOUT_KEYS and (held := _texts(written.get("keys"))):
-        action["keys"] = held
+    if kind not in _WITHOUT_KEYS and (keys := _read_strings(action_arguments.get("keys"))):
+        action["keys"] = keys
     return action
 
 
-def _whole(value: Any) -> int | None:
+def _read_integer(value: Any) -> int | None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and -_FAR < value < _FAR else None
+    return int(value) if is_number and -_MAX_COORDINATE < value < _MAX_COORDINATE else None
 
 
-def _text(value: Any) -> str | None:
+def _read_string(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _texts(value: Any) -> list[str] | None:
+def _read_strings(value: Any) -> list[str] | None:
     keys = [value] if isinstance(value, str) else value
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         return None
     return keys or None
 
 
-def _button(value: Any) -> str | None:
+def _read_button(value: Any) -> str | None:
     return value if value in _BUTTONS else None
 
 
-def _path(value: Any) -> list[Json] | None:
+def _read_path(value: Any) -> list[Json] | None:
     points = value if isinstance(value, list) else []
-    found: list[Json] = []
+    path: list[Json] = []
     for point in points:
         if isinstance(point, dict):
             point = [point.get("x"), point.get("y")]
         if not isinstance(point, list) or len(point) != 2:
             return None
-        x, y = _whole(point[0]), _whole(point[1])
+        x, y = _read_integer(point[0]), _read_integer(point[1])
         if x is None or y is None:
             return None
-        found.append({"x": x, "y": y})
-    return found or None
+        path.append({"x": x, "y": y})
+    return path or None
 
 
 _Field = tuple[Callable[[Any], Any], Any]
-_PLACE: Mapping[str, _Field] = {"x": (_whole, None), "y": (_whole, None)}
-#: What each action is made of, how that is read, and what it is where it is not said.
+_POSITION: Mapping[str, _Field] = {"x": (_read_integer, None), "y": (_read_integer, None)}
+#: Action → its fields, each with its reader and its default.
 _ACTIONS: Mapping[str, Mapping[str, _Field]] = {
-    "click": {"button": (_button, "left"), **_PLACE},
-    "double_click": _PLACE,
-    "drag": {"path": (_path, None)},
-    "keypress": {"keys": (_texts, None)},
-    "move": _PLACE,
+    "click": {"button": (_read_button, "left"), **_POSITION},
+    "double_click": _POSITION,
+    "drag": {"path": (_read_path, None)},
+    "keypress": {"keys": (_read_strings, None)},
+    "move": _POSITION,
     "screenshot": {},
-    "scroll": {**_PLACE, "scroll_x": (_whole, 0), "scroll_y": (_whole, 0)},
-    "type": {"text": (_text, None)},
+    "scroll": {**_POSITION, "scroll_x": (_read_integer, 0), "scroll_y": (_read_integer, 0)},
+    "type": {"text": (_read_string, None)},
     "wait": {},
 }
 _WITHOUT_KEYS = frozenset({"keypress", "screenshot", "type", "wait"})
 
-_POINT = {"type": "object", "properties": {"x": _WHOLE, "y": _WHOLE}, "required": ["x", "y"]}
-#: The schema of an action.
+_POINT = {"type": "object", "properties": {"x": _INTEGER, "y": _INTEGER}, "required": ["x", "y"]}
+#: JSON Schema of an action.
 ACTION: Json = {
     "type": "object",
     "properties": {
         "type": {"type": "string", "enum": list(_ACTIONS)},
-        "x": _WHOLE,
-        "y": _WHOLE,
+        "x": _INTEGER,
+        "y": _INTEGER,
         "button": {"enum": list(_BUTTONS)},
         "path": {"type": "array", "items": _POINT},
-        "keys": {"type": "array", "items": _TEXT},
-        "text": _TEXT,
-        "scroll_x": _WHOLE,
-        "scroll_y": _WHOLE,
+        "keys": {"type": "array", "items": _STRING},
+        "text": _STRING,
+        "scroll_x": _INTEGER,
+        "scroll_y": _INTEGER,
     },
     "required": ["type"],
 }

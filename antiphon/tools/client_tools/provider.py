@@ -1,5 +1,6 @@
-"""Tools that clients run and the API knows by name: a patch, a shell, a screen. The model sees a
-function; a call of it is an item of its own kind, and the client brings the output.
+"""Tools that the client runs and the API defines: patches, shells, the screen.
+
+The model sees a function; a call of it is an item of its own kind, and the client sends the output.
 """
 
 from __future__ import annotations
@@ -21,69 +22,70 @@ from .shell_arguments import CommandObserver, shell_action
 
 __all__ = ["CLIENT_TOOLS", "ClientToolProvider", "shell_function"]
 
-_TEXT = {"type": "string"}
-_WHOLE = {"type": "integer"}
-_TEXTS = {"type": "array", "items": _TEXT}
+_STRING = {"type": "string"}
+_INTEGER = {"type": "integer"}
+_STRINGS = {"type": "array", "items": _STRING}
 
 
 class _ClientToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool: the function, how its call begins, and what its item is of what was written."""
+    """One tool: its function, the item of a call, and how its fields are computed from the
+    arguments."""
 
     function: tl.Function
     initial_item: it.Item
     parse_fields: Callable[[str], Mapping[str, Any]]
     argument_observer: Callable[[], ArgumentObserver] | None = None
-    #: What is said to the model of the request's tool besides.
+    #: Text added to the description, computed from the tool of the request.
     extra_description: Callable[[Any], str] = lambda tool: ""
 
 
 class ClientToolProvider:
-    """``Provider`` of one of them."""
+    """``ToolProvider`` of a tool that the client runs."""
 
     def __init__(self, spec: _ClientToolSpec) -> None:
-        self._row = spec
+        self._spec = spec
 
     def check(self, tool: Any, path: str) -> None:
-        """There is nothing that a client could not do."""
+        """Accept any tool: the server runs nothing."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        row = self._row
-        about = f"{row.function.description}{row.extra_description(tool)}"
-        function = replace(row.function, description=about)
+        spec = self._spec
+        description = f"{spec.function.description}{spec.extra_description(tool)}"
+        function = replace(spec.function, description=description)
         yield Toolset(
             functions=(
                 ToolFunction(
                     tool=function,
-                    initial_item=row.initial_item,
-                    parse_fields=row.parse_fields,
-                    argument_observer=row.argument_observer,
+                    initial_item=spec.initial_item,
+                    parse_fields=spec.parse_fields,
+                    argument_observer=spec.argument_observer,
                 ),
             )
         )
 
 
 def shell_function(description: str) -> tl.Function:
-    """The shell as the model sees it."""
+    """Return the shell function as the model sees it."""
     return _build_function(
         "shell",
         description,
         ("commands",),
-        commands=_TEXTS,
-        timeout_ms=_WHOLE,
-        max_output_length=_WHOLE,
+        commands=_STRINGS,
+        timeout_ms=_INTEGER,
+        max_output_length=_INTEGER,
     )
 
 
 def _local_shell_fields(arguments: str) -> Mapping[str, Any]:
-    asked = parse_lenient(arguments, "command")
-    command = asked.get("command", [])
+    parsed = parse_lenient(arguments, "command")
+    command = parsed.get("command", [])
     if isinstance(command, str):
         command = ["bash", "-lc", command]
-    environment = asked.get("env")
+    environment = parsed.get("env")
     action: dict[str, Any] = {
         "type": "exec",
         "command": [each for each in command if isinstance(each, str)]
@@ -91,23 +93,23 @@ def _local_shell_fields(arguments: str) -> Mapping[str, Any]:
         else [],
         "env": environment if isinstance(environment, dict) else {},
     }
-    if (wait := non_negative_int(asked.get("timeout_ms"))) is not None:
-        action["timeout_ms"] = wait
+    if (timeout_ms := non_negative_int(parsed.get("timeout_ms"))) is not None:
+        action["timeout_ms"] = timeout_ms
     for name in ("working_directory", "user"):
-        if isinstance(asked.get(name), str):
-            action[name] = asked[name]
+        if isinstance(parsed.get(name), str):
+            action[name] = parsed[name]
     return {"action": action}
 
 
 def _apply_patch_fields(arguments: str) -> Mapping[str, Any]:
-    asked = parse_lenient(arguments, "diff")
-    kind = asked.get("type")
+    parsed = parse_lenient(arguments, "diff")
+    kind = parsed.get("type")
     operation = {
         "type": kind if kind in _OPERATIONS else "update_file",
-        "path": str(asked.get("path") or ""),
+        "path": str(parsed.get("path") or ""),
     }
     if operation["type"] != "delete_file":
-        operation["diff"] = str(asked.get("diff") or "")
+        operation["diff"] = str(parsed.get("diff") or "")
     return {"operation": operation}
 
 
@@ -116,7 +118,7 @@ def _computer_fields(arguments: str) -> Mapping[str, Any]:
 
 
 def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
-    """The older tool knows one action a call."""
+    """Return the fields of a call of the older tool, which has one action per call."""
     return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 
@@ -147,26 +149,28 @@ _SHELL = _ClientToolSpec(
         action={"commands": [], "timeout_ms": None, "max_output_length": None},
         environment={"type": "local"},
     ),
-    parse_fields=lambda written: {"action": shell_action(written)},
+    parse_fields=lambda arguments: {"action": shell_action(arguments)},
     argument_observer=CommandObserver,
 )
-_LOOK = {"type": "screenshot"}
-_SCREEN = "Does something on the user's screen, and shows what it looks like afterwards."
+_SCREENSHOT = {"type": "screenshot"}
+_COMPUTER_DESCRIPTION = (
+    "Does something on the user's screen, and shows what it looks like afterwards."
+)
 _COMPUTER = _ClientToolSpec(
     function=_build_function(
-        "computer", _SCREEN, ("actions",), actions={"type": "array", "items": ACTION}
+        "computer", _COMPUTER_DESCRIPTION, ("actions",), actions={"type": "array", "items": ACTION}
     ),
-    initial_item=it.ComputerCall(call_id="", actions=(_LOOK,)),
+    initial_item=it.ComputerCall(call_id="", actions=(_SCREENSHOT,)),
     parse_fields=_computer_fields,
 )
 _COMPUTER_PREVIEW = _ClientToolSpec(
-    function=_build_function("computer", _SCREEN, ("action",), action=ACTION),
-    initial_item=it.ComputerCall(call_id="", action=_LOOK),
+    function=_build_function("computer", _COMPUTER_DESCRIPTION, ("action",), action=ACTION),
+    initial_item=it.ComputerCall(call_id="", action=_SCREENSHOT),
     parse_fields=_computer_preview_fields,
     extra_description=_display_description,
 )
 
-#: Type of a tool → who brings it.
+#: Tool type → provider.
 CLIENT_TOOLS: Mapping[str, ClientToolProvider] = {
     "local_shell": ClientToolProvider(
         _ClientToolSpec(
@@ -174,10 +178,10 @@ CLIENT_TOOLS: Mapping[str, ClientToolProvider] = {
                 "local_shell",
                 "Runs a command on the user's machine, without a shell around it.",
                 ("command",),
-                command=_TEXTS,
-                env={"type": "object", "additionalProperties": _TEXT},
-                timeout_ms=_WHOLE,
-                working_directory=_TEXT,
+                command=_STRINGS,
+                env={"type": "object", "additionalProperties": _STRING},
+                timeout_ms=_INTEGER,
+                working_directory=_STRING,
             ),
             initial_item=it.LocalShellCall(
                 call_id="", action={"type": "exec", "command": [], "env": {}}
@@ -194,8 +198,8 @@ CLIENT_TOOLS: Mapping[str, ClientToolProvider] = {
                 " change after @@, each with a leading space, - or +; of a new file all with +.",
                 ("type", "path"),
                 type={"type": "string", "enum": list(_OPERATIONS)},
-                path=_TEXT,
-                diff=_TEXT,
+                path=_STRING,
+                diff=_STRING,
             ),
             initial_item=it.ApplyPatchCall(
                 call_id="", operation={"type": "update_file", "path": "", "diff": ""}

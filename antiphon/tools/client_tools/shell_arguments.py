@@ -1,4 +1,4 @@
-"""The commands of a shell call, out of what a model writes, as it writes. It runs nothing."""
+"""The commands of a shell call, read from the call's arguments while the model writes them."""
 
 from __future__ import annotations
 
@@ -12,94 +12,101 @@ from antiphon.tools.base import ToolProgress
 
 __all__ = ["CommandObserver", "shell_action"]
 
-#: Up to the first command, as nearly all models write; what that may begin with, and between two.
-_HEAD = re.compile(r'\s*\{\s*"commands?"\s*:\s*(\[?)\s*"')
-_BEGUN = re.compile(r'\s*(?:\{\s*(?:"(?:[a-z]*(?:"\s*(?::\s*(?:\[\s*)?)?)?)?)?)?\Z')
-_NEXT = re.compile(r'\s*,\s*"')
-_BETWEEN = re.compile(r"\s*(,?)\s*\Z")
-_LONGEST_HEAD = 128
+#: The arguments up to the first command, as nearly all models write them; a prefix of that; the
+#: text between two commands; a prefix of that.
+_FIRST_COMMAND = re.compile(r'\s*\{\s*"commands?"\s*:\s*(\[?)\s*"')
+_FIRST_COMMAND_PREFIX = re.compile(r'\s*(?:\{\s*(?:"(?:[a-z]*(?:"\s*(?::\s*(?:\[\s*)?)?)?)?)?)?\Z')
+_NEXT_COMMAND = re.compile(r'\s*,\s*"')
+_SEPARATOR_PREFIX = re.compile(r"\s*(,?)\s*\Z")
+_MAX_PREFIX_LENGTH = 128
 
 
 def shell_action(arguments: str) -> Mapping[str, Any]:
-    """The action of a shell call; what is no JSON is one command."""
-    asked = parse_lenient(arguments, "commands")
-    commands = asked.get("commands", asked.get("command"))
+    """Return the action of a shell call. Arguments that are not JSON are one command."""
+    parsed = parse_lenient(arguments, "commands")
+    commands = parsed.get("commands", parsed.get("command"))
     if isinstance(commands, str):
         commands = [commands]
     if not isinstance(commands, list):
         commands = []
     return {
         "commands": [each for each in commands if isinstance(each, str)],
-        "timeout_ms": non_negative_int(asked.get("timeout_ms")),
-        "max_output_length": non_negative_int(asked.get("max_output_length")),
+        "timeout_ms": non_negative_int(parsed.get("timeout_ms")),
+        "max_output_length": non_negative_int(parsed.get("max_output_length")),
     }
 
 
 class CommandObserver:
-    """``Writing`` of a shell call. What is written otherwise than expected is told at its end."""
+    """``ArgumentObserver`` of a shell call.
+
+    Streams the commands of arguments that begin as expected; any others are sent by ``finish``."""
 
     def __init__(self) -> None:
-        self._rest = ""
-        #: The command being written, and what it says so far.
+        self._buffer = ""
+        #: Decoder of the command being written, and its text so far.
         self._string: StringDecoder | None = None
-        self._said: list[str] = []
+        self._command_parts: list[str] = []
         self._count = 0
-        self._is_list = self._is_over = False
+        self._is_list = self._is_finished = False
 
     def feed(self, text: str) -> Iterator[ToolProgress]:
-        if self._is_over:
+        if self._is_finished:
             return
-        self._rest += text
+        self._buffer += text
         while True:
             string = self._string
             if string is None:
-                if not self._begins():
+                if not self._next_command_begins():
                     return
                 string = self._string = StringDecoder()
-                yield self._step("added", command="")
-            said, at = string.read(self._rest)
-            self._rest = self._rest[at:]
-            yield from self._more(said)
+                yield self._progress("added", command="")
+            text, at = string.read(self._buffer)
+            self._buffer = self._buffer[at:]
+            yield from self._append(text)
             if not string.complete:
                 return
             yield from self.abort()
-            self._is_over = not self._is_list
+            self._is_finished = not self._is_list
 
     def finish(self, arguments: str) -> Iterator[ToolProgress]:
         yield from self.abort()
         for command in shell_action(arguments)["commands"][self._count :]:
             self._string = StringDecoder()
-            yield self._step("added", command="")
-            yield from self._more(command)
+            yield self._progress("added", command="")
+            yield from self._append(command)
             yield from self.abort()
 
     def abort(self) -> Iterator[ToolProgress]:
         if self._string is not None:
-            yield from self._more(self._string.finish())
-            yield self._step("done", command="".join(self._said))
+            yield from self._append(self._string.finish())
+            yield self._progress("done", command="".join(self._command_parts))
             self._string = None
-            self._said.clear()
+            self._command_parts.clear()
             self._count += 1
 
-    def _begins(self) -> bool:
-        """Whether the next command begins in the rest; if none can, that is the end of them."""
-        if self._is_over:
+    def _next_command_begins(self) -> bool:
+        """Advance to the next command in the buffer, and return whether one begins there."""
+        if self._is_finished:
             return False
-        found = (_NEXT if self._count else _HEAD).match(self._rest)
-        if found is not None:
-            self._rest = self._rest[found.end() :]
-            self._is_list = self._count > 0 or bool(found[1])
+        match = (_NEXT_COMMAND if self._count else _FIRST_COMMAND).match(self._buffer)
+        if match is not None:
+            self._buffer = self._buffer[match.end() :]
+            self._is_list = self._count > 0 or bool(match[1])
             return True
-        if self._count and (between := _BETWEEN.match(self._rest)) is not None:
-            self._rest = between[1]
-        elif self._count or len(self._rest) > _LONGEST_HEAD or not _BEGUN.match(self._rest):
-            self._is_over = True
+        if self._count and (separator := _SEPARATOR_PREFIX.match(self._buffer)) is not None:
+            self._buffer = separator[1]
+        elif (
+            self._count
+            or len(self._buffer) > _MAX_PREFIX_LENGTH
+            or not _FIRST_COMMAND_PREFIX.match(self._buffer)
+        ):
+            self._is_finished = True
         return False
 
-    def _more(self, text: str) -> Iterator[ToolProgress]:
+    def _append(self, text: str) -> Iterator[ToolProgress]:
         if text:
-            self._said.append(text)
-            yield self._step("delta", delta=text)
+            self._command_parts.append(text)
+            yield self._progress("delta", delta=text)
 
-    def _step(self, name: str, **fields: str) -> ToolProgress:
+    def _progress(self, name: str, **fields: str) -> ToolProgress:
         return ToolProgress(f"command.{name}", {"command_index": self._count, **fields})

@@ -1,6 +1,5 @@
-"""One container: a box that is opened when it is first needed, and its files, which have ids. It
-knows no tool and no HTTP, and not how a box is isolated.
-"""
+"""One container: a sandbox box that is opened when it is first needed, and its files, which have
+ids."""
 
 from __future__ import annotations
 
@@ -22,19 +21,21 @@ _HOME = "/mnt/data/"
 
 
 class Uploads(Protocol):
-    """What clients have uploaded."""
+    """The files that clients have uploaded."""
 
     async def name(self, tenant: str, file_id: str) -> str | None:
-        """What it is called; None: there is no such file."""
+        """Return the file's name, None if there is no such file."""
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
-        """Its name and content. Raises ``NotFound``."""
+        """Return the file's name and content. Raises ``NotFound``."""
 
 
 class ContainerPolicy(Struct, frozen=True, kw_only=True):
-    """What the operator allows. ``idle_s``: how long a container is kept that nobody uses;
-    ``most``: how many a tenant may have at a time; ``memory``: the highest limit there is;
-    ``code_timeout_s``: seconds that one call may run; ``output``: characters kept of it."""
+    """What the operator allows.
+
+    ``idle_s``: seconds after which an unused container expires. ``max_containers``: per tenant,
+    at a time. ``memory``: the highest memory limit. ``code_s``: the longest run of one call, in
+    seconds. ``max_output``: characters kept of its output."""
 
     idle_s: float = 1200
     max_containers: int = 16
@@ -45,7 +46,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     max_output: int = 20_000
 
     def box_limits(self, memory: wc.Memory) -> Limits:
-        """Of a box."""
+        """Return the limits of a box with this much memory."""
         return Limits(
             memory_bytes=wc.MEMORY[memory],
             disk_bytes=self.disk_bytes,
@@ -53,7 +54,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
         )
 
     def check(self, memory: wc.Memory | None, path: str) -> None:
-        """Raises ``InvalidRequest`` for more memory than there is."""
+        """Raise ``InvalidRequest`` for a memory limit above the highest."""
         if memory is not None and wc.MEMORY[memory] > wc.MEMORY[self.memory]:
             raise InvalidRequest(
                 f"Containers of this server have at most {self.memory} of memory.",
@@ -63,7 +64,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """One container. Its box is opened when it is first needed, with the files it was to have."""
+    """One container. Its box is opened when it is first needed, and filled with the requested
+    files."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Container:
         request: wc.CreateContainer,
         *,
         id: str,
-        rules: ContainerPolicy,
+        policy: ContainerPolicy,
         open: Callable[[Limits], Awaitable[Box]],
         uploads: Uploads,
         clock: Callable[[], float],
@@ -80,7 +82,7 @@ class Container:
         self.id = id
         self.tenant = tenant
         self.request = request
-        self._rules = rules
+        self._policy = policy
         self._open = open
         self._uploads = uploads
         self._clock = clock
@@ -90,51 +92,51 @@ class Container:
         self._created = self._last_used = clock()
         self._is_closed = False
         self._box: Box | None = None
-        #: Uploaded files it is to have, and those it has been given.
+        #: Uploaded files to load into the box, and those already loaded.
         self._pending_file_ids = list(dict.fromkeys(request.file_ids))
         self._loaded_file_ids: set[str] = set()
-        #: Skills it is to have, by their names, and which of them lie in its box.
+        #: Skills by name, and the keys of those mounted in the box.
         self._skills: dict[str, ContainerSkill] = {}
         self._mounted_skill_keys: dict[str, str] = {}
         self._known_entries: dict[str, FileEntry] = {}
-        #: Path → the file as it is shown.
+        #: Path → file, as the API shows it.
         self._files: dict[str, wc.ContainerFile] = {}
 
     @property
     def idle_s(self) -> float:
-        """How long it is kept that nobody uses it."""
+        """Seconds after the last use at which it expires."""
         after = self.request.expires_after
-        return self._rules.idle_s if after is None else after.minutes * 60
+        return self._policy.idle_s if after is None else after.minutes * 60
 
     @property
     def is_active(self) -> bool:
-        """It can be used."""
+        """Whether it can be used."""
         if self._is_closed or (self._box is not None and not self._box.is_alive):
             return False
         return bool(self._use_count) or self._clock() - self._last_used < self.idle_s
 
     @property
     def last_used_at(self) -> float:
-        """When it was last used."""
+        """When it was last used, in Unix seconds."""
         return self._last_used
 
     @property
     def is_busy(self) -> bool:
-        """Something is done in it."""
+        """Whether something runs in it or is about to."""
         return self._use_count > 0
 
     def expire(self) -> None:
-        """Nobody can use it any more; what it holds goes with the next sweep."""
+        """Make it unusable; its box is closed with the next ``close_expired`` of the registry."""
         self._is_closed = True
 
     @property
     def is_unused(self) -> bool:
-        """Nobody has used it yet, or is about to."""
+        """Whether nothing has used it yet, or is about to."""
         return self._box is None and not self._use_count and not self._is_closed
 
     @property
     def resource(self) -> wc.Container:
-        """As the API shows it."""
+        """The container as the API shows it."""
         return wc.Container(
             id=self.id,
             created_at=int(self._created),
@@ -146,29 +148,30 @@ class Container:
         )
 
     def add_files(self, file_ids: Iterable[str]) -> None:
-        """Uploaded files that are to be there when it is used next, once each."""
-        known = {*self._pending_file_ids, *self._loaded_file_ids}
-        self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in known]
+        """Add uploaded files, once each; they are written when the container is used next."""
+        existing = {*self._pending_file_ids, *self._loaded_file_ids}
+        self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in existing]
 
     def add_skills(self, skills: Iterable[ContainerSkill]) -> None:
-        """Skills that are to be there when it is used next, in place of those of the same names."""
+        """Add skills, replacing those of the same name; they are mounted when the container is used
+        next."""
         self._skills.update((each.name, each) for each in skills)
 
     @property
     def skills(self) -> tuple[ContainerSkill, ...]:
-        """Those it has."""
+        """Its skills."""
         return tuple(self._skills.values())
 
     async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
-        """Run it; what came of it, and the files it made or changed. Raises ``ToolError``."""
+        """Run Python code. Returns its result and the files it wrote. Raises ``ToolError``."""
         async with _ExclusiveUse(self) as box:
             outcome = await box.python(
-                code, timeout_s=self._rules.code_timeout_s, max_chars=self._rules.max_output
+                code, timeout_s=self._policy.code_timeout_s, max_chars=self._policy.max_output
             )
             return outcome, await self.refresh_files(box)
 
     async def ensure_ready(self) -> None:
-        """Something can be run in it now. Raises ``ToolError``, ``NotFound``."""
+        """Open the box if it is not open. Raises ``ToolError``, ``NotFound``."""
         async with _ExclusiveUse(self):
             pass
 
@@ -180,66 +183,68 @@ class Container:
         max_output: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run it in a shell; ``told`` hears what it writes, as it comes. Raises ``ToolError``."""
+        """Run a command in a shell. ``on_output`` receives its output as it comes. Raises
+        ``ToolError``."""
         async with _ExclusiveUse(self) as box:
             outcome = await box.command(
                 command,
-                timeout_s=min(timeout_s, self._rules.code_timeout_s),
-                max_chars=min(max_output, self._rules.max_output),
+                timeout_s=min(timeout_s, self._policy.code_timeout_s),
+                max_chars=min(max_output, self._policy.max_output),
                 on_output=on_output,
             )
             await self.refresh_files(box)
             return outcome
 
     async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
-        """A file of the user's. Raises ``ToolError`` where there is no room."""
+        """Write a file for the user. Raises ``ToolError`` if there is no room."""
         async with _ExclusiveUse(self) as box:
             await box.write(name, content)
             await self.refresh_files(box, "user", name)
             return self._files[name]
 
     async def list_files(self) -> tuple[wc.ContainerFile, ...]:
-        """All there are, by their paths."""
+        """Return all files, ordered by path."""
         async with _ExclusiveUse(self) as box:
             await self.refresh_files(box)
             return tuple(self._files[path] for path in sorted(self._files))
 
     async def get_file(self, file_id: str) -> wc.ContainerFile:
-        """Raises ``NotFound``."""
-        for found in await self.list_files():
-            if found.id == file_id:
-                return found
-        raise NotFound(f"Container file '{file_id}' not found.", param="file_id")
+        """Return a file's metadata. Raises ``NotFound``."""
+        for file in await self.list_files():
+            if file.id == file_id:
+                return file
+        raise NotFound(f"Container file '{file_id}' not file.", param="file_id")
 
     async def read_file(self, file_id: str) -> bytes:
-        """Its content. Raises ``NotFound``."""
-        found = await self.get_file(file_id)
+        """Return a file's content. Raises ``NotFound``."""
+        file = await self.get_file(file_id)
         async with _ExclusiveUse(self) as box:
-            content = await box.read(found.path.removeprefix(_HOME))
+            content = await box.read(file.path.removeprefix(_HOME))
         if content is None:
-            raise NotFound(f"Container file '{file_id}' not found.", param="file_id")
+            raise NotFound(f"Container file '{file_id}' not file.", param="file_id")
         return content
 
     async def delete_file(self, file_id: str) -> None:
-        """Raises ``NotFound``."""
-        found = await self.get_file(file_id)
+        """Delete a file. Raises ``NotFound``."""
+        file = await self.get_file(file_id)
         async with _ExclusiveUse(self) as box:
-            await box.remove(found.path.removeprefix(_HOME))
+            await box.remove(file.path.removeprefix(_HOME))
             await self.refresh_files(box)
 
     async def close(self) -> None:
-        """What it holds is gone."""
+        """Close the box. Everything in it is lost."""
         self._is_closed = True
         box, self._box = self._box, None
         if box is not None:
             await box.close()
 
     async def ensure_open(self) -> Box:
-        """Its box, with the files and skills that are due. Raises ``ToolError``, ``NotFound``."""
+        """Return the open box, with the requested files and skills in it. Raises ``ToolError``,
+        ``NotFound``."""
         if not self.is_active and not self._use_count:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
-            self._box = await self._open(self._rules.box_limits(self.request.memory_limit or "1g"))
+            self._box = await self._open(self._policy.box_limits(self.request.memory_limit or "1g"))
         while self._pending_file_ids:
             name, content = await self._uploads.read(self.tenant, self._pending_file_ids[0])
             await self._box.write(safe_file_name(name), content)
@@ -254,22 +259,25 @@ class Container:
     async def refresh_files(
         self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None
     ) -> tuple[wc.ContainerFile, ...]:
-        """The files that have changed since the last look. ``name``: whose file it is by ``by``."""
-        now = {entry.path: entry for entry in await box.list_files()}
-        for gone in self._files.keys() - now.keys():
-            del self._files[gone]
-        changed = [path for path, entry in now.items() if self._known_entries.get(path) != entry]
+        """Compare the box with the last call; return the files that changed. ``source`` is recorded
+        for the file called ``name``; other new files are the assistant's."""
+        current = {entry.path: entry for entry in await box.list_files()}
+        for path in self._files.keys() - current.keys():
+            del self._files[path]
+        changed = [
+            path for path, entry in current.items() if self._known_entries.get(path) != entry
+        ]
         for path in changed:
-            known = self._files.get(path)
+            existing = self._files.get(path)
             self._files[path] = wc.ContainerFile(
-                id=known.id if known is not None else self._ids("cfile"),
-                bytes=now[path].size,
+                id=existing.id if existing is not None else self._ids("cfile"),
+                bytes=current[path].size,
                 container_id=self.id,
-                created_at=known.created_at if known is not None else int(self._clock()),
+                created_at=existing.created_at if existing is not None else int(self._clock()),
                 path=_HOME + path,
-                source=source if path == name else known.source if known else "assistant",
+                source=source if path == name else existing.source if existing else "assistant",
             )
-        self._known_entries = now
+        self._known_entries = current
         return tuple(self._files[path] for path in changed)
 
 
@@ -280,32 +288,32 @@ async def _mount_skill(box: Box, skill: ContainerSkill) -> None:
 
 
 class _ExclusiveUse:
-    """While a container is used it does not expire, and one at a time uses it."""
+    """Use of a container by one caller at a time; a container in use does not expire."""
 
     def __init__(self, container: Container) -> None:
         self._container = container
 
     async def __aenter__(self) -> Box:
-        used = self._container
-        used._use_count += 1
+        container = self._container
+        container._use_count += 1
         try:
-            await used._lock.acquire()
+            await container._lock.acquire()
             try:
-                return await used.ensure_open()
+                return await container.ensure_open()
             except BaseException:
-                used._lock.release()
+                container._lock.release()
                 raise
         except BaseException:
-            used._use_count -= 1
+            container._use_count -= 1
             raise
 
     async def __aexit__(self, *exc: object) -> None:
-        used = self._container
-        used._lock.release()
-        used._use_count -= 1
-        used._last_used = used._clock()
+        container = self._container
+        container._lock.release()
+        container._use_count -= 1
+        container._last_used = container._clock()
 
 
 def safe_file_name(name: str) -> str:
-    """A file's name without folders."""
+    """Return the file name without its folders."""
     return name.replace("\\", "/").rsplit("/", 1)[-1].lstrip(".") or "file"

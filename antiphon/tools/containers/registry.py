@@ -1,6 +1,6 @@
-"""Containers: each of one tenant, found by its id, and gone when nobody uses it. They live in this
-process: a box is processes and memory of this machine. It knows no tool and no HTTP.
-"""
+"""Containers by id: each belongs to one tenant and expires when it is not used.
+
+They live in this process: a box is processes and memory of this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from .skills import ContainerSkill, SkillLibrary, check_inline_skills, resolve_s
 __all__ = ["ContainerRegistry"]
 
 _SWEEP_INTERVAL_S = 5.0
-#: Expired ones of which the status is still told.
+#: How many expired containers are kept to report their status.
 _MAX_EXPIRED = 1000
 
 
 class ContainerRegistry:
-    """All of them. Entered and left by whoever puts the server together; ``clock`` gives unix
-    seconds."""
+    """All containers of the server. An async context manager; ``clock`` gives Unix seconds."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class ContainerRegistry:
         self._clock = clock
         self._ids = ids
         self._containers: dict[str, Container] = {}
-        #: Those that responses took for themselves, and how many have them now.
+        #: Containers that responses created for themselves, and how many responses use each.
         self._auto_users: dict[str, int] = {}
 
     async def __aenter__(self) -> ContainerRegistry:
@@ -58,11 +57,11 @@ class ContainerRegistry:
         self._sweep_task.cancel()
         with suppress(asyncio.CancelledError):
             await self._sweep_task
-        await asyncio.gather(*(each.close() for each in self._containers.values()))
+        await asyncio.gather(*(container.close() for container in self._containers.values()))
         await self._sandbox.close()
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.Container:
-        """A new one with its files and skills. Raises ``InvalidRequest``, ``NotFound``."""
+        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``."""
         self.policy.check(request.memory_limit, "memory_limit")
         if request.expires_after is not None and request.expires_after.minutes * 60 > max(
             self.policy.idle_s, 60
@@ -86,19 +85,25 @@ class ContainerRegistry:
         return container.resource
 
     def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
-        """One whose box is opened when it is needed. The oldest of those that responses took, and
-        that nobody uses, makes room. Raises ``InvalidRequest`` for one too many."""
-        mine = [one for one in self._containers.values() if one.tenant == tenant and one.is_active]
-        if len(mine) >= self.policy.max_containers and not self._evict_idle(mine):
+        """Create a container whose box is opened when it is needed.
+
+        At the tenant's limit, the longest unused container that a response created for itself
+        expires. Raises ``InvalidRequest`` if there is none."""
+        containers = [
+            container
+            for container in self._containers.values()
+            if container.tenant == tenant and container.is_active
+        ]
+        if len(containers) >= self.policy.max_containers and not self._evict_idle(containers):
             raise InvalidRequest(
-                f"There are {len(mine)} containers, as many as there can be: delete one.",
+                f"There are {len(containers)} containers, which is the limit: delete one.",
                 code="container_limit_exceeded",
             )
         container = Container(
             tenant,
             request,
             id=self._ids("cntr"),
-            rules=self.policy,
+            policy=self.policy,
             open=self._sandbox.open,
             uploads=self._uploads,
             clock=self._clock,
@@ -108,11 +113,16 @@ class ContainerRegistry:
         return container
 
     def _evict_idle(self, containers: Iterable[Container]) -> bool:
-        """Let one expire that no client made and no response holds."""
-        idle = [one for one in containers if self._auto_users.get(one.id) == 0 and not one.is_busy]
+        """Expire one container that no client created and no response uses. Returns False if there
+        is none."""
+        idle = [
+            container
+            for container in containers
+            if self._auto_users.get(container.id) == 0 and not container.is_busy
+        ]
         if not idle:
             return False
-        min(idle, key=lambda one: one.last_used_at).expire()
+        min(idle, key=lambda container: container.last_used_at).expire()
         return True
 
     def acquire_auto(
@@ -122,61 +132,65 @@ class ContainerRegistry:
         items: Iterable[Item],
         skills: Iterable[ContainerSkill] = (),
     ) -> Container:
-        """For a tool: the container of the last call among ``items`` that is still there, or a new
-        one, with the files and skills that are asked for. Raises ``InvalidRequest`` for one too
-        many."""
-        found = self._last_active(tenant, items)
-        if found is None:
-            about = wc.CreateContainer(name="auto", memory_limit=request.memory_limit)
-            found = self.reserve(tenant, about)
-            self._auto_users[found.id] = 0
-        found.add_files(request.file_ids)
-        found.add_skills(skills)
-        return self._count_user(found)
+        """Acquire a container of type ``auto`` for a tool, with the requested files and skills.
+
+        Returns the container of the last call among ``items`` if it is still active, otherwise a
+        new one. Raises ``InvalidRequest`` at the tenant's limit."""
+        container = self._last_active(tenant, items)
+        if container is None:
+            creation = wc.CreateContainer(name="auto", memory_limit=request.memory_limit)
+            container = self.reserve(tenant, creation)
+            self._auto_users[container.id] = 0
+        container.add_files(request.file_ids)
+        container.add_skills(skills)
+        return self._count_user(container)
 
     def _last_active(self, tenant: str, items: Iterable[Item]) -> Container | None:
-        used = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
+        container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(NotFound, InvalidRequest):
-            return None if used is None else self.get_active(tenant, used)
+            return None if container_id is None else self.get_active(tenant, container_id)
         return None
 
     async def resolve_skills(
         self, tenant: str, skills: Iterable[ShellSkill], path: str
     ) -> tuple[ContainerSkill, ...]:
-        """The skills that a request names at ``path``. Raises ``InvalidRequest``."""
+        """Return the skills that a request names at ``path``. Raises ``InvalidRequest``."""
         return await resolve_skills(self._library, tenant, skills, path)
 
     def acquire(self, tenant: str, container_id: str) -> Container:
-        """For a tool: the one that a request names. Raises what ``active`` raises."""
+        """Acquire the container that a request names. Raises what ``get_active`` raises."""
         return self._count_user(self.get_active(tenant, container_id))
 
     def _count_user(self, container: Container) -> Container:
-        """A response has it until it is released."""
+        """Count one more response that uses the container, until ``release``."""
         if container.id in self._auto_users:
             self._auto_users[container.id] += 1
         return container
 
     def check_reference(self, tenant: str, container_id: str, path: str) -> None:
-        """Raises ``InvalidRequest`` for one that a request names at ``path`` and cannot use."""
+        """Raise ``InvalidRequest`` if the container a request names at ``path`` cannot be used."""
         try:
             self.get_active(tenant, container_id)
         except (NotFound, InvalidRequest) as error:
             raise InvalidRequest(error.message, param=path, code=error.code) from None
 
     async def check_auto(self, tenant: str, request: wc.Auto, path: str) -> None:
-        """Raises ``InvalidRequest`` for what a request asks for at ``path`` and there is not."""
-        for at, file_id in enumerate(request.file_ids):
+        """Raise ``InvalidRequest`` if a file or skill that a request names at ``path`` does not
+        exist."""
+        for index, file_id in enumerate(request.file_ids):
             if await self._uploads.name(tenant, file_id) is None:
                 raise InvalidRequest(
-                    f"No such File object: {file_id}", param=f"{path}.file_ids[{at}]"
+                    f"No such File object: {file_id}", param=f"{path}.file_ids[{index}]"
                 )
-        where = f"{path}.skills"
+        skills_path = f"{path}.skills"
         await check_inline_skills(
-            request.skills, await self.resolve_skills(tenant, request.skills, where), where
+            request.skills,
+            await self.resolve_skills(tenant, request.skills, skills_path),
+            skills_path,
         )
 
     def release(self, container: Container) -> None:
-        """The response is over. A container in which nothing was done leaves no trace."""
+        """End a response's use of a container. A container that was never used is forgotten."""
         if container.id in self._auto_users:
             self._auto_users[container.id] -= 1
         if container.is_unused and not self._auto_users.get(container.id):
@@ -187,48 +201,53 @@ class ContainerRegistry:
         self._auto_users.pop(container_id, None)
 
     def get(self, tenant: str, container_id: str) -> Container:
-        """Raises ``NotFound``, also for what is another tenant's."""
-        found = self._containers.get(container_id)
-        if found is None or found.tenant != tenant:
+        """Return a container. Raises ``NotFound``, also for another tenant's."""
+        container = self._containers.get(container_id)
+        if container is None or container.tenant != tenant:
             raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
-        return found
+        return container
 
     def get_active(self, tenant: str, container_id: str) -> Container:
-        """One that can be used. Raises ``NotFound``, ``InvalidRequest`` if it has expired."""
-        found = self.get(tenant, container_id)
-        if not found.is_active:
+        """Return a container that can be used. Raises ``NotFound``, or ``InvalidRequest`` if it has
+        expired."""
+        container = self.get(tenant, container_id)
+        if not container.is_active:
             raise InvalidRequest(
                 f"Container '{container_id}' has expired.", code="container_expired"
             )
-        return found
+        return container
 
     async def copy_upload(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
-        """A copy of an uploaded file. Raises ``NotFound``."""
+        """Copy an uploaded file into a container. Raises ``NotFound``."""
         container = self.get_active(tenant, container_id)
         name, content = await self._uploads.read(tenant, file_id)
         return await container.write_file(safe_file_name(name), content)
 
     def list(self, tenant: str, cut: Cut) -> Page[wc.Container]:
-        """Raises ``InvalidRequest`` for a cursor that is none."""
-        mine = [each.resource for each in self._containers.values() if each.tenant == tenant]
-        return page(mine, cut)
+        """Return one page of containers. Raises ``InvalidRequest`` for an unknown cursor."""
+        containers = [
+            container.resource
+            for container in self._containers.values()
+            if container.tenant == tenant
+        ]
+        return page(containers, cut)
 
     async def list_files(self, tenant: str, container_id: str, cut: Cut) -> Page[wc.ContainerFile]:
-        """Raises ``NotFound``, ``InvalidRequest``."""
+        """Return one page of files. Raises ``NotFound``, ``InvalidRequest``."""
         return page(await self.get_active(tenant, container_id).list_files(), cut)
 
     async def delete(self, tenant: str, container_id: str) -> None:
-        """For good. Raises ``NotFound``."""
+        """Delete a container and its files. Raises ``NotFound``."""
         container = self.get(tenant, container_id)
         self._forget(container_id)
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close those whose time is over; the oldest of them are forgotten."""
-        over = [each for each in self._containers.values() if not each.is_active]
-        for container in over:
+        """Close the boxes of expired containers, and forget the oldest of these."""
+        expired = [container for container in self._containers.values() if not container.is_active]
+        for container in expired:
             await container.close()
-        for container in over[: max(0, len(over) - _MAX_EXPIRED)]:
+        for container in expired[: max(0, len(expired) - _MAX_EXPIRED)]:
             self._forget(container.id)
 
     async def _close_expired_forever(self) -> None:
@@ -238,10 +257,10 @@ class ContainerRegistry:
 
 
 def _container_id_of(item: Item) -> str | None:
-    """The container that a call ran in."""
+    """Return the id of the container that a call ran in."""
     if isinstance(item, CodeInterpreterCall):
         return item.container_id
     if isinstance(item, ShellCall) and isinstance(item.environment, dict):
-        found = item.environment.get("container_id")
-        return found if isinstance(found, str) else None
+        container = item.environment.get("container_id")
+        return container if isinstance(container, str) else None
     return None

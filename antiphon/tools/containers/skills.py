@@ -1,6 +1,5 @@
-"""Skills in containers: what a request names becomes folders that a box can read, and lines that
-the model is told. It knows no store and no HTTP.
-"""
+"""Skills in containers: the skills a request names become folders in the box and lines of the
+prompt."""
 
 from __future__ import annotations
 
@@ -34,26 +33,27 @@ __all__ = [
     "skills_prompt",
 ]
 
-#: Where skills lie in a box.
+#: Where skills are mounted in a box.
 SKILLS_FOLDER = "/mnt/skills"
 _PROMPT = (
-    "Skills are folders of instructions and scripts. Where one fits the task, read its SKILL.md"
-    " first and do as it says:"
+    "Skills are folders of instructions and scripts. If one fits the task, read its SKILL.md"
+    " first and follow it:"
 )
 
 
 class SkillLibrary(Protocol):
-    """Where skills are kept."""
+    """Where skills are stored."""
 
     async def version(self, tenant: str, skill_id: str, version: str | None) -> SkillVersion:
-        """One, by its number; ``latest``; None: the default. Raises ``NotFound``."""
+        """Return a version by its number or ``latest``; None: the default version. Raises
+        ``NotFound``."""
 
     async def bundle(self, tenant: str, skill_id: str, version: str | None) -> bytes:
-        """Its files as a zip. Raises ``NotFound``."""
+        """Return the files of a version as a zip. Raises ``NotFound``."""
 
 
 class ContainerSkill(Struct, frozen=True, kw_only=True):
-    """A skill for a container. ``key`` tells versions and contents apart; ``load`` brings the zip,
+    """A skill for a container. ``key`` identifies its version or content. ``load`` returns the zip
     and raises ``NotFound``."""
 
     name: str
@@ -62,7 +62,7 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
     load: Callable[[], Awaitable[bytes]]
 
     async def read(self) -> Bundle:
-        """Its files. Raises ``NotFound``, ``ToolError``."""
+        """Return the skill's files. Raises ``NotFound``, ``ToolError``."""
         content = await self.load()
         try:
             return await asyncio.to_thread(lambda: bundled(unpacked(content)))
@@ -73,47 +73,51 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
 async def resolve_skills(
     library: SkillLibrary, tenant: str, skills: Iterable[ShellSkill], path: str
 ) -> tuple[ContainerSkill, ...]:
-    """What a request names at ``path``. Raises ``InvalidRequest`` for what there is not."""
-    found: dict[str, ContainerSkill] = {}
-    for at, skill in enumerate(skills):
-        where = f"{path}[{at}]"
+    """Return the skills that a request names at ``path``. Raises ``InvalidRequest`` for unknown
+    ones."""
+    resolved: dict[str, ContainerSkill] = {}
+    for index, skill in enumerate(skills):
+        skill_path = f"{path}[{index}]"
         if isinstance(skill, InlineSkill):
-            made = _inline_skill(skill, where)
+            container_skill = _inline_skill(skill, skill_path)
         else:
-            made = await _stored_skill(library, tenant, skill, where)
-        if made.name in found:
+            container_skill = await _stored_skill(library, tenant, skill, skill_path)
+        if container_skill.name in resolved:
             raise InvalidRequest(
-                f"Two skills are called '{made.name}'.", param=where, code="invalid_value"
+                f"Two skills are called '{container_skill.name}'.",
+                param=skill_path,
+                code="invalid_value",
             )
-        found[made.name] = made
-    return tuple(found.values())
+        resolved[container_skill.name] = container_skill
+    return tuple(resolved.values())
 
 
 async def check_inline_skills(
     skills: Sequence[ShellSkill], resolved: Sequence[ContainerSkill], path: str
 ) -> None:
-    """Raises ``InvalidRequest`` for a skill of a request that is none. Those that are kept were
-    looked at when they came."""
-    for at, (skill, made) in enumerate(zip(skills, resolved, strict=True)):
+    """Raise ``InvalidRequest`` for an inline skill with invalid files. Stored skills were checked
+    when they were created."""
+    for index, (skill, container_skill) in enumerate(zip(skills, resolved, strict=True)):
         if isinstance(skill, InlineSkill):
             try:
-                await made.read()
+                await container_skill.read()
             except ToolError as error:
                 raise InvalidRequest(
-                    error.message, param=f"{path}[{at}].source.data", code="invalid_skill"
+                    error.message, param=f"{path}[{index}].source.data", code="invalid_skill"
                 ) from None
 
 
 def skills_prompt(skills: Iterable[ContainerSkill]) -> str:
-    """What the model is told of those of its container; nothing, if there are none."""
+    """Return the text that tells the model about the skills of its container; empty if there are
+    none."""
     return _skills_prompt(
-        (each.name, f"{SKILLS_FOLDER}/{each.name}", each.description) for each in skills
+        (skill.name, f"{SKILLS_FOLDER}/{skill.name}", skill.description) for skill in skills
     )
 
 
 def local_skills_prompt(skills: Iterable[LocalSkill]) -> str:
-    """What the model is told of those of the client."""
-    return _skills_prompt((each.name, each.path, each.description) for each in skills)
+    """Return the text that tells the model about the skills on the client's machine."""
+    return _skills_prompt((skill.name, skill.path, skill.description) for skill in skills)
 
 
 def _skills_prompt(skills: Iterable[tuple[str, str, str]]) -> str:
@@ -127,15 +131,15 @@ async def _stored_skill(
     library: SkillLibrary, tenant: str, skill: SkillReference, path: str
 ) -> ContainerSkill:
     try:
-        found = await library.version(tenant, skill.skill_id, skill.version)
+        resolved = await library.version(tenant, skill.skill_id, skill.version)
     except NotFound as error:
         field = "version" if error.param == "version" else "skill_id"
         raise InvalidRequest(error.message, param=f"{path}.{field}", code=error.code) from None
     return ContainerSkill(
-        name=found.name,
-        description=found.description,
-        key=f"{found.skill_id} {found.version}",
-        load=partial(library.bundle, tenant, found.skill_id, found.version),
+        name=resolved.name,
+        description=resolved.description,
+        key=f"{resolved.skill_id} {resolved.version}",
+        load=partial(library.bundle, tenant, resolved.skill_id, resolved.version),
     )
 
 
@@ -144,7 +148,7 @@ def _inline_skill(skill: InlineSkill, path: str) -> ContainerSkill:
         content = b64decode(skill.source.data, validate=True)
     except binascii.Error:
         raise InvalidRequest(
-            "The skill is no base64.", param=f"{path}.source.data", code="invalid_value"
+            "The skill is not valid base64.", param=f"{path}.source.data", code="invalid_value"
         ) from None
 
     async def load() -> bytes:

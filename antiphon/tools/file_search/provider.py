@@ -1,6 +1,5 @@
-"""file_search, as responses have it: one function for the model, ``file_search_call`` items for the
-client, citations in the answer. It does not know how vector stores are searched.
-"""
+"""The ``file_search`` tool: one function for the model, ``file_search_call`` items for the client,
+and citations in the answer."""
 
 from __future__ import annotations
 
@@ -36,14 +35,14 @@ _INCLUDE_RESULTS = "file_search_call.results"
 _MAX_QUERIES = 8
 _MAX_QUERY_LENGTH = 4096
 _DEFAULT_RESULTS = 10
-#: The most passages of a call.
+#: The maximum number of passages of a call.
 _MAX_RESULTS = 50
 
 _FUNCTION = tl.Function(
     name="file_search",
     description=(
-        "Searches the user's files and shows the passages that fit best, each with a number."
-        " `queries`: one or more questions or sets of words, in the language of the files. Cite"
+        "Searches the user's files and returns the passages that match best, each with a number."
+        " `queries`: one or more questions or sets of keywords, in the language of the files. Cite"
         " the passages you use with their numbers in brackets, such as 【f1】."
     ),
     parameters={
@@ -56,21 +55,22 @@ _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 
 class VectorSearch(Protocol):
-    """What is searched."""
+    """Search in vector stores."""
 
     async def check(
         self, tenant: str, store_ids: Sequence[str], ranking: Ranking, path: str
     ) -> None:
-        """Raises ``RequestError`` for what cannot be searched so. ``path``: of what asks for it."""
+        """Raise ``RequestError`` if these stores cannot be searched. ``path``: the tool's path in
+        the request."""
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: Search
     ) -> tuple[Found, ...]:
-        """The best first. Raises ``RequestError`` and ``RunError``."""
+        """Return the best results first. Raises ``RequestError`` and ``RunError``."""
 
 
 class FileSearchProvider:
-    """``Provider`` over vector stores."""
+    """``ToolProvider`` over vector stores."""
 
     def __init__(self, vector_search: VectorSearch) -> None:
         self._vector_search = vector_search
@@ -81,7 +81,7 @@ class FileSearchProvider:
         _search_request(tool, (), path)
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raises ``RequestError`` for a vector store that is none of the tenant's."""
+        """Raise ``RequestError`` for a vector store that does not exist or is another tenant's."""
         ranking = _search_request(tool, (), path).ranking
         await self._vector_search.check(response.tenant, tool.vector_store_ids, ranking, path)
 
@@ -90,8 +90,8 @@ class FileSearchProvider:
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        shown = _NumberedPassages((*response.items, *response.interrupted_items))
-        call = partial(self._run, tool, shown, _INCLUDE_RESULTS in response.include)
+        passages = _NumberedPassages((*response.items, *response.interrupted_items))
+        call = partial(self._run, tool, passages, _INCLUDE_RESULTS in response.include)
         function = ToolFunction(
             tool=_FUNCTION,
             initial_item=FileSearchCall(queries=()),
@@ -99,7 +99,7 @@ class FileSearchProvider:
             parse_fields=_call_fields,
         )
         yield Toolset(
-            functions=(function,), citation_notation=file_citation_notation(shown.file_of)
+            functions=(function,), citation_notation=file_citation_notation(passages.file_of)
         )
 
     async def _run(
@@ -114,66 +114,71 @@ class FileSearchProvider:
         yield ToolProgress("searching")
         queries = _parse_queries(arguments)
         try:
-            asked = _search_request(tool, queries, "tools")
-            found = await self._vector_search.search(context.tenant, tool.vector_store_ids, asked)
+            request = _search_request(tool, queries, "tools")
+            results = await self._vector_search.search(
+                context.tenant, tool.vector_store_ids, request
+            )
         except (RequestError, RunError) as error:
             raise ToolError(error.message) from None
         fields: dict[str, Any] = {"queries": queries}
         if with_results:
-            fields["results"] = tuple(map(_result, found))
+            fields["results"] = tuple(map(_result, results))
         yield ToolResult(
-            text=passages.render(call, found, context.max_result_bytes // 2), fields=fields
+            text=passages.render(call, results, context.max_result_bytes // 2), fields=fields
         )
 
 
 class _NumberedPassages:
-    """What the model was shown, by number: those of a call begin where those of the call before
-    could end, so that no number of an earlier response means something else in this one."""
+    """The passages shown to the model, by number.
+
+    Each call has a range of numbers of its own, also the calls of earlier responses, so that a
+    number always means the same passage."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         before = (item for item in items if isinstance(item, FileSearchCall))
-        #: (file id, filename) of the passages of each call.
+        #: For each call, the file id and filename of its passages.
         self._calls = [list(_files_of(call)) for call in before]
 
     def begin_call(self) -> int:
-        """The place of the call that begins now."""
+        """Start the next call and return its index."""
         self._calls.append([])
         return len(self._calls) - 1
 
     def file_of(self, number: int) -> tuple[str, str] | None:
-        """(file id, filename)."""
-        call, at = divmod(number - 1, _MAX_RESULTS)
+        """Return the file id and filename of a passage, None if it was not shown."""
+        call, index = divmod(number - 1, _MAX_RESULTS)
         files = self._calls[call] if 0 <= call < len(self._calls) else []
-        return files[at] if at < len(files) else None
+        return files[index] if index < len(files) else None
 
     def render(self, call: int, results: Sequence[Found], max_bytes: int) -> str:
-        """As many of them as there is room for, the best in any case."""
-        said: list[str] = []
+        """Return as many passages as fit ``max_bytes``, at least the best one, as the model is
+        shown them."""
+        entries: list[str] = []
         size = 0
-        for at, one in enumerate(results):
-            text = "\n".join(part.text.strip() for part in one.content).translate(
+        for index, result in enumerate(results):
+            text = "\n".join(part.text.strip() for part in result.content).translate(
                 _REPLACED_BRACKETS
             )
-            name = " ".join(one.filename.translate(_REPLACED_BRACKETS).split())
-            entry = f"【f{call * _MAX_RESULTS + at + 1}†{name}】\n{text}"
+            name = " ".join(result.filename.translate(_REPLACED_BRACKETS).split())
+            entry = f"【f{call * _MAX_RESULTS + index + 1}†{name}】\n{text}"
             size += len(entry) + 2
-            if said and size > max_bytes:
+            if entries and size > max_bytes:
                 break
-            said.append(entry)
-            self._calls[call].append((one.file_id, one.filename))
-        return "\n\n".join(said) or "Nothing was found. Try other words."
+            entries.append(entry)
+            self._calls[call].append((result.file_id, result.filename))
+        return "\n\n".join(entries) or "Nothing was found. Try other words."
 
 
 def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
-    """The files of an earlier call, as far as its item tells."""
-    for one in call.results or ():
-        file_id, filename = one.get("file_id"), one.get("filename")
+    """Yield the file of each passage of an earlier call, as far as its item contains them."""
+    for result in call.results or ():
+        file_id, filename = result.get("file_id"), result.get("filename")
         known = isinstance(file_id, str) and isinstance(filename, str)
         yield (str(file_id), str(filename)) if known else None
 
 
 def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> Search:
-    """Raises ``InvalidRequest``."""
+    """Build the search. Raises ``InvalidRequest``."""
     filters = None if tool.filters is UNSET else tool.filters
     options = {} if tool.ranking_options is UNSET else tool.ranking_options
     return Search(
@@ -185,7 +190,7 @@ def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> Search:
 
 
 def _call_fields(arguments: str) -> Mapping[str, Any]:
-    """What was to be searched for, of which nothing came."""
+    """Return the item's fields for a call that failed."""
     try:
         return {"queries": _parse_queries(arguments)}
     except ToolError:
@@ -193,20 +198,20 @@ def _call_fields(arguments: str) -> Mapping[str, Any]:
 
 
 def _parse_queries(arguments: str) -> tuple[str, ...]:
-    asked = parse_arguments(arguments)
-    given = asked.get("queries", asked.get("query"))
-    texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    queries = [one.strip()[:_MAX_QUERY_LENGTH] for one in texts if isinstance(one, str)]
+    request = parse_arguments(arguments)
+    value = request.get("queries", request.get("query"))
+    texts = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    queries = [result.strip()[:_MAX_QUERY_LENGTH] for result in texts if isinstance(result, str)]
     if not any(queries):
         raise ToolError("'queries' is missing.")
     return tuple(dict.fromkeys(filter(None, queries)))[:_MAX_QUERIES]
 
 
-def _result(found: Found) -> dict[str, Any]:
+def _result(results: Found) -> dict[str, Any]:
     return {
-        "file_id": found.file_id,
-        "filename": found.filename,
-        "score": found.score,
-        "attributes": found.attributes,
-        "text": "\n".join(part.text for part in found.content),
+        "file_id": results.file_id,
+        "filename": results.filename,
+        "score": results.score,
+        "attributes": results.attributes,
+        "text": "\n".join(part.text for part in results.content),
     }

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import BackendError, SetupError
-from antiphon.testing.image_generator_check import check_maker
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.image_generator_check import check_image_generator
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.image_generation.base import (
     GeneratedImage,
     Image,
@@ -94,8 +94,11 @@ async def test_it_keeps_both_contracts(folder: Path) -> None:
         Tool(complexity="low"),
     )
     tool = Tool(size="32x32", partial_images=2)
-    await check_tool(provider, Trial(tool=tool, works=call, fails=bad, refused=refused))
-    await check_maker(maker, SMALL, previews=3)
+    await check_tool(
+        provider,
+        ToolTrial(tool=tool, successful_call=call, failing_call=bad, rejected_tools=refused),
+    )
+    await check_image_generator(maker, SMALL, previews=3)
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 3])

@@ -12,8 +12,8 @@ import pytest
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import BackendError, SetupError
 from antiphon.security.ssrf import parse_network
-from antiphon.testing.image_generator_check import check_maker
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.image_generator_check import check_image_generator
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.image_generation.base import (
     GeneratedImage,
     ImageRequest,
@@ -56,16 +56,16 @@ async def made(over: ImagesApi, **more: Any) -> tuple[list[PartialImage], Genera
 
 async def test_it_keeps_the_contract_of_makers() -> None:
     async with studio() as playing, maker(playing) as over:
-        await check_maker(over, ImageRequest(size=(16, 32)), previews=3)
+        await check_image_generator(over, ImageRequest(size=(16, 32)), previews=3)
 
 
 async def test_it_keeps_the_contract_of_tools() -> None:
-    trial = Trial(
+    trial = ToolTrial(
         tool=Tool(partial_images=2, size="16x16"),
-        works=("image_generation", '{"prompt": "A cat"}'),
-        fails=("image_generation", '{"prompt": "What is forbidden"}'),
-        hangs=("image_generation", '{"prompt": "hang"}'),
-        refused=(Tool(quality="low"), Tool(size="16")),
+        successful_call=("image_generation", '{"prompt": "A cat"}'),
+        failing_call=("image_generation", '{"prompt": "What is forbidden"}'),
+        hanging_call=("image_generation", '{"prompt": "hang"}'),
+        rejected_tools=(Tool(quality="low"), Tool(size="16")),
     )
     rules = ImagePolicy(max_pixels=10_000, max_bytes=100_000, concurrency=2)
     async with studio() as playing, maker(playing, without=["quality"]) as over:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.testing.image_generator_check import check_maker
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.image_generator_check import check_image_generator
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
 from antiphon.tools.image_generation.base import Image, ImageRequest, read_image
 from antiphon.tools.image_generation.encoding import convert_image
@@ -59,18 +59,18 @@ async def used(tool: Tool, arguments: str, *items: it.Item) -> list[bytes]:
 
 
 async def test_it_keeps_the_contract_of_tools() -> None:
-    trial = Trial(
+    trial = ToolTrial(
         tool=Tool(partial_images=2),
-        works=("image_generation", '{"prompt": "A cat"}'),
-        fails=("image_generation", '{"prompt": "A broken cat"}'),
-        hangs=("image_generation", '{"prompt": "hang"}'),
-        refused=(Tool(size="big"), Tool(complexity="low"), Tool(model="other")),
+        successful_call=("image_generation", '{"prompt": "A cat"}'),
+        failing_call=("image_generation", '{"prompt": "A broken cat"}'),
+        hanging_call=("image_generation", '{"prompt": "hang"}'),
+        rejected_tools=(Tool(size="big"), Tool(complexity="low"), Tool(model="other")),
     )
     await check_tool(provider(Painter()), trial)
 
 
 async def test_the_painter_keeps_the_contract_of_makers() -> None:
-    await check_maker(Painter(), ImageRequest(size=(4, 4)), previews=3)
+    await check_image_generator(Painter(), ImageRequest(size=(4, 4)), previews=3)
 
 
 async def test_what_was_made_is_told() -> None:

@@ -14,7 +14,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.base import CallContext, ResponseContext, ToolResult, Toolset
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.request import ListedTool, to_function
@@ -250,13 +250,13 @@ async def test_a_session_opened_by_one_task_is_used_and_left_by_others(
 async def test_the_contract(servers: McpProvider, toys: Toys) -> None:
     await check_tool(
         servers,
-        Trial(
+        ToolTrial(
             tool=tool(toys.url),
-            works=("add", '{"a": 1, "b": 1}'),
-            fails=("fail", "{}"),
-            hangs=("hang", "{}"),
-            long=("long", "{}"),
-            refused=(Mcp(server_label="toys"), tool("file:///etc/passwd")),
+            successful_call=("add", '{"a": 1, "b": 1}'),
+            failing_call=("fail", "{}"),
+            hanging_call=("hang", "{}"),
+            long_call=("long", "{}"),
+            rejected_tools=(Mcp(server_label="toys"), tool("file:///etc/passwd")),
         ),
     )
 

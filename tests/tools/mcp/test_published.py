@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
 from antiphon.tools.mcp.transport import McpServer
@@ -19,13 +19,13 @@ async def test_mcp_server_time() -> None:
     try:
         await check_tool(
             servers,
-            Trial(
+            ToolTrial(
                 tool=Mcp(server_label="time", require_approval="never"),
-                works=(
+                successful_call=(
                     "convert_time",
                     '{"source_timezone": "Etc/UTC", "time": "12:00", "target_timezone": "Etc/UTC"}',
                 ),
-                fails=("get_current_time", '{"timezone": "Nowhere"}'),
+                failing_call=("get_current_time", '{"timezone": "Nowhere"}'),
             ),
         )
     finally:
