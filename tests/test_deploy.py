@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.cli.main import COMMANDS
 from antiphon.config.load import load
 from antiphon.config.options import options
@@ -154,7 +154,7 @@ async def test_probes_ask_what_is_answered() -> None:
         container[probe]["httpGet"]["path"]
         for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ]
-    server = Server(Scripted(["hi"]), MemoryStore())
+    server = Server(ScriptedBackend(["hi"]), MemoryStore())
     transport = httpx.ASGITransport(server.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
         assert [(await client.get(path)).status_code for path in asked] == [200, 200, 200]

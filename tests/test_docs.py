@@ -10,7 +10,7 @@ import pytest
 from antiphon.config.load import load
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
-from antiphon.models.factories import factory
+from antiphon.models.factories import backend_factory
 from antiphon.stream.event_grammar import ITEM, PLAIN_ITEM, RESPONSE
 from scripts.docs import PAGES, ROOT
 
@@ -61,7 +61,7 @@ def test_settings_that_a_page_shows_are_such(block: str, tmp_path: Path) -> None
     environ = dict.fromkeys(re.findall(r"\$([A-Z_]+)", block), "sk-1")
     models = load(file=file, environ=environ).settings.models
     for name, model in models.items():
-        factory(name, model)
+        backend_factory(name, model)
 
 
 def test_commands_of_the_readme_are_targets() -> None:

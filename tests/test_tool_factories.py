@@ -156,7 +156,9 @@ async def test_images_that_cannot_be_made_are_named_at_the_start(
 async def test_programs_are_there_where_their_extra_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(**settings: Any) -> bool:
         means = ToolDependencies(
-            settings=Settings(**settings), clock=float, seal=Encryptor([EncryptionKey.generate()])
+            settings=Settings(**settings),
+            clock=float,
+            encryptor=Encryptor([EncryptionKey.generate()]),
         )
         async with open_tools(means) as providers:
             return "programmatic_tool_calling" in providers

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.cli.chat import Refused, Server, chat, sse
+from antiphon.cli.chat import RequestFailed, Server, chat, sse
 from antiphon.errors import SetupError
 
 WAIT_S = 30
@@ -338,7 +338,7 @@ def test_a_stream_that_is_no_json_is_an_error(fake: Fake) -> None:
     with pytest.raises(ValueError, match="Expecting value"):
         list(sse([b"data: nonsense\n"]))
     fake.answers = {"x": 500}
-    with pytest.raises(Refused, match="refused with 500"):
+    with pytest.raises(RequestFailed, match="refused with 500"):
         list(Server(fake.url).events({"input": "x"}))
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from antiphon.errors import NotFound
 from antiphon.resources.skills import Skills
-from antiphon.sandbox.base import Outcome
+from antiphon.sandbox.base import ExecutionResult
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.containers.container import Rules
-from antiphon.tools.containers.registry import Containers
+from antiphon.tools.code_interpreter import CodeInterpreterProvider
+from antiphon.tools.containers.container import ContainerPolicy
+from antiphon.tools.containers.registry import ContainerRegistry
 
 __all__ = ["Clock", "Uploads", "containers", "play", "with_code"]
 
@@ -31,25 +31,27 @@ class Clock:
         return self.now
 
 
-def play(line: str, files: dict[str, bytes]) -> Outcome:
+def play(line: str, files: dict[str, bytes]) -> ExecutionResult:
     """``say TEXT``, ``save NAME TEXT``, ``show NAME``, ``fail``, ``hang``, ``die``, ``list``."""
     verb, _, rest = line.partition(" ")
     if verb == "save":
         name, _, text = rest.partition(" ")
         files[name] = text.encode()
-        return Outcome(output="", ended="done")
+        return ExecutionResult(output="", end_reason="done")
     if verb == "show":
         files[rest] = b"\x89PNG"
-        return Outcome(output="", ended="done", images=(rest,))
+        return ExecutionResult(output="", end_reason="done", images=(rest,))
     if verb == "list":
-        return Outcome(output=" ".join(sorted(files)) + "\n", ended="done")
+        return ExecutionResult(output=" ".join(sorted(files)) + "\n", end_reason="done")
     if verb == "fail":
-        return Outcome(output="Traceback: no\n", ended="raised", errors="no\n", exit_code=1)
+        return ExecutionResult(
+            output="Traceback: no\n", end_reason="raised", stderr="no\n", exit_code=1
+        )
     if verb == "hang":
-        return Outcome(output="so far\n", ended="timeout", exit_code=137)
+        return ExecutionResult(output="so far\n", end_reason="timeout", exit_code=137)
     if verb == "die":
-        return Outcome(output="", ended="died", kept=False)
-    return Outcome(output=f"{rest}\n", ended="done", exit_code=0)
+        return ExecutionResult(output="", end_reason="died", variables_kept=False)
+    return ExecutionResult(output=f"{rest}\n", end_reason="done", exit_code=0)
 
 
 class Uploads:
@@ -76,11 +78,11 @@ def containers(
     uploads: Any = None,
     library: Any = None,
     **rules: Any,
-) -> Containers:
+) -> ContainerRegistry:
     numbers = itertools.count(1)
-    return Containers(
+    return ContainerRegistry(
         sandbox or FakeSandbox(play),
-        Rules(**rules),
+        ContainerPolicy(**rules),
         uploads=uploads or Uploads(UPLOADS),
         library=library or Skills(MemoryStore(), clock=clock or Clock(), ids=lambda prefix: prefix),
         clock=clock or Clock(),
@@ -88,6 +90,6 @@ def containers(
     )
 
 
-def with_code(held: Containers) -> dict[str, Any]:
+def with_code(held: ContainerRegistry) -> dict[str, Any]:
     """What a server that runs code is made with."""
-    return {"providers": {"code_interpreter": CodeInterpreter(held)}, "containers": held}
+    return {"providers": {"code_interpreter": CodeInterpreterProvider(held)}, "containers": held}

@@ -18,7 +18,7 @@ class Breaking(Backend, Reply):
     for. ``left`` is set when the reply is over, however it ended; ``said`` counts deltas."""
 
     context_size: int | None = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     input_tokens = 3
 
     def __init__(self, steps: Sequence[Delta | Exception | asyncio.Event]) -> None:

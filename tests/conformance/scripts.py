@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Reason, Text
+from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, Open, Text
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from antiphon.wire.response import OutputTokensDetails, Usage
 
@@ -52,7 +52,7 @@ def custom(*texts: str, name: str = "shell") -> list[Delta]:
     return _item(CustomToolCall(call_id="", name=name, input=""), texts)
 
 
-def finish(reason: Reason = "stop") -> Finish:
+def finish(reason: FinishReason = "stop") -> Finish:
     return Finish(reason, USAGE)
 
 

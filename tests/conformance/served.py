@@ -16,16 +16,16 @@ import httpx
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local.backend import Local
-from antiphon.backends.scripted import Scripted
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.http.app import create_app
 from antiphon.http.streaming import sse
 from antiphon.logs import open_log
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
@@ -84,7 +84,7 @@ class Server:
         backend: Backend,
         store: Store,
         *,
-        seal: Seal | None = None,
+        seal: Encryptor | None = None,
         prompts: Prompts | None = None,
         thinking_budgets: Mapping[str, int] = {},
         providers: Mapping[str, ToolProvider] = {},
@@ -113,7 +113,7 @@ class Server:
                 clock=lambda: NOW,
                 ids=ids,
                 policy=Policy(**{"keepalive_s": 0, **policy}),
-                seal=seal or Seal((Key.fresh(),)),
+                seal=seal or Encryptor((EncryptionKey.generate(),)),
             ),
             OptionalFeatures(
                 prompts=prompts or Prompts(), providers=providers, containers=containers
@@ -280,11 +280,13 @@ def engine(
     return ScriptedEngine(replies, special=special, card=card, chunk=chunk)
 
 
-def local(played: ScriptedEngine, model: str = "qwen") -> Local:
+def local(played: ScriptedEngine, model: str = "qwen") -> LocalBackend:
     """The backend over such an engine."""
     _, _, reasoning, tools = MODELS[model]
-    dialect = Dialect(played.card, played.tokenizer, reasoning_format=reasoning, tool_format=tools)
-    return Local(played, dialect)
+    dialect = ChatDialect(
+        played.card, played.tokenizer, reasoning_format=reasoning, tool_format=tools
+    )
+    return LocalBackend(played, dialect)
 
 
 def backend_of(script: Any) -> Backend:
@@ -292,8 +294,8 @@ def backend_of(script: Any) -> Backend:
     if isinstance(script, ScriptedEngine):
         return local(script)
     if isinstance(script, str):
-        return Scripted((script,))
+        return ScriptedBackend((script,))
     if isinstance(script, Iterable) or callable(script):
-        return Scripted(script if callable(script) else list(script))
+        return ScriptedBackend(script if callable(script) else list(script))
     backend: Backend = script
     return backend

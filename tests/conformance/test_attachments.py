@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.attachments.fetch import Fetcher
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import UnreadableImage
 from antiphon.resources.files import Files
@@ -171,10 +171,10 @@ async def test_what_is_gone_is_looked_for_once_a_request() -> None:
 
     files = Nothing(MemoryStore(), clock=lambda: 0, ids=str)
     gone = it.Message(role="user", content=(it.InputFile(file_id="file-x"),))
-    backend = Scripted(["Hi"])
+    backend = ScriptedBackend(["Hi"])
     one = attachments.Attachments(files).ahead_of(backend, "t")
     for _ in range(3):
-        await one.prepare(Conversation((gone,), past=1), Options())
+        await one.prepare(Conversation((gone,), past_count=1), Options())
     assert files.asked == 1
     (shown,) = backend.requests[-1][0].items[0].content
     assert shown.text == "[file omitted: it can no longer be read]"
@@ -254,7 +254,7 @@ async def test_what_only_the_model_can_tell_of_an_image_is_told_of_its_part(serv
             return UnreadableImage("it is truncated", broken)
         return "Yes."
 
-    server = serve(Scripted(script))
+    server = serve(ScriptedBackend(script))
     parts = [image(image_url=data_url(png())), image(image_url=data_url(broken))]
     refused = await server.post(input=message(*parts))
     error = refused.json()["error"]

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
@@ -38,7 +38,7 @@ def client(server: Server) -> openai.AsyncOpenAI:
 @pytest.fixture
 async def story(serve: Serve, stores: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
     """A server that tells a story, and the official client."""
-    server = serve(Scripted([STORY]), on=stores)
+    server = serve(ScriptedBackend([STORY]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         yield server, asking
 

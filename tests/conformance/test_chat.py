@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.engines.base import Capabilities
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
@@ -618,7 +618,7 @@ async def test_a_failure_in_a_stream_ends_it(serve: Serve) -> None:
 
 
 async def test_silence_is_filled_with_comments(serve: Serve) -> None:
-    server = serve(Scripted(("Hello there!",), wait_s=0.05), keepalive_s=0.02)
+    server = serve(ScriptedBackend(("Hello there!",), wait_s=0.05), keepalive_s=0.02)
     body = {"model": "tiny", "stream": True, **HI}
     reply = await server.client.post("/v1/chat/completions", json=body)
     assert ": keepalive\n\n" in reply.text and reply.text.startswith("data: ")

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.engines.base import Sampling
 from antiphon.store.base import Store
 from antiphon.tokens import Chunk, Prompt
@@ -52,7 +52,7 @@ async def test_variables_stay_from_turn_to_turn(serve: Serve, wait: Ask, stores:
     played = Turns(
         code("x = 6"), code("print(x * 7)"), final("42."), code("x += 1\nx"), final("7.")
     )
-    backend = Local(played, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    backend = LocalBackend(played, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
     async with containers(real, disk_bytes=SMALL.disk_bytes) as held:
         server = serve(backend, on=stores, **with_code(held))
         first = await wait(server, tools=[CODE], include=OUTPUTS)

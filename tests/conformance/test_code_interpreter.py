@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.code_interpreter import CodeInterpreter
+from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.wire.containers import CreateContainer
 from tests.conformance.boxes import Clock, Uploads, containers, play, with_code
 from tests.conformance.conftest import Serve
@@ -163,13 +163,13 @@ async def test_a_container_that_goes_between_question_and_work_fails_the_respons
     server = serve(**with_code(held))
     made = await held.create("default", CreateContainer(name="mine"))
     tool = {"type": "code_interpreter", "container": made.id}
-    admitted = held.check
+    admitted = held.check_reference
 
     def check(tenant: str, container_id: str, path: str) -> None:
         admitted(tenant, container_id, path)
-        held._all.clear()
+        held._containers.clear()
 
-    held.check = check  # type: ignore[method-assign]
+    held.check_reference = check  # type: ignore[method-assign]
     answer = await wait(server, tools=[tool])
     assert answer.error is not None and "not found" in answer.error["message"]
 
@@ -257,7 +257,7 @@ async def test_it_can_be_forced_and_leaves_nothing_where_it_was_not_called(
     assert first is not None and first.needed and "python" in first.lark
     held = containers()
     await wait(serve("No need.", **with_code(held)), tools=[CODE])
-    assert held._all == {}
+    assert held._containers == {}
 
 
 async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
@@ -275,7 +275,9 @@ async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
         assert second["outputs"] == [{"type": "logs", "logs": "42\n"}]
         (cited,) = message["content"][0]["annotations"]
         assert cited["filename"] == "x.txt"
-        assert isinstance(server.service._preparer._providers["code_interpreter"], CodeInterpreter)
+        assert isinstance(
+            server.service._preparer._providers["code_interpreter"], CodeInterpreterProvider
+        )
 
 
 async def test_later_turns_are_shown_what_code_wrote_and_no_pictures(

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
@@ -23,7 +23,7 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, said, shapes, thought
 from tests.conformance.served import Ask, Json, Server, engine
 
-SEAL = Seal([Key(id="a", secret=b"a" * 32)])
+SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}
 ASKED = "this conversation is now compacted"
 
@@ -78,7 +78,7 @@ async def test_thinking_travels_sealed_with_clients_that_keep_nothing(
     for event in answer.events:
         if event["type"] == "response.output_item.done" and event["output_index"] == 0:
             assert event["item"] == reasoning
-    backend = Scripted(["ok"])
+    backend = ScriptedBackend(["ok"])
     replica = serve(backend, on=MemoryStore(), seal=SEAL)
     bare = {**reasoning, "content": None}
     await ask(replica, input=[user("hi"), bare, message, user("and?")], store=False)
@@ -99,7 +99,7 @@ async def test_thinking_of_others_is_reported_or_refused(serve: Serve, ask: Ask)
             "reason": "organization_mismatch",
         }
     ]
-    refusing = serve(on=MemoryStore(), broken_seals="refuse")
+    refusing = serve(on=MemoryStore(), undecryptable_items="refuse")
     refused = (await ask(refusing, input=[user("hi"), sealed])).refused
     assert (refused["http"], refused["param"]) == (400, "input[1].encrypted_content")
     assert refused["code"] == "invalid_encrypted_content"
@@ -119,7 +119,7 @@ async def test_thinking_is_sealed_only_where_it_is_asked_for(serve: Serve, ask: 
 
 @pytest.mark.requirement("API-COMPACT")
 async def test_a_trigger_makes_one_compaction_item(serve: Serve, ask: Ask) -> None:
-    backend = Scripted(summing_up)
+    backend = ScriptedBackend(summing_up)
     server = serve(backend, seal=SEAL)
     talk = [user("I am Ann."), {"role": "assistant", "content": "Hello."}, TRIGGER]
     answer = await ask(server, input=talk, store=False)
@@ -133,7 +133,7 @@ async def test_a_trigger_makes_one_compaction_item(serve: Serve, ask: Ask) -> No
             "output_item.done",
             "completed",
         ]
-    replica = Scripted(summing_up)
+    replica = ScriptedBackend(summing_up)
     await ask(serve(replica, on=MemoryStore(), seal=SEAL), input=[item, user("Who am I?")])
     ann, told, last = heard(replica)
     assert (ann, last) == ("I am Ann.", "Who am I?")
@@ -143,7 +143,7 @@ async def test_a_trigger_makes_one_compaction_item(serve: Serve, ask: Ask) -> No
 @pytest.mark.requirement("API-COMPACT")
 async def test_a_call_may_wait_while_its_conversation_is_compacted(serve: Serve, ask: Ask) -> None:
     scripts = [call('{"city": "Rome"}', call_id="call_1"), said("The sum."), said("Warm.")]
-    server = serve(Scripted(scripts), seal=SEAL)
+    server = serve(ScriptedBackend(scripts), seal=SEAL)
     first = await ask(server, input="Rome?")
     second = await ask(server, input=[TRIGGER], previous_response_id=first.ended["id"])
     output = {"type": "function_call_output", "call_id": "call_1", "output": "22"}
@@ -182,7 +182,7 @@ async def test_over_the_threshold_the_model_goes_on_with_a_shorter_context(
 
 @pytest.mark.requirement("API-COMPACT")
 async def test_the_official_client_compacts_and_goes_on(serve: Serve, client: Any) -> None:
-    backend = Scripted(summing_up)
+    backend = ScriptedBackend(summing_up)
     api = client(serve(backend, seal=SEAL))
     first = await api.responses.create(model="tiny", input="I am Ann.")
     for asked in (
@@ -232,7 +232,7 @@ async def test_what_cannot_be_compacted_is_named(
 async def test_a_compaction_that_fails_is_an_error(serve: Serve) -> None:
     from antiphon.errors import BackendError
 
-    server = serve(Scripted([BackendError("The engine stopped.")]))
+    server = serve(ScriptedBackend([BackendError("The engine stopped.")]))
     body = {"model": "tiny", "input": "x"}
     answer = await server.client.post("/v1/responses/compact", json=body)
     assert answer.status_code == 500
@@ -255,7 +255,7 @@ def prompts(tmp_path: Path) -> Prompts:
 async def test_a_request_refers_to_a_stored_prompt(
     serve: Serve, ask: Ask, prompts: Prompts
 ) -> None:
-    backend = Scripted(["ok"])
+    backend = ScriptedBackend(["ok"])
     server = serve(backend, prompts=prompts)
     ref = {"id": "support", "variables": {"company": "Acme"}}
     answer = await ask(server, prompt=ref)
@@ -275,7 +275,7 @@ async def test_a_request_refers_to_a_stored_prompt(
 async def test_the_official_client_refers_to_a_prompt_with_a_picture(
     serve: Serve, client: Any, prompts: Prompts
 ) -> None:
-    backend = Scripted(["ok"])
+    backend = ScriptedBackend(["ok"])
     api = client(serve(backend, prompts=prompts))
     from antiphon.wire.prompts import CreatePrompt
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from openai import AsyncOpenAI
 from openai.types import Completion
 
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.on_demand import OnDemandBackend, Progress
-from antiphon.backends.scripted import Scripted
-from antiphon.compat.completion_request import completion_request
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.compat.completion_request import parse_completion_request
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import END
@@ -214,16 +214,16 @@ async def test_what_is_wrong_is_named_as_the_client_wrote_it(
 @pytest.mark.requirement("CO-MODELS")
 @pytest.mark.parametrize("lazy", [False, True])
 async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
-    async def make(progress: Progress) -> Scripted:
-        return Scripted()
+    async def make(progress: Progress) -> ScriptedBackend:
+        return ScriptedBackend()
 
-    reply = await post(serve(OnDemandBackend("tiny", make) if lazy else Scripted()))
+    reply = await post(serve(OnDemandBackend("tiny", make) if lazy else ScriptedBackend()))
     assert reply.status_code == 400
     assert reply.json()["error"]["code"] == "unsupported_model"
 
 
 async def test_a_model_that_is_loaded_when_it_is_asked(serve: Serve) -> None:
-    async def make(progress: Progress) -> Local:
+    async def make(progress: Progress) -> LocalBackend:
         return local(engine([" upon"]))
 
     answer = await plain(serve(OnDemandBackend("tiny", make)))
@@ -271,6 +271,6 @@ SAMPLE = {
 @given(mutated(SAMPLE) | JSON)
 def test_anything_like_a_request(value: Any) -> None:
     try:
-        completion_request(json.dumps(value).encode())
+        parse_completion_request(json.dumps(value).encode())
     except InvalidRequest as error:
         in_good_form(error)

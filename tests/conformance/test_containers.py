@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.shell import Shell
+from antiphon.tools.code_interpreter import CodeInterpreterProvider
+from antiphon.tools.shell import ShellProvider
 from antiphon.wire.containers import Auto
 from tests.conformance.boxes import Clock, containers, with_code
 from tests.conformance.conftest import Serve
@@ -89,7 +89,7 @@ async def test_what_nobody_uses_expires(serve: Serve) -> None:
     short = await made(server, expires_after={"anchor": "last_active_at", "minutes": 5})
     long = await made(server)
     clock.now += 301
-    await held.sweep()
+    await held.close_expired()
     assert (await server.client.get(f"{URL}/{short['id']}")).json()["status"] == "expired"
     refused = await server.client.get(f"{URL}/{short['id']}/files")
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "container_expired"
@@ -97,7 +97,7 @@ async def test_what_nobody_uses_expires(serve: Serve) -> None:
     assert (await server.client.get(f"{URL}/{long['id']}/files")).status_code == 200
     clock.now += 800
     assert (await server.client.get(f"{URL}/{long['id']}")).json()["status"] == "active"
-    assert not held.find("default", short["id"])._box
+    assert not held.get("default", short["id"])._box
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_a_container_of_a_response_makes_room_for_the_next(serve: Serve) -
     script = [called("shell", {"commands": ["say hi"]}), "Done."] * 4
     clock = Clock()
     held = containers(most=2, clock=clock)
-    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
     kept = await made(server)
     used: list[str] = []
     for _ in range(3):
@@ -157,16 +157,16 @@ async def test_a_container_of_a_response_makes_room_for_the_next(serve: Serve) -
 async def test_a_container_that_a_response_has_is_not_taken_from_it() -> None:
     held = containers(most=1)
     asked = Auto()
-    first = held.take("t", asked, ())
-    await first.files()
-    with pytest.raises(InvalidRequest, match="as many as there can be"):
-        held.take("t", asked, ())
-    again = held.hold("t", first.id)
+    first = held.acquire_auto("t", asked, ())
+    await first.list_files()
+    with pytest.raises(InvalidRequest, match="which is the limit"):
+        held.acquire_auto("t", asked, ())
+    again = held.acquire("t", first.id)
     held.release(first)
-    with pytest.raises(InvalidRequest, match="as many as there can be"):
-        held.take("t", asked, ())
+    with pytest.raises(InvalidRequest, match="which is the limit"):
+        held.acquire_auto("t", asked, ())
     held.release(again)
-    assert held.take("t", asked, ()).id != first.id and not first.is_active
+    assert held.acquire_auto("t", asked, ()).id != first.id and not first.is_active
 
 
 async def test_a_foreign_container_is_unknown() -> None:
@@ -176,7 +176,7 @@ async def test_a_foreign_container_is_unknown() -> None:
 
         mine = await held.create("a", CreateContainer(name="x"))
         with pytest.raises(NotFound):
-            held.find("b", mine.id)
+            held.get("b", mine.id)
         with pytest.raises(NotFound):
             await held.delete("b", mine.id)
 
@@ -192,7 +192,7 @@ async def test_a_policy_without_a_network_is_honoured_and_another_one_refused(
     serve: Serve, wait: Ask
 ) -> None:
     held = containers()
-    providers = {"code_interpreter": CodeInterpreter(held), "shell": Shell(held)}
+    providers = {"code_interpreter": CodeInterpreterProvider(held), "shell": ShellProvider(held)}
     server = serve("Fine.", providers=providers, containers=held)
     none, some = {"type": "disabled"}, {"type": "allowlist", "allowed_domains": ["x.org"]}
     shown = await made(server, network_policy=none)

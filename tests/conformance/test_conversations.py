@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.store.base import Store
 from tests.conformance import oracle
 from tests.conformance.breaking import Breaking
@@ -34,7 +34,7 @@ async def texts(server: Server, conversation: str) -> list[str]:
 async def test_a_response_reads_and_writes_its_conversation(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     talk = await begun(server, "a")
     first = await ask(server, input="b", conversation=talk, instructions="Be brief.")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from openai.types import CreateEmbeddingResponse
 
-from antiphon.backends.embedding import Embedding
-from antiphon.compat.embeddings import embeddings_request
+from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.compat.embeddings import parse_embeddings_request
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
@@ -32,7 +32,7 @@ def embedder() -> WordEmbedder:
 
 @pytest.fixture
 async def server(serve: Serve, embedder: WordEmbedder) -> Server:
-    return serve(Embedding("tiny", embedder))
+    return serve(EmbeddingBackend("tiny", embedder))
 
 
 async def ask(server: Server, **body: Any) -> httpx.Response:
@@ -142,11 +142,11 @@ async def test_models_that_answer_and_models_that_embed(serve: Serve, server: Se
 
 
 async def test_a_model_that_fails(server: Server, embedder: WordEmbedder) -> None:
-    embedder.fails = BackendError("The model is gone.")
+    embedder.error = BackendError("The model is gone.")
     reply = await ask(server, input="a")
     assert reply.status_code == 500
     assert reply.json()["error"]["message"] == "The model is gone."
-    embedder.fails = BackendError("Too long.", code="context_length_exceeded")
+    embedder.error = BackendError("Too long.", code="context_length_exceeded")
     reply = await ask(server, input="a")
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 
@@ -165,6 +165,6 @@ async def test_what_was_read_is_counted(server: Server) -> None:
 )
 def test_anything_like_a_request(value: Any) -> None:
     try:
-        embeddings_request(json.dumps(value).encode())
+        parse_embeddings_request(json.dumps(value).encode())
     except InvalidRequest as error:
         in_good_form(error)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError, InvalidRequest, RunError
 from tests.conformance import oracle
 from tests.conformance.breaking import Breaking
@@ -153,7 +153,7 @@ async def test_truncation_leaves_out_the_oldest(serve: Serve, ask: Ask) -> None:
 @pytest.mark.requirement("VN-17")
 async def test_what_the_backend_refuses_is_an_http_error(serve: Serve, ask: Ask) -> None:
     error = InvalidRequest("Not with this template.", param="input[2]", code="invalid_value")
-    refused = (await ask(serve(Scripted([error])))).refused
+    refused = (await ask(serve(ScriptedBackend([error])))).refused
     assert (refused["http"], refused["param"]) == (400, "input[2]")
 
 
@@ -171,7 +171,7 @@ async def test_an_exception_in_the_run_shows_nothing_of_itself(
 
 @pytest.mark.requirement("API-FAILURE-CODES")
 async def test_a_failure_keeps_its_code(serve: Serve) -> None:
-    server = serve(Scripted([RunError("Slow down.", code="rate_limit_exceeded")]))
+    server = serve(ScriptedBackend([RunError("Slow down.", code="rate_limit_exceeded")]))
     reply = await server.post()
     assert reply.status_code == 429
     assert oracle.error(reply)["code"] == "rate_limit_exceeded"

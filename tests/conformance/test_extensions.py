@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.local.backend import Local
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Options
 from antiphon.engines.base import Sampling
 from antiphon.wire import items as it
@@ -19,7 +19,7 @@ from tests.conformance.served import Ask, Json, Server, engine, local
 def asked(server: Server) -> Options:
     """The options of the last reply."""
     backend = server.backend
-    assert isinstance(backend, Scripted)
+    assert isinstance(backend, ScriptedBackend)
     return backend.requests[-1][1]
 
 
@@ -104,7 +104,7 @@ async def test_a_guide_and_a_format_exclude_each_other(serve: Serve, wait: Ask) 
 
 
 async def test_what_only_engines_know_is_passed_on(serve: Serve, ask: Ask) -> None:
-    server = serve(Scripted())
+    server = serve(ScriptedBackend())
     await ask(
         server,
         priority=-3,
@@ -141,7 +141,7 @@ async def test_an_empty_salt_is_none(serve: Serve, wait: Ask) -> None:
 
 
 async def test_trace_context_of_the_request_goes_on(serve: Serve) -> None:
-    server = serve(Scripted())
+    server = serve(ScriptedBackend())
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     reply = await server.client.post(
         "/v1/responses",
@@ -172,7 +172,7 @@ async def test_the_stop_string_can_be_part_of_the_answer(
 async def test_a_generation_config_is_sampling_by_other_names(
     serve: Serve, wait: Ask, as_text: bool
 ) -> None:
-    server = serve(Scripted())
+    server = serve(ScriptedBackend())
     config = {"max_new_tokens": 9, "top_k": 3, "do_sample": False, "temperature": 0.5}
     given: Any = '{"max_new_tokens": 9, "top_k": 3, "do_sample": false}' if as_text else config
     await wait(server, generation_config=given, top_p=0.5)
@@ -219,7 +219,7 @@ _CHAT = [
 async def test_what_came_before_can_be_said_in_messages(
     serve: Serve, ask: Ask, messages: Any
 ) -> None:
-    backend = Scripted()
+    backend = ScriptedBackend()
     await ask(serve(backend), previous_input_messages=messages, input="And tomorrow?")
     items = backend.requests[-1][0].items
     assert [type(item) for item in items] == [
@@ -274,11 +274,11 @@ async def test_prompt_and_output_can_be_told_as_the_model_saw_them(serve: Serve,
     assert said["message"].startswith("<think>\nHm.\n</think>\n\nHello")
     plain = await ask(server)
     assert "input_messages" not in plain.ended and "metrics" not in plain.ended
-    assert isinstance(server.backend, Local)
+    assert isinstance(server.backend, LocalBackend)
 
 
 async def test_a_model_without_known_tokens_cannot_tell_them(serve: Serve, wait: Ask) -> None:
-    refused = (await wait(serve(Scripted()), enable_response_messages=True)).refused
+    refused = (await wait(serve(ScriptedBackend()), enable_response_messages=True)).refused
     assert refused["param"] == "enable_response_messages"
 
 

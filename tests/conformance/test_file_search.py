@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, Key
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
@@ -264,7 +264,7 @@ async def test_what_is_wrong_is_named(serve: Serve, path: str, body: Any, param:
 @pytest.mark.requirement("VS-TENANTS")
 async def test_a_foreign_vector_store_is_none(serve: Serve, client_of: Clients) -> None:
     keys = tuple(
-        Key(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
+        AuthKey(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
         for name in ("mine", "theirs")
     )
     server = serve()
@@ -478,13 +478,13 @@ async def test_files_that_were_left_unfinished_are_gone_on_with(tmp_path: Path) 
     store = await open_store(url)
     await store.files.put("local", filed("a"), b"x")
     await store.vectors.put("local", store_of())
-    await store.vectors.add("local", [entry_of("a")], None)
+    await store.vectors.add_files("local", [entry_of("a")], None)
     server = Server(backend_of("hi"), store)
     try:
         async with asyncio.timeout(10):
-            while await store.vectors.unfinished():
+            while await store.vectors.list_unfinished():
                 await asyncio.sleep(0.01)
-        held = await store.vectors.held("local", "vs_a")
+        held = await store.vectors.usage("local", "vs_a")
         assert held.counts.completed == 1
     finally:
         await server.close()

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, Key, Limits
+from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
 from antiphon.http.requests.multipart import read
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
@@ -75,7 +75,7 @@ async def test_files_as_the_official_client_has_them(
 @pytest.mark.requirement("FILE-TENANTS")
 async def test_a_foreign_file_is_none(stores: Store, serve: Serve, client_of: Clients) -> None:
     keys = tuple(
-        Key(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
+        AuthKey(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
         for name in ("mine", "theirs")
     )
     server = serve(on=stores)
@@ -201,7 +201,9 @@ async def test_only_a_page_of_this_server_uploads_unasked(serve: Serve) -> None:
 @pytest.mark.requirement("FILE-LIMITS")
 async def test_neither_one_file_nor_all_may_be_too_large(serve: Serve, client_of: Clients) -> None:
     server = serve(max_files_bytes=150)
-    app = create_app(server.service, limits=Limits(max_file_bytes=100), ids=counted(), log=_Log())
+    app = create_app(
+        server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()
+    )
     client = client_of(app)
     for size in (101, 1_000_000, 3_000_000):
         with pytest.raises(openai.APIStatusError) as refused:

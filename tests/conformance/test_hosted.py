@@ -14,9 +14,9 @@ from antiphon.tools.base import (
     CallContext,
     PendingCall,
     ResponseContext,
-    Result,
-    Step,
     ToolFunction,
+    ToolProgress,
+    ToolResult,
     Toolset,
 )
 from antiphon.wire import items as it
@@ -41,7 +41,7 @@ class Dice:
         if tool.server_label == "none":
             raise InvalidRequest("No such server.", param=f"{path}.server_label")
 
-    def lead(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
         listed = any(isinstance(item, it.McpListTools) for item in opening.items)
         return None if listed else it.McpListTools(server_label=tool.server_label, tools=())
 
@@ -54,26 +54,26 @@ class Dice:
             shell = it.McpCall(server_label=tool.server_label, name="roll", arguments="")
             offer = ToolFunction(
                 tool=Function(name="roll", description="Rolls dice"),
-                shell=shell,
-                call=self.roll,
-                streamed=True,
+                initial_item=shell,
+                handler=self.roll,
+                streams_text=True,
                 namespace=tool.server_label,
             )
             answers = [i for i in opening.items if isinstance(i, it.McpApprovalResponse)]
             first = tuple(
-                PendingCall(offer=offer, arguments="{}") for each in answers if each.approve
+                PendingCall(function=offer, arguments="{}") for each in answers if each.approve
             )
             listed = ({"name": "roll", "input_schema": {"type": "object"}},)
-            yield Toolset(offers=(offer,), first=first, fields={"tools": listed})
+            yield Toolset(functions=(offer,), pending_calls=first, fields={"tools": listed})
         finally:
             self.open_now -= 1
 
     async def roll(
         self, arguments: str, context: CallContext
-    ) -> AsyncGenerator[Step | Result, None]:
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         self.rolled.append(arguments)
-        yield Step("completed")
-        yield Result(text="six", fields={"output": "six"})
+        yield ToolProgress("completed")
+        yield ToolResult(text="six", fields={"output": "six"})
 
 
 @pytest.mark.requirement("D-16")
@@ -221,7 +221,7 @@ async def test_it_works_over_backends_without_tokens(serve: Serve, ask: Ask) -> 
 def namespaced(scripts: Any, namespace: str = "dice") -> Any:
     from msgspec.structs import replace
 
-    from antiphon.backends.scripted import Scripted
+    from antiphon.backends.scripted import ScriptedBackend
     from antiphon.stream.deltas import Open
 
     def reply(conversation: Any, options: Any) -> Any:
@@ -236,4 +236,4 @@ def namespaced(scripts: Any, namespace: str = "dice") -> Any:
             for delta in script
         ]
 
-    return Scripted(reply)
+    return ScriptedBackend(reply)

@@ -229,7 +229,7 @@ async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> No
     server = serve(local(engine([asks("A cat"), "There."])), **over(painter))
     tool = {**TOOL, "output_format": "webp", "output_compression": 70, "moderation": "low"}
     await wait(server, tools=[{**tool, "background": "transparent"}])
-    assert painter.orders[0].wish == ImageRequest(
+    assert painter.orders[0].request == ImageRequest(
         size=(4, 4),
         output_format="webp",
         output_compression=70,

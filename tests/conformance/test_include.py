@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.tools.web_search.index import Document, Index
-from antiphon.tools.web_search.provider import WebSearch
+from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.request import INCLUDES
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve
@@ -53,10 +53,10 @@ async def test_it_adds_what_it_names(
     serve: Serve, ask: Ask, client_of: Clients, value: str
 ) -> None:
     script, found = NAMED[value]
-    index = Index(":memory:")
-    await index.add([Document(url="https://a.example/", title="A", text="A fjord.")])
+    index = PageIndex(":memory:")
+    await index.add([PageDocument(url="https://a.example/", title="A", text="A fjord.")])
     held = with_code(containers())
-    held["providers"]["web_search"] = WebSearch(index, is_external=False)
+    held["providers"]["web_search"] = WebSearchProvider(index, is_external=False)
     server = serve(local(engine(script * 2)), **held)
     tools: list[Any] = [
         {"type": "web_search"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, call, custom, finish, said, thought
 from tests.conformance.served import Ask, Json, engine
@@ -42,7 +42,7 @@ def outputs(items: list[Json]) -> list[Json]:
 @pytest.mark.requirement("D-53", "HF-1", "API-ROUND-TRIP", "CL-REPLAY")
 @pytest.mark.parametrize("noise", [{}, {"created_by": None, "parsed_arguments": {}, "x": [1]}])
 async def test_all_that_we_say_is_taken_back(serve: Serve, ask: Ask, noise: Json) -> None:
-    backend = Scripted([TURN, "ok"])
+    backend = ScriptedBackend([TURN, "ok"])
     server = serve(backend)
     first = await ask(server, tools=TOOLS, store=False)
     items = [{**item, **noise} for item in first.output]
@@ -59,7 +59,7 @@ async def test_all_that_we_say_is_taken_back(serve: Serve, ask: Ask, noise: Json
 
 @pytest.mark.requirement("CL-REPLAY-NULLS")
 async def test_what_clients_null_or_drop_is_taken_back(serve: Serve, ask: Ask) -> None:
-    backend = Scripted([TURN, "ok"])
+    backend = ScriptedBackend([TURN, "ok"])
     server = serve(backend)
     first = await ask(server, tools=TOOLS, store=False)
     thinking, message, called, _ = first.output

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
-from antiphon.tools.web_search.index import Document, Index
-from antiphon.tools.web_search.provider import WebSearch
+from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.parsing.requests import create_response
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve
@@ -82,10 +82,10 @@ def test_choices_of_several_tools_follow() -> None:
 # --- every model ---------------------------------------------------------------------------------
 
 
-async def _searching() -> WebSearch:
-    index = Index(":memory:")
-    await index.add([Document(url="https://a.example/", title="A", text="A fjord.")])
-    return WebSearch(index, is_external=False)
+async def _searching() -> WebSearchProvider:
+    index = PageIndex(":memory:")
+    await index.add([PageDocument(url="https://a.example/", title="A", text="A fjord.")])
+    return WebSearchProvider(index, is_external=False)
 
 
 @pytest.mark.requirement("VO-7")

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
 from tests.conformance.breaking import Breaking
@@ -93,7 +93,7 @@ async def test_who_hangs_up_stops_the_model(serve: Serve) -> None:
             pass
         line.hang_up()
         await backend.left.wait()
-        while server.service.running:
+        while server.service.active_runs:
             await asyncio.sleep(0)
 
 
@@ -106,7 +106,7 @@ async def test_who_stops_waiting_for_a_plain_answer_stops_the_model(serve: Serve
             await asyncio.sleep(0)
         line.hang_up()
         await backend.left.wait()
-        while server.service.running:
+        while server.service.active_runs:
             await asyncio.sleep(0)
 
 
@@ -154,7 +154,7 @@ async def test_answers_come_side_by_side(serve: Serve) -> None:
         for line in lines:
             while "delta" not in await line.event():
                 pass
-        assert server.service.running == 20
+        assert server.service.active_runs == 20
         gate.set()
         for line in lines:
             while (await line.event())["type"] != "response.completed":
@@ -246,7 +246,7 @@ async def test_a_server_that_stops_ends_what_runs_and_takes_nothing_new(serve: S
 async def test_nothing_that_is_said_is_logged(
     serve: Serve, wait: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = serve(Scripted(["CANARY-OUT"]))
+    server = serve(ScriptedBackend(["CANARY-OUT"]))
     with caplog.at_level("DEBUG"):
         await wait(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
     assert "CANARY" not in caplog.text

@@ -15,8 +15,8 @@ import pytest
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.tools.mcp.provider import Servers
-from antiphon.tools.mcp.sessions import Pool
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionPool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, engine, local
@@ -33,8 +33,8 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
 
 
 @pytest.fixture
-async def mcp() -> AsyncIterator[Servers]:
-    servers = Servers({}, Pool(call_s=5), networks=HERE)
+async def mcp() -> AsyncIterator[McpProvider]:
+    servers = McpProvider({}, SessionPool(call_s=5), networks=HERE)
     yield servers
     await servers.close()
 
@@ -51,7 +51,7 @@ def tool(url: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("D-74", "D-75", "D-77", "VN-52", "VN-85")
 async def test_tools_are_listed_and_called(
-    serve: Serve, ask: Ask, mcp: Servers, toys: Toys
+    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     played = engine([called("toys__add", {"a": 2, "b": 3}), "Five."])
     server = serve(local(played), providers={"mcp": mcp})
@@ -83,7 +83,7 @@ async def test_tools_are_listed_and_called(
 async def test_failures_are_told(
     serve: Serve, wait: Ask, toys: Toys, name: str, error: str | None
 ) -> None:
-    mcp = Servers({}, Pool(call_s=0.5), networks=HERE)
+    mcp = McpProvider({}, SessionPool(call_s=0.5), networks=HERE)
     played = engine([called(f"toys__{name}", {}), "Sorry."])
     server = serve(local(played), providers={"mcp": mcp})
     answer = await wait(server, tools=[tool(toys.url)])
@@ -102,7 +102,7 @@ async def test_failures_are_told(
 
 
 async def test_a_server_that_cannot_be_listed(
-    serve: Serve, ask: Ask, mcp: Servers, toys: Toys
+    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     server = serve(local(engine(["Sorry."])), providers={"mcp": mcp})
     answer = await ask(server, tools=[tool(f"{toys.root}/locked")])
@@ -116,7 +116,7 @@ async def test_a_server_that_cannot_be_listed(
 @pytest.mark.parametrize("approve", [True, False])
 @pytest.mark.requirement("D-75")
 async def test_a_user_allows_or_denies(
-    serve: Serve, wait: Ask, mcp: Servers, toys: Toys, stores: Store, approve: bool
+    serve: Serve, wait: Ask, mcp: McpProvider, toys: Toys, stores: Store, approve: bool
 ) -> None:
     before = toys.log.count("delete attic")
     replies = [called("toys__delete", {"name": "attic"}), "So be it.", "As I said."]
@@ -153,7 +153,7 @@ async def test_a_user_allows_or_denies(
 
 
 async def test_it_mixes_with_the_tools_of_the_client(
-    serve: Serve, ask: Ask, mcp: Servers, toys: Toys
+    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     script = [called("toys__add", {"a": 1, "b": 1}) + called("get_weather", {"city": "Oslo"})]
     server = serve(local(engine(script)), providers={"mcp": mcp})
@@ -164,7 +164,7 @@ async def test_it_mixes_with_the_tools_of_the_client(
 
 
 async def test_two_servers_may_have_tools_of_one_name(
-    serve: Serve, wait: Ask, mcp: Servers, toys: Toys
+    serve: Serve, wait: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     replies = [called("toys__whoami", {}) + called("more__whoami", {}), "Fine."]
     server = serve(local(engine(replies)), providers={"mcp": mcp})
@@ -181,7 +181,7 @@ async def test_two_servers_may_have_tools_of_one_name(
 
 
 async def test_secrets_go_to_the_server_alone(
-    serve: Serve, ask: Ask, mcp: Servers, toys: Toys, caplog: pytest.LogCaptureFixture
+    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not into answers, nor logs."""
     caplog.set_level(logging.DEBUG)
@@ -203,20 +203,20 @@ async def test_secrets_go_to_the_server_alone(
     ("given", "param"),
     [({"server_url": "ftp://x"}, "server_url"), ({"server_label": "a b"}, "server_label")],
 )
-async def test_refusals(serve: Serve, ask: Ask, mcp: Servers, given: Any, param: str) -> None:
+async def test_refusals(serve: Serve, ask: Ask, mcp: McpProvider, given: Any, param: str) -> None:
     server = serve(providers={"mcp": mcp})
     refused = (await ask(server, tools=[TOOL, tool("http://x/") | given])).refused
     assert (refused["http"], refused["param"]) == (400, f"tools[1].{param}")
 
 
-async def test_a_label_is_of_one_server(serve: Serve, wait: Ask, mcp: Servers) -> None:
+async def test_a_label_is_of_one_server(serve: Serve, wait: Ask, mcp: McpProvider) -> None:
     server = serve(providers={"mcp": mcp})
     refused = (await wait(server, tools=[tool("http://x/"), tool("http://y/")])).refused
     assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
 
 
 async def test_secrets_are_not_stored(
-    serve: Serve, ask: Ask, mcp: Servers, toys: Toys, tmp_path: Path
+    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys, tmp_path: Path
 ) -> None:
     """Nowhere in the files of a store, whatever of a run is kept."""
     store = await open_store(f"sqlite:{tmp_path}/kept.db")
@@ -232,7 +232,7 @@ async def test_secrets_are_not_stored(
 
 
 async def test_a_call_that_was_running_is_not_run_again(
-    serve: Serve, mcp: Servers, toys: Toys, stores: Store
+    serve: Serve, mcp: McpProvider, toys: Toys, stores: Store
 ) -> None:
     """The process dies while a tool runs; the one that goes on tells the model."""
     before = toys.log.count("hang crash")

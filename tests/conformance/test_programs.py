@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.tools.base import Provider
+from antiphon.tools.base import ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
-from antiphon.tools.programs.provider import Programs
-from antiphon.tools.shell import Shell
+from antiphon.tools.programs.provider import ProgramProvider
+from antiphon.tools.shell import ShellProvider
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Json, engine, local
@@ -22,7 +22,7 @@ from tests.conformance.test_tool_search import called, prompts
 
 PROGRAMS = {"type": "programmatic_tool_calling"}
 BOTH, ONLY = ["direct", "programmatic"], ["programmatic"]
-SEAL = Seal([Key.of(bytes(32))])
+SEAL = Encryptor([EncryptionKey.from_secret(bytes(32))])
 PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}, "allowed_callers": ONLY}
 
 
@@ -57,11 +57,13 @@ def javascript() -> Iterator[JavaScript]:
 def on(javascript: JavaScript) -> Mapping[str, Any]:
     """What a server that runs programs is made with."""
     held = containers()
-    providers: dict[str, Provider] = {
+    providers: dict[str, ToolProvider] = {
         **CLIENT_TOOLS,
-        "shell": Shell(held),
+        "shell": ShellProvider(held),
         **with_code(held)["providers"],
-        "programmatic_tool_calling": Programs(javascript, SEAL, clock=lambda: NOW, most_calls=20),
+        "programmatic_tool_calling": ProgramProvider(
+            javascript, SEAL, clock=lambda: NOW, max_calls=20
+        ),
     }
     return {"providers": providers, "containers": held, "seal": SEAL}
 

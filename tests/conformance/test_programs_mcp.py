@@ -10,11 +10,11 @@ import pytest
 
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.tools.mcp.provider import Servers
-from antiphon.tools.mcp.sessions import Pool
-from antiphon.tools.programs.provider import Programs
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionPool
+from antiphon.tools.programs.provider import ProgramProvider
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Json, engine, local
 from tests.conformance.test_mcp import HERE
@@ -39,9 +39,9 @@ def javascript() -> Iterator[JavaScript]:
 
 @pytest.fixture
 async def on(javascript: JavaScript) -> AsyncIterator[Mapping[str, Any]]:
-    servers = Servers({}, Pool(call_s=5), networks=HERE)
-    seal = Seal([Key.of(bytes(32))])
-    programs = Programs(javascript, seal, clock=lambda: NOW)
+    servers = McpProvider({}, SessionPool(call_s=5), networks=HERE)
+    seal = Encryptor([EncryptionKey.from_secret(bytes(32))])
+    programs = ProgramProvider(javascript, seal, clock=lambda: NOW)
     yield {
         "providers": {"mcp": servers, "programmatic_tool_calling": programs},
         "seal": seal,

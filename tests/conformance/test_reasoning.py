@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.local.backend import Local
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Reasoning
@@ -26,7 +26,7 @@ def _last(conversation: Conversation) -> str:
     return "".join(getattr(part, "text", "") for part in conversation.items[-1].content)  # type: ignore[union-attr]
 
 
-def thinker(summary: Any = "**Checking** Twice.", answer: Any = None) -> Scripted:
+def thinker(summary: Any = "**Checking** Twice.", answer: Any = None) -> ScriptedBackend:
     """A model that thinks before it answers, and says ``summary`` when it is shown its notes."""
 
     def reply(conversation: Conversation, options: Options) -> Any:
@@ -34,7 +34,7 @@ def thinker(summary: Any = "**Checking** Twice.", answer: Any = None) -> Scripte
             return summary
         return answer or [*thought("Two and ", "two."), *said("Four", ".")]
 
-    return Scripted(reply, tokens=True)
+    return ScriptedBackend(reply, tokens=True)
 
 
 @pytest.mark.requirement("API-SUMMARISED")
@@ -87,7 +87,7 @@ async def test_a_summary_is_not_thought_about_or_has_room_for_it(serve: Serve, w
             return InvalidRequest("no", param="thinking_token_budget")
         return "**Checking** Twice."
 
-    answer = await wait(serve(Scripted(reply)), reasoning={"summary": "concise"})
+    answer = await wait(serve(ScriptedBackend(reply)), reasoning={"summary": "concise"})
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
     first, second = asked
     assert (first.thinking_budget, second.thinking_budget) == (0, None)
@@ -170,7 +170,7 @@ async def test_thinking_can_be_left_out_of_the_output(serve: Serve, ask: Ask) ->
 async def test_a_budget_of_thinking_comes_from_the_request_or_its_effort(
     serve: Serve, wait: Ask, body: Any, budget: int | None
 ) -> None:
-    backend = Scripted()
+    backend = ScriptedBackend()
     server = serve(backend, thinking_budgets={"low": 2})
     await wait(server, **body)
     assert backend.requests[-1][1].thinking_budget == budget
@@ -186,8 +186,8 @@ async def test_the_context_that_is_told_is_the_one_in_force(
     forgets.card = replace(forgets.card, chat_template=source("qwen"))
     for backend, told in (
         (engine(["Hi."]), "all_turns"),
-        (Local(forgets, Dialect(forgets.card, forgets.tokenizer)), "current_turn"),
-        (Scripted(("Hi.",)), asked),  # who does not know
+        (LocalBackend(forgets, ChatDialect(forgets.card, forgets.tokenizer)), "current_turn"),
+        (ScriptedBackend(("Hi.",)), asked),  # who does not know
     ):
         answer = await wait(serve(backend), reasoning={"context": asked})
         assert answer.ended["reasoning"]["context"] == told

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
@@ -43,7 +43,7 @@ async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
 async def test_a_repeated_request_gets_the_first_answer(
     serve: Serve, stores: Store, body: dict[str, Any]
 ) -> None:
-    server = serve(Scripted(["One answer.", "Another."]), on=stores)
+    server = serve(ScriptedBackend(["One answer.", "Another."]), on=stores)
     first = await ask(server, **body)
     again = await ask(server, **body)
     assert (first.status_code, again.status_code) == (200, 200)
@@ -58,7 +58,7 @@ async def test_a_repeated_request_gets_the_first_answer(
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_what_is_another_request_is_made(serve: Serve, stores: Store) -> None:
-    server = serve(Scripted(["a"]), on=stores)
+    server = serve(ScriptedBackend(["a"]), on=stores)
     one = (await ask(server)).json()["id"]
     others = [
         (await ask(server, input="ho")).json()["id"],
@@ -109,7 +109,7 @@ async def test_who_hangs_up_finds_the_answer(serve: Serve, stores: Store) -> Non
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_what_was_refused_can_be_asked_again(serve: Serve, stores: Store) -> None:
-    server = serve(Scripted(["a"]), on=stores)
+    server = serve(ScriptedBackend(["a"]), on=stores)
     for _ in range(2):
         refused = await ask(server, max_output_tokens=10**9, truncation="never")
         assert refused.status_code == 400
@@ -127,6 +127,6 @@ async def test_a_failure_is_an_answer(serve: Serve, stores: Store) -> None:
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
 @pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_what_is_no_key_is_refused(serve: Serve, key: str) -> None:
-    refused = await ask(serve(Scripted(["a"])), {"idempotency-key": key})
+    refused = await ask(serve(ScriptedBackend(["a"])), {"idempotency-key": key})
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "Idempotency-Key"

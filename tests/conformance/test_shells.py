@@ -13,7 +13,7 @@ from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
-from antiphon.tools.shell import Shell
+from antiphon.tools.shell import ShellProvider
 from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.boxes import Clock, containers, play, with_code
 from tests.conformance.conftest import Serve
@@ -22,7 +22,7 @@ from tests.conformance.test_skills import manifest
 from tests.conformance.test_tool_search import called, prompts
 from tests.sandbox.boxes import SMALL, sandbox
 
-CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": Shell(None)}}
+CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": ShellProvider(None)}}
 HERE = {"type": "shell", "environment": {"type": "container_auto"}}
 #: Half a surrogate pair wherever a text may stand.
 HALF = (
@@ -174,10 +174,10 @@ async def test_commands_that_are_cut_are_told_to_their_end(serve: Serve, ask: As
 @pytest.mark.parametrize("written", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null", HALF])
 def test_whatever_is_written_makes_an_item(tool: str, written: str) -> None:
     row = CLIENT_TOOLS[tool]._row
-    fields = row.read(written)
+    fields = row.parse_fields(written)
     assert fields.keys() <= {"action", "actions", "operation"}
     json.dumps(fields, ensure_ascii=False).encode()
-    assert (row.writing is not None) == (tool == "shell")
+    assert (row.argument_observer is not None) == (tool == "shell")
 
 
 async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
@@ -196,7 +196,7 @@ async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
 async def test_commands_run_here(serve: Serve, ask: Ask) -> None:
     held = containers()
     script = [called("shell", {"commands": ["say hello", "fail", "hang", "say never"]}), "Hm."]
-    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
     answer = await ask(server, tools=[HERE])
     call, output, message = answer.output
     assert (call["type"], output["type"], message["type"]) == (
@@ -257,7 +257,7 @@ async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stor
         "There.",
     ]
     server = serve(
-        local(engine(script)), on=stores, providers={"shell": Shell(held)}, containers=held
+        local(engine(script)), on=stores, providers={"shell": ShellProvider(held)}, containers=held
     )
     first = await wait(server, tools=[HERE])
     second = await wait(server, tools=[HERE], previous_response_id=first.ended["id"], input="And?")
@@ -332,7 +332,7 @@ async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stor
 async def test_what_it_cannot_be_is_refused(
     serve: Serve, wait: Ask, environment: Any, param: str
 ) -> None:
-    server = serve(providers={"shell": Shell(containers(library=await library()))})
+    server = serve(providers={"shell": ShellProvider(containers(library=await library()))})
     refused = (await wait(server, tools=[{"type": "shell", "environment": environment}])).refused
     assert (refused["http"], refused["param"]) == (400, param)
 
@@ -349,7 +349,7 @@ async def test_skills_lie_in_the_container_and_the_model_is_told_of_them(
     box = FakeSandbox(play)
     held = containers(box, library=await library())
     script = [called("shell", {"commands": ["say hi"]}), "Hi."]
-    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
     skills = [{**KEPT, "version": "latest"}, inline("dice", "Rolls\n dice.")]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
     answer = await ask(server, tools=[tool])
@@ -371,7 +371,7 @@ async def test_a_later_turn_may_bring_other_skills(serve: Serve, wait: Ask, stor
     held = containers(box, library=await library())
     script = [called("shell", {"commands": ["say hi"]}), "Hi."] * 2
     server = serve(
-        local(engine(script)), on=stores, providers={"shell": Shell(held)}, containers=held
+        local(engine(script)), on=stores, providers={"shell": ShellProvider(held)}, containers=held
     )
 
     def tool(version: str) -> Any:
@@ -389,7 +389,7 @@ async def test_a_container_of_the_clients_has_skills(serve: Serve, wait: Ask) ->
     box = FakeSandbox(play)
     held = containers(box, library=await library())
     script = [called("shell", {"commands": ["say hi"]}), "Hi."]
-    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
     asked = {"name": "mine", "skills": [KEPT, inline("dice")]}
     made = (await server.client.post("/v1/containers", json=asked)).json()
     assert sorted(box.boxes[0].shared) == ["dice", "sums"]
@@ -419,7 +419,7 @@ async def test_a_skill_that_goes_before_it_is_used_fails_the_call(serve: Serve, 
     kept = await library()
     held = containers(library=kept)
     script = [called("shell", {"commands": ["say hi"]}), "No."]
-    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
 
     async def bundle(tenant: str, skill_id: str, version: str | None = None) -> bytes:
         await kept.delete(tenant, skill_id)
@@ -442,7 +442,8 @@ async def test_commands_run_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
     ]
     async with held:
         server = serve(
-            local(engine(script)), **{**with_code(held), "providers": {"shell": Shell(held)}}
+            local(engine(script)),
+            **{**with_code(held), "providers": {"shell": ShellProvider(held)}},
         )
         answer = await wait(server, tools=[HERE])
         outputs = answer.output[1]["output"]

@@ -14,13 +14,13 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.http.admission import AdmissionQueue
 from antiphon.http.app import create_app
 from antiphon.http.endpoint_context import EndpointContext
 from antiphon.http.metrics import Metrics
-from antiphon.http.middleware.auth import AuthConfig, Key, Limits
+from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.routes.websocket import Socket
 from antiphon.http.uvicorn_server import bind
@@ -44,7 +44,7 @@ async def asked(wire: Wire, **body: Any) -> dict[str, Any]:
     return (await wire.events())[-1]
 
 
-def heard(backend: Scripted, number: int = -1) -> list[str]:
+def heard(backend: ScriptedBackend, number: int = -1) -> list[str]:
     conversation, _ = backend.requests[number]
     return [i.content[0].text for i in conversation.items]  # type: ignore[union-attr]
 
@@ -54,7 +54,7 @@ def heard(backend: Scripted, number: int = -1) -> list[str]:
 
 @pytest.mark.requirement("API-WEBSOCKET")
 async def test_what_is_not_stored_can_be_continued_on_its_connection(serve: Serve) -> None:
-    backend, store = Scripted(["one", "two", "three"]), MemoryStore()
+    backend, store = ScriptedBackend(["one", "two", "three"]), MemoryStore()
     server = serve(backend, on=store)
     async with Wire(server.app) as wire:
         first = (await asked(wire, input="a", store=False))["response"]
@@ -72,7 +72,7 @@ async def test_what_is_not_stored_can_be_continued_on_its_connection(serve: Serv
 
 
 async def test_what_is_stored_can_be_continued_from_anywhere(serve: Serve) -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend)
     stored = (await server.post(input="a")).json()
     async with Wire(server.app) as wire:
@@ -82,7 +82,7 @@ async def test_what_is_stored_can_be_continued_from_anywhere(serve: Serve) -> No
 
 
 async def test_what_is_stored_on_top_of_what_is_not_is_whole(serve: Serve) -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend)
     async with Wire(server.app) as wire:
         first = (await asked(wire, input="a", store=False))["response"]
@@ -92,7 +92,7 @@ async def test_what_is_stored_on_top_of_what_is_not_is_whole(serve: Serve) -> No
 
 
 async def test_a_lane_remembers_its_latest_response(serve: Serve) -> None:
-    server = serve(Scripted(["one", "two", "three"]))
+    server = serve(ScriptedBackend(["one", "two", "three"]))
     async with Wire(server.app) as wire:
         first = (await asked(wire, store=False))["response"]
         await asked(wire, store=False, previous_response_id=first["id"])
@@ -101,7 +101,7 @@ async def test_a_lane_remembers_its_latest_response(serve: Serve) -> None:
 
 
 async def test_what_could_not_be_continued_is_evicted(serve: Serve) -> None:
-    server = serve(Scripted(["one", "two"]))
+    server = serve(ScriptedBackend(["one", "two"]))
     bad = {
         "store": False,
         "input": [{"type": "function_call_output", "call_id": "c", "output": ""}],
@@ -116,7 +116,7 @@ async def test_what_could_not_be_continued_is_evicted(serve: Serve) -> None:
 
 
 async def test_a_fork_that_fails_costs_its_parent_nothing(serve: Serve) -> None:
-    server = serve(Scripted(["one", "two"]))
+    server = serve(ScriptedBackend(["one", "two"]))
     async with Wire(server.app) as wire:
         first = (await asked(wire, store=False))["response"]
         follow = {"store": False, "previous_response_id": first["id"]}
@@ -126,7 +126,7 @@ async def test_a_fork_that_fails_costs_its_parent_nothing(serve: Serve) -> None:
 
 
 async def test_a_warm_up_says_nothing_and_can_be_continued(serve: Serve) -> None:
-    backend = Scripted(["one", "two"])
+    backend = ScriptedBackend(["one", "two"])
     server = serve(backend)
     async with Wire(server.app) as wire:
         wire.create(generate=False, input="a", instructions="Be brief.", store=False)
@@ -158,7 +158,7 @@ async def test_lanes_run_side_by_side_and_a_lane_in_order(serve: Serve) -> None:
             if event["type"] == "response.output_text.delta":
                 begun.append(event["stream_id"])
         assert sorted(begun) == ["one", "two"]
-        assert server.service.running == 2
+        assert server.service.active_runs == 2
         gate.set()
         ends = []
         while len(ends) < 3:
@@ -178,14 +178,14 @@ async def test_no_more_than_sixteen_run_at_a_time(serve: Serve) -> None:
         deltas = 0
         while deltas < 16:
             deltas += (await wire.event())["type"] == "response.output_text.delta"
-        assert server.service.running == 16
+        assert server.service.active_runs == 16
         gate.set()
         while deltas < 20:
             deltas += (await wire.event())["type"] == "response.output_text.delta"
 
 
 async def test_there_are_thirty_two_names(serve: Serve) -> None:
-    server = serve(Scripted(["one"]))
+    server = serve(ScriptedBackend(["one"]))
     async with Wire(server.app) as wire:
         for number in range(32):
             assert (await asked(wire, stream_id=f"{number}"))["type"] == "response.completed"
@@ -282,7 +282,7 @@ async def test_a_connection_lasts_its_time(serve: Serve) -> None:
         gate=AdmissionQueue(10, 10),
         metrics=Metrics(),
         clock=time.monotonic,
-        limits=Limits(),
+        limits=RequestLimits(),
         log=log,
     )
     short = Socket(rim, lifetime_s=0.05)
@@ -313,8 +313,8 @@ def _exchanged(app: Any) -> Any:
 
 
 async def test_strangers_are_refused_at_the_door() -> None:
-    server = Server(Scripted(["one"]), MemoryStore())
-    key = Key(name="k", tenant="t", sha256="0" * 64)
+    server = Server(ScriptedBackend(["one"]), MemoryStore())
+    key = AuthKey(name="k", tenant="t", sha256="0" * 64)
     guarded = create_app(
         server.service,
         AuthConfig(keys=(key,)),
@@ -353,7 +353,7 @@ async def listening(server: Server, **options: Any) -> AsyncIterator[str]:
 
 @pytest.mark.requirement("API-WEBSOCKET")
 async def test_a_real_client_compresses_pings_and_is_held_to_a_size(serve: Serve) -> None:
-    server = serve(Scripted(["one"]))
+    server = serve(ScriptedBackend(["one"]))
     async with (
         asyncio.timeout(20),
         listening(server, max_frame_bytes=10_000) as url,

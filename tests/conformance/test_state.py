@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError, RunError
 from antiphon.store.base import Retention, Store
 from antiphon.store.memory.store import MemoryStore
@@ -41,7 +41,7 @@ async def after(ask: Ask, server: Server, previous: Answer, text: str, **more: A
 async def test_a_chain_is_the_inputs_and_outputs_of_all_before(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
     second = await after(ask, server, first, "b")
@@ -54,7 +54,7 @@ async def test_a_chain_is_the_inputs_and_outputs_of_all_before(
 
 @pytest.mark.requirement("D-44", "D-45", "D-46", "API-INSTRUCTIONS")
 async def test_settings_belong_to_their_request(serve: Serve, ask: Ask, stores: Store) -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     asked: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
     first = await ask(server, instructions="Old.", **asked)
@@ -71,7 +71,7 @@ async def test_settings_belong_to_their_request(serve: Serve, ask: Ask, stores: 
 
 @pytest.mark.requirement("API-SYSTEM-STAYS")
 async def test_what_a_message_says_stays(serve: Serve, ask: Ask, stores: Store) -> None:
-    backend = Scripted(["one", "two"])
+    backend = ScriptedBackend(["one", "two"])
     server = serve(backend, on=stores)
     rules = {"role": "developer", "content": "Be kind."}
     first = await ask(server, input=[rules, {"role": "user", "content": "a"}])
@@ -82,7 +82,7 @@ async def test_what_a_message_says_stays(serve: Serve, ask: Ask, stores: Store) 
 
 @pytest.mark.requirement("D-40", "D-41", "API-BRANCH")
 async def test_a_response_may_be_continued_twice(serve: Serve, ask: Ask, stores: Store) -> None:
-    backend = Scripted(["root", "left", "right", "far left"])
+    backend = ScriptedBackend(["root", "left", "right", "far left"])
     server = serve(backend, on=stores)
     root = await ask(server, input="a")
     left = await after(ask, server, root, "b")
@@ -95,7 +95,7 @@ async def test_a_response_may_be_continued_twice(serve: Serve, ask: Ask, stores:
 @pytest.mark.requirement("D-47", "TR-11", "VO-5", "API-CHAIN-CALLS")
 async def test_thinking_and_calls_are_continued_too(serve: Serve, ask: Ask, stores: Store) -> None:
     turn = [*thought("Hm."), *said("I look."), *call('{"city": "Rome"}'), finish()]
-    backend = Scripted([turn, "It is warm."])
+    backend = ScriptedBackend([turn, "It is warm."])
     server = serve(backend, on=stores)
     first = await ask(server, tools=[TOOL])
     answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
@@ -161,7 +161,7 @@ async def test_the_next_prompt_extends_what_was_sampled(
 async def test_what_cannot_be_continued_is_refused(
     serve: Serve, ask: Ask, stores: Store, why: str
 ) -> None:
-    server = serve(Scripted(["one", BackendError("!"), "three"]), on=stores)
+    server = serve(ScriptedBackend(["one", BackendError("!"), "three"]), on=stores)
     kept_for_a_while = why == "kept for a while"  # in the background, for who asks how it went
     stored = why != "not stored" and not kept_for_a_while
     previous = (await server.post(store=stored, background=kept_for_a_while)).json()["id"]
@@ -193,7 +193,7 @@ async def test_what_cannot_be_continued_is_refused(
 
 @pytest.mark.requirement("API-CONTINUE-CUT")
 async def test_a_cut_response_can_be_continued(serve: Serve, ask: Ask, stores: Store) -> None:
-    backend = Scripted([[*said("Hel"), finish("length")], "lo"])
+    backend = ScriptedBackend([[*said("Hel"), finish("length")], "lo"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
     assert first.ended["status"] == "incomplete"
@@ -205,7 +205,7 @@ async def test_a_cut_response_can_be_continued(serve: Serve, ask: Ask, stores: S
 async def test_a_call_needs_its_output_before_the_talk_goes_on(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    server = serve(Scripted([[*call("{}", call_id="call_7"), finish()], "x"]), on=stores)
+    server = serve(ScriptedBackend([[*call("{}", call_id="call_7"), finish()], "x"]), on=stores)
     first = await ask(server, tools=[TOOL])
     refused = (await after(ask, server, first, "And?")).refused
     assert (refused["http"], refused["param"]) == (400, "input")
@@ -330,7 +330,7 @@ async def test_a_reference_stands_for_any_stored_item(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     turn = [*thought("Hm."), *said("Yes."), *call("{}"), finish()]
-    backend = Scripted([turn, "ok"])
+    backend = ScriptedBackend([turn, "ok"])
     server = serve(backend, on=stores)
     first = await ask(server, tools=[TOOL])
     references = [{"type": "item_reference", "id": item["id"]} for item in first.output]
@@ -343,7 +343,7 @@ async def test_a_reference_stands_for_any_stored_item(
 
 @pytest.mark.requirement("D-94", "API-INPUT-ITEMS")
 async def test_input_items_are_listed_in_pages(serve: Serve, ask: Ask, stores: Store) -> None:
-    server = serve(Scripted(["one", "two"]), on=stores)
+    server = serve(ScriptedBackend(["one", "two"]), on=stores)
     first = await ask(server, input="a")
     second = await after(ask, server, first, "b")
     path = f"responses/{second.ended['id']}/input_items"
@@ -369,7 +369,7 @@ def _texts(items: list[Json]) -> list[str]:
 async def test_a_deleted_response_is_gone_and_its_children_stay(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
     second = await after(ask, server, first, "b")

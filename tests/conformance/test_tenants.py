@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import AuthConfig, Key
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
@@ -42,7 +42,9 @@ class Served:
     def __init__(self, store: Store) -> None:
         numbers = itertools.count(1)
         keys = tuple(
-            Key(name=name, tenant=name, sha256=hashlib.sha256(f"key-{name}".encode()).hexdigest())
+            AuthKey(
+                name=name, tenant=name, sha256=hashlib.sha256(f"key-{name}".encode()).hexdigest()
+            )
             for name in ("mine", "theirs")
         )
 
@@ -51,7 +53,7 @@ class Served:
 
         self.service = Service(
             RunDependencies(
-                models=OneModel(Scripted(["one"])),
+                models=OneModel(ScriptedBackend(["one"])),
                 store=store,
                 clock=lambda: 1_700_000_000,
                 ids=ids,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
 from tests.conformance.conftest import Serve
@@ -257,7 +257,7 @@ async def test_arguments_that_are_no_json_are_handed_out_as_they_are(
 
 @pytest.mark.requirement("API-CALL-COMPLETED")
 async def test_a_response_with_calls_is_completed(serve: Serve, ask: Ask) -> None:
-    backend = Scripted((PARIS,))
+    backend = ScriptedBackend((PARIS,))
     assert (await ask(serve(backend), tools=[TOOL])).ended["status"] == "completed"
     answer = await ask(serve(engine([PARIS])), tools=[TOOL], max_tool_calls=1)
     assert (answer.ended["status"], len(answer.output)) == ("completed", 1)

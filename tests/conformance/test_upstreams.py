@@ -16,21 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.remote import base as elsewhere
-from antiphon.backends.remote.chat_completions.backend import ChatCompletions
+from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS as CHAT
-from antiphon.backends.remote.responses.backend import Responses
+from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.backends.remote.responses.servers import FLAVOURS as RESPONSES
-from antiphon.dialects.chat.dialect import Dialect
-from antiphon.engines.completions.engine import Completions
+from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS as IDS
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
-from antiphon.tools.web_search.index import Index
-from antiphon.tools.web_search.provider import WebSearch
+from antiphon.tools.web_search.index import PageIndex
+from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.upstream import sse as payloads
 from antiphon.upstream.client import RetryPolicy, Upstream
 from tests.conformance import oracle
@@ -51,20 +51,20 @@ async def _no_pause(seconds: float) -> None: ...
 
 
 def _chat(upstream: Upstream) -> Backend:
-    return ChatCompletions(upstream, "m", CHAT["plain"])
+    return ChatCompletionsBackend(upstream, "m", CHAT["plain"])
 
 
 def _items(upstream: Upstream) -> Backend:
-    return Responses(upstream, "m", RESPONSES["plain"])
+    return ResponsesBackend(upstream, "m", RESPONSES["plain"])
 
 
 def _ids(upstream: Upstream) -> Backend:
     template, _, reasoning, tools = MODELS["qwen"]
     card = ModelCard(name="tiny", context_size=4096, chat_template=template, fingerprint="bytes")
     tokenizer = ByteTokenizer()
-    engine = Completions(upstream, "m", IDS["vllm"], tokenizer, card)
-    dialect = Dialect(card, tokenizer, reasoning_format=reasoning, tool_format=tools)
-    return Local(engine, dialect)
+    engine = CompletionsEngine(upstream, "m", IDS["vllm"], tokenizer, card)
+    dialect = ChatDialect(card, tokenizer, reasoning_format=reasoning, tool_format=tools)
+    return LocalBackend(engine, dialect)
 
 
 def _said_chat() -> list[bytes]:
@@ -373,8 +373,8 @@ async def test_what_is_refused_behind_a_tool_is_an_event() -> None:
     said = {"name": "browser__search", "arguments": '{"query": "fjord"}'}
     call = {"index": 0, "id": "call_1", "function": said}
     asks = Answer(chunks({"tool_calls": [call]}, reason="tool_calls"))
-    index = Index(":memory:")
-    providers = {"web_search": WebSearch(index, is_external=False)}
+    index = PageIndex(":memory:")
+    providers = {"web_search": WebSearchProvider(index, is_external=False)}
     async with front("chat_completions", asks, refusing(), providers=providers) as ours:
         events = await ours.events(tools=[{"type": "web_search"}])
         last = events[-1]

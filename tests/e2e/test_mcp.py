@@ -17,7 +17,7 @@ from tests.tools.mcp.process import TOYS, Toys, running
 pytestmark = pytest.mark.model
 
 SETTINGS = f"""
-mcp_networks = ["127.0.0.1"]
+mcp_allowed_networks = ["127.0.0.1"]
 
 [mcp_servers.toys]
 command = "{sys.executable}"

@@ -28,7 +28,7 @@ from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.completions.engine import Completions, load
+from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.engines.transformers.engine import load as load_transformers
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
@@ -124,7 +124,7 @@ def _options(upstream: Upstream, engine: str) -> dict[str, Any]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ids(upstream: Upstream) -> AsyncIterator[Completions]:
+async def ids(upstream: Upstream) -> AsyncIterator[CompletionsEngine]:
     options = _options(upstream, spoken(upstream, "completions"))
     loaded = await load(
         upstream.url, LoadOptions(name="elsewhere", engine_options=options), model=upstream.model
@@ -154,7 +154,7 @@ async def _patiently(check: Callable[[Any], Awaitable[None]], checked: Any) -> N
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-async def test_the_engine_keeps_its_contract(ids: Completions, check: Check) -> None:
+async def test_the_engine_keeps_its_contract(ids: CompletionsEngine, check: Check) -> None:
     await _patiently(check, ids)
 
 

@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from PIL import Image as pillow
 
 from antiphon.backends.base import flatten
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.completions.engine import Completions, load
+from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
@@ -51,7 +51,7 @@ def upstream() -> Iterator[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(upstream: str) -> AsyncIterator[Completions]:
+async def engine(upstream: str) -> AsyncIterator[CompletionsEngine]:
     loaded = await load(upstream, LoadOptions(name="tiny"))
     yield loaded
     await loaded.close()
@@ -60,14 +60,14 @@ async def engine(upstream: str) -> AsyncIterator[Completions]:
 # --- token ids over /completion ------------------------------------------------------------------
 
 
-async def test_it_says_what_it_is(engine: Completions) -> None:
+async def test_it_says_what_it_is(engine: CompletionsEngine) -> None:
     assert engine.card.context_size == 1024
     assert engine.card.chat_template and "<|im_start|>" in engine.card.chat_template
     assert engine.capabilities.constraints and engine.capabilities.max_logprobs == 20
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-async def test_the_engine_keeps_its_contract(engine: Completions, check: Check) -> None:
+async def test_the_engine_keeps_its_contract(engine: CompletionsEngine, check: Check) -> None:
     await check(engine)
 
 
@@ -76,8 +76,8 @@ async def test_closing_it_ends_what_runs(upstream: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["counts_what_it_used", "refuses_what_is_too_long"])
-async def test_the_backend_of_ids_keeps_its_contract(engine: Completions, name: str) -> None:
-    await BACKEND_CHECKS[name](Local(engine, Dialect(engine.card, engine.tokenizer)))
+async def test_the_backend_of_ids_keeps_its_contract(engine: CompletionsEngine, name: str) -> None:
+    await BACKEND_CHECKS[name](LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer)))
 
 
 # --- images beside token ids ---------------------------------------------------------------------
@@ -94,19 +94,19 @@ def eyes() -> Iterator[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def seeing(eyes: str) -> AsyncIterator[Completions]:
+async def seeing(eyes: str) -> AsyncIterator[CompletionsEngine]:
     loaded = await load(eyes, LoadOptions(name="eyes"))
     yield loaded
     await loaded.close()
 
 
-def asked(engine: Completions, *pictures: bytes, text: str = QUESTION) -> Prompt:
+def asked(engine: CompletionsEngine, *pictures: bytes, text: str = QUESTION) -> Prompt:
     before, after = (engine.tokenizer.encode(half, special=True) for half in text.split("@"))
     images = tuple(Image(content, "image/png", len(before)) for content in pictures)
     return Prompt((*before, *after), images)
 
 
-async def test_it_says_what_it_sees(seeing: Completions) -> None:
+async def test_it_says_what_it_sees(seeing: CompletionsEngine) -> None:
     assert seeing.capabilities.images == "apart"
     answers = {"A red circle.": (RED,), "A blue square.": (BLUE,), "I see no picture.": ()}
     for answer, pictures in answers.items():
@@ -118,7 +118,7 @@ async def test_it_says_what_it_sees(seeing: Completions) -> None:
     assert again.cached_tokens is not None and again.cached_tokens >= place + IMAGE_TOKENS
 
 
-async def test_images_are_measured_and_refused_by_the_upstream(seeing: Completions) -> None:
+async def test_images_are_measured_and_refused_by_the_upstream(seeing: CompletionsEngine) -> None:
     assert await seeing.image_tokens(Image(RED, "image/png", 0)) == IMAGE_TOKENS
     with pytest.raises(InvalidRequest, match="image") as refused:
         await seeing.image_tokens(Image(RED[:50], "image/png", 0))
@@ -127,7 +127,7 @@ async def test_images_are_measured_and_refused_by_the_upstream(seeing: Completio
         await collect(seeing, asked(seeing, RED, text="Look:@"), GREEDY)
 
 
-async def test_what_looks_like_an_image_stays_text(seeing: Completions) -> None:
+async def test_what_looks_like_an_image_stays_text(seeing: CompletionsEngine) -> None:
     spelled = seeing.tokenizer.encode("<__media__> <|im_end|>", special=False)
     prompt = asked(seeing, RED)
     odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], at=len(spelled)),))

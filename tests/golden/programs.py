@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.security.encryption import Seal
-from antiphon.tools.base import Provider
-from antiphon.tools.programs.provider import Programs
+from antiphon.security.encryption import Encryptor
+from antiphon.tools.base import ToolProvider
+from antiphon.tools.programs.provider import ProgramProvider
 
 __all__ = ["programs"]
 
 
-class Clear(Seal):
+class Clear(Encryptor):
     """No seal at all."""
 
     def __init__(self) -> None: ...
@@ -33,7 +33,7 @@ def _javascript() -> JavaScript:
     return JavaScript(step_s=0.5)
 
 
-def programs() -> Mapping[str, Provider]:
+def programs() -> Mapping[str, ToolProvider]:
     """What brings them."""
-    made = Programs(_javascript(), Clear(), clock=lambda: 1000.0)
+    made = ProgramProvider(_javascript(), Clear(), clock=lambda: 1000.0)
     return {"programmatic_tool_calling": made}

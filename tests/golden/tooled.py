@@ -11,13 +11,13 @@ from typing import Any
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from antiphon.errors import RunError, ToolError
-from antiphon.tools.base import Provider
-from antiphon.tools.file_search.provider import FileSearch
-from antiphon.tools.mcp.provider import Servers
-from antiphon.tools.mcp.transport import Server
-from antiphon.tools.web_search.browser import Asked
-from antiphon.tools.web_search.page import Found, Page
-from antiphon.tools.web_search.provider import WebSearch
+from antiphon.tools.base import ToolProvider
+from antiphon.tools.file_search.provider import FileSearchProvider
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.transport import McpServer
+from antiphon.tools.web_search.browser import SearchOptions
+from antiphon.tools.web_search.page import SearchResult, WebPage
+from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.parsing.vector_stores import Search
 from antiphon.wire.vector_stores import Found as Piece
 from antiphon.wire.vector_stores import TextPart
@@ -40,13 +40,13 @@ class Words:
         if "broken" in words:
             raise broken
 
-    def providers(self) -> dict[str, Provider]:
+    def providers(self) -> dict[str, ToolProvider]:
         """The tools that do."""
         pool: Any = _Pool(self)
         return {
-            "file_search": FileSearch(_Shelves(self)),
-            "web_search": WebSearch(_Pages(self), is_external=False),
-            "mcp": Servers({"home": Server(url="http://home.example/mcp")}, pool),
+            "file_search": FileSearchProvider(_Shelves(self)),
+            "web_search": WebSearchProvider(_Pages(self), is_external=False),
+            "mcp": McpProvider({"home": McpServer(url="http://home.example/mcp")}, pool),
         }
 
 
@@ -54,12 +54,12 @@ class _Pages:
     def __init__(self, words: Words) -> None:
         self._words = words
 
-    async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
+    async def search(self, query: str, asked: SearchOptions) -> tuple[SearchResult, ...]:
         await self._words.obey(query, ToolError("The search engine does not answer."))
-        return (Found(url=_URL, title="Fjords", text="Narrow inlets."),)
+        return (SearchResult(url=_URL, title="Fjords", text="Narrow inlets."),)
 
-    async def page(self, url: str) -> Page:
-        return Page.of(url, "Fjords", "A fjord is a narrow inlet.")
+    async def page(self, url: str) -> WebPage:
+        return WebPage.from_text(url, "Fjords", "A fjord is a narrow inlet.")
 
     async def close(self) -> None: ...
 
@@ -84,7 +84,7 @@ class _Pool:
     def __init__(self, words: Words) -> None:
         self._words = words
 
-    async def ask(self, tenant: str, server: Server, question: Any) -> Any:
+    async def ask(self, tenant: str, server: McpServer, question: Any) -> Any:
         return await question(self)
 
     async def close(self) -> None: ...
@@ -100,10 +100,10 @@ class _Pool:
         return CallToolResult(content=[TextContent(text=word)], is_error=is_error)
 
 
-def _providers() -> dict[str, Provider]:
+def _providers() -> dict[str, ToolProvider]:
     pool: Any = _Pool()
     return {
-        "file_search": FileSearch(_Shelves()),
-        "web_search": WebSearch(_Pages(), is_external=False),
-        "mcp": Servers({"home": Server(url="http://home.example/mcp")}, pool),
+        "file_search": FileSearchProvider(_Shelves()),
+        "web_search": WebSearchProvider(_Pages(), is_external=False),
+        "mcp": McpProvider({"home": McpServer(url="http://home.example/mcp")}, pool),
     }

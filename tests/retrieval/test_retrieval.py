@@ -57,9 +57,9 @@ async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
     nearest = Nearest(vectors, room=1)
 
     async def add(name: str, *numbers: float) -> None:
-        await vectors.add("t", [entry_of(name)], None)
+        await vectors.add_files("t", [entry_of(name)], None)
         chunk = Chunk(start=0, text=name, vector=array("f", numbers).tobytes())
-        assert await vectors.settle("t", entry_of(name, status="completed"), [chunk], "m")
+        assert await vectors.finish_file("t", entry_of(name, status="completed"), [chunk], "m")
 
     async def found(files: list[str] | None = None, limit: int = 9) -> list[str]:
         hits = await nearest.found("t", "vs_a", "m", array("f", [1, 0]), files, limit)
@@ -73,7 +73,7 @@ async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
     assert await found(["file-far"]) == ["file-far"]
     await add("nearer", 2, 0)
     assert await found() == ["file-nearer", "file-near", "file-far"]
-    await vectors.remove("t", "vs_a", "file-nearer")
+    await vectors.remove_file("t", "vs_a", "file-nearer")
     assert await found() == ["file-near", "file-far"]
 
 

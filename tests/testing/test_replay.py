@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.backends.local.backend import Local
-from antiphon.config.settings import Model, Settings
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, SetupError
-from antiphon.testing.delta_reader import read
+from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.replay import Scene, replay, scene_player
 from antiphon.wire.items import FunctionCall, InputText, Item, Message
 from antiphon.wire.tools import Function
@@ -45,11 +46,11 @@ def test_without_a_scene_the_engine_fails() -> None:
     assert isinstance(scene_player((Scene(when="cook", turns=("One.",)),))("hi"), BackendError)
 
 
-async def played(folder: Path, text: str) -> Local:
+async def played(folder: Path, text: str) -> LocalBackend:
     (folder / "scenes.toml").write_text(text)
     model = Model(source=str(folder / "scenes.toml"), engine="replay")
     backend = await replay("tiny", model, Settings(), None)
-    assert isinstance(backend, Local)
+    assert isinstance(backend, LocalBackend)
     return backend
 
 
@@ -59,7 +60,7 @@ async def test_calls_are_read_by_the_dialect(tmp_path: Path) -> None:
     items: tuple[Item, ...] = (Message(id="m", role="user", content=(InputText(text="1?"),)),)
     options = Options(tools=(Function(name="add"),))
     reply = await backend.prepare(Conversation(items), options)
-    reading = read([delta async for known in reply.deltas() for delta in known])
+    reading = read_reply([delta async for known in reply.deltas() for delta in known])
     (call,) = reading.items
     assert isinstance(call.item, FunctionCall) and call.item.name == "add"
     assert call.text["text"] == '{"a": 1}'
