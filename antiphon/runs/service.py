@@ -36,11 +36,15 @@ from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.store.records import StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
-from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
-from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
-from antiphon.wire.response import Response
+from antiphon.wire.request import (
+    CompactRequest,
+    CreateResponse,
+    InputTokens,
+    refuse_unsupported,
+)
+from antiphon.wire.response import CompactedResponse, Response
 
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
@@ -193,7 +197,7 @@ class Service:
         reply = await model.backend.complete(prompt, build_options(request))
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 
-    async def compact(self, tenant: str, request: Compact) -> CompactionRun:
+    async def compact(self, tenant: str, request: CompactRequest) -> CompactionRun:
         """A run for the caller to drive, of which nothing is stored. Raises ``RequestError``."""
         prepared, release = await self._prepared(tenant, request.as_create())
         return CompactionRun(self._runs.foreground_run(tenant, prepared, release), prepared.context)

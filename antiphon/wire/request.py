@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct
 from antiphon.errors import InvalidRequest
 
 from .extensions import StructuredOutputs
-from .items import Item
+from .items import CompactionTrigger, Item
 from .response import (
     ContextManagement,
     ConversationRef,
@@ -27,6 +27,7 @@ from .tools import Custom, Function, Namespace, Tool, ToolChoiceParam
 __all__ = [
     "FIELDS",
     "INCLUDES",
+    "CompactRequest",
     "CreateResponse",
     "Fate",
     "Include",
@@ -170,6 +171,32 @@ class InputTokens(Struct, frozen=True, kw_only=True):
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["personality"]
         return CreateResponse(**fields)
+
+
+class CompactRequest(Struct, frozen=True, kw_only=True):
+    """The body of ``POST /responses/compact``.
+
+    The conversation to compact is ``input``, preceded by the conversation that ended with
+    ``previous_response_id``. The other fields mean what they mean in ``CreateResponse``.
+    """
+
+    model: _Key
+    input: tuple[Item, ...] | None = None
+    instructions: str | None = None
+    previous_response_id: _Key | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
+    prompt_cache_options: Json | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    service_tier: Literal["auto", "default", "fast", "flex", "priority"] | None = None
+    image: Json | None = None
+
+    def as_create(self) -> CreateResponse:
+        """Return a request for a response that compacts the same input and is not stored."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        items = self.input or ()
+        if not (items and isinstance(items[-1], CompactionTrigger)):
+            items = (*items, CompactionTrigger())
+        return CreateResponse(**{**fields, "input": items, "store": False})
 
 
 FIELDS: Mapping[str, Fate] = {

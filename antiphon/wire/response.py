@@ -14,6 +14,7 @@ from .items import InputFile, InputImage, InputText, Item
 from .tools import Tool, ToolChoiceParam
 
 __all__ = [
+    "CompactedResponse",
     "ContextManagement",
     "ConversationRef",
     "IncompleteDetails",
@@ -194,3 +195,13 @@ class Response(Struct, frozen=True, kw_only=True):
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
     metrics: Json | UnsetType = UNSET
+
+
+class CompactedResponse(Struct, frozen=True, kw_only=True):
+    """The answer to ``POST /responses/compact``. ``output``: the input of the next request."""
+
+    id: str
+    created_at: int
+    output: tuple[Item, ...]
+    usage: Usage
+    object: Literal["response.compaction"] = "response.compaction"

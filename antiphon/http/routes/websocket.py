@@ -26,7 +26,13 @@ from antiphon.http.middleware.request_context import (
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.wire.events import Error, Event, SteerFailed
-from antiphon.wire.websocket import Create, Envelope, Steer, read_envelope, read_frame
+from antiphon.wire.parsing.websocket import (
+    CreateFrame,
+    FrameEnvelope,
+    SteerFrame,
+    read_envelope,
+    read_frame,
+)
 
 __all__ = ["Socket"]
 
@@ -60,7 +66,7 @@ class _Lane:
 
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.waiting: deque[Envelope] = deque()
+        self.waiting: deque[FrameEnvelope] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.latest: str | None = None
 
@@ -134,11 +140,11 @@ class _Connection:
         finally:
             lane.worker = None
 
-    async def _answer(self, lane: _Lane, envelope: Envelope) -> None:
+    async def _answer(self, lane: _Lane, envelope: FrameEnvelope) -> None:
         previous: str | None = None
         try:
             frame = read_frame(envelope, self._socket.deps.limits.body)
-            if isinstance(frame, Steer):
+            if isinstance(frame, SteerFrame):
                 return await self._refuse_steering(lane, frame)
             previous = frame.request.previous_response_id
             self._exchange.charge()
@@ -158,7 +164,7 @@ class _Connection:
             self.evict(lane, previous)
             await self._say_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
 
-    async def _run(self, lane: _Lane, frame: Create) -> None:
+    async def _run(self, lane: _Lane, frame: CreateFrame) -> None:
         deps, tenant = self._socket.deps, self._exchange.tenant
         observed = RunTiming(deps.clock(), deps.clock)
         async with deps.admission.slot(tenant):
@@ -220,7 +226,7 @@ class _Connection:
         error = {"type": kind, "code": code, "message": message, "param": param}
         await self._say(_encode({"type": "error", "status": status, "error": error}), lane)
 
-    async def _refuse_steering(self, lane: _Lane, frame: Steer) -> None:
+    async def _refuse_steering(self, lane: _Lane, frame: SteerFrame) -> None:
         error = {
             "type": "invalid_request_error",
             "code": "steering_not_supported",

@@ -27,8 +27,8 @@ from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user_message
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
 from antiphon.wire import items as it
-from antiphon.wire.compaction import CompactedResponse
 from antiphon.wire.response import (
+    CompactedResponse,
     ContextManagement,
     ReasoningConfig,
     Response,

@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from antiphon.wire.compaction import Compact
 from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.extensions import read_generation, read_guides
 from antiphon.wire.prompts import TEMPLATE_FIELDS, CreatePrompt
-from antiphon.wire.request import CreateResponse, InputTokens, StreamOptions
+from antiphon.wire.request import CompactRequest, CreateResponse, InputTokens, StreamOptions
 from antiphon.wire.response import (
     ContextManagement,
     ConversationRef,
@@ -61,7 +60,7 @@ __all__ = [
     "template",
 ]
 
-_R = TypeVar("_R", CreateResponse, InputTokens, Compact)
+_R = TypeVar("_R", CreateResponse, InputTokens, CompactRequest)
 
 _MAX_TEXT = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
@@ -119,9 +118,9 @@ def input_tokens(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokens:
     return request
 
 
-def compact(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Compact:
+def compact(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CompactRequest:
     """The body of ``POST /responses/compact``. Raises ``InvalidRequest``."""
-    request = _request(parse(body, limits), Compact, limits)
+    request = _request(parse(body, limits), CompactRequest, limits)
     if not request.input and request.previous_response_id is None:
         raise missing("input") if request.input is None else empty("input", ())
     check(request.as_create())

@@ -18,9 +18,8 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.wire import items as it
-from antiphon.wire.compaction import CompactedResponse
 from antiphon.wire.parsing.requests import compact
-from antiphon.wire.response import Response, Usage
+from antiphon.wire.response import CompactedResponse, Response, Usage
 from tests.runs.served import create, events_of, service
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])

@@ -1,0 +1,88 @@
+"""Parse the frames that clients send over a WebSocket.
+
+A frame is a JSON object. Its ``type`` is ``response.create`` or ``response.steer``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire.request import CreateResponse
+
+from .errors import bad_type, bad_value, kind_of, missing
+from .json_body import DEFAULT_LIMITS, Limits, parse
+from .requests import read_create
+
+__all__ = ["CreateFrame", "FrameEnvelope", "SteerFrame", "read_envelope", "read_frame"]
+
+_STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
+_TYPES = ("response.create", "response.steer")
+
+
+class FrameEnvelope(Struct, frozen=True):
+    """A frame whose ``type`` is valid. ``stream_id``: the lane it belongs to, None for the unnamed
+    lane. ``fields``: its other fields, not yet checked."""
+
+    type: str
+    stream_id: str | None
+    fields: dict[str, Any]
+
+
+class CreateFrame(Struct, frozen=True):
+    """A request for a response. If ``generate`` is false, the frame only warms up the model."""
+
+    request: CreateResponse
+    generate: bool = True
+
+
+class SteerFrame(Struct, frozen=True):
+    """A request to change the course of a response in progress."""
+
+    previous_response_id: str | None
+
+
+def read_envelope(text: str, limits: Limits = DEFAULT_LIMITS) -> FrameEnvelope:
+    """Parse the JSON of a frame and check its type and lane. Raises ``InvalidRequest``."""
+    fields = parse(text.encode(), limits)
+    kind = fields.pop("type", None)
+    if kind is None:
+        raise missing("type")
+    if kind not in _TYPES:
+        raise bad_value("type", str(kind)[:64], _TYPES)
+    stream_id = fields.pop("stream_id", None)
+    if stream_id is not None and not (isinstance(stream_id, str) and _STREAM_ID.match(stream_id)):
+        raise InvalidRequest(
+            "The 'stream_id' field must be a non-empty string with at most 256 characters and may "
+            "only contain letters, numbers, underscores, hyphens, and periods.",
+            param="stream_id",
+            code="invalid_stream_id",
+        )
+    return FrameEnvelope(kind, stream_id, fields)
+
+
+def read_frame(
+    envelope: FrameEnvelope, limits: Limits = DEFAULT_LIMITS
+) -> CreateFrame | SteerFrame:
+    """Parse the fields of a frame. Raises ``InvalidRequest``."""
+    fields = dict(envelope.fields)
+    if envelope.type == "response.steer":
+        previous = fields.get("previous_response_id")
+        return SteerFrame(previous if isinstance(previous, str) else None)
+    generate = fields.pop("generate", True)
+    if not isinstance(generate, bool):
+        raise bad_type("generate", "a boolean", kind_of(generate))
+    # Responses over a WebSocket are always streamed. Some clients set the field anyway.
+    fields.pop("stream", None)
+    request = read_create(fields, limits)
+    if request.background:
+        raise InvalidRequest(
+            "Unsupported parameter: 'background' is not supported over a WebSocket, because its "
+            "responses end with the connection.",
+            param="background",
+            code="unsupported_parameter",
+        )
+    return CreateFrame(request, generate)
