@@ -27,7 +27,12 @@ from antiphon.resources.files import Upload
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
-from antiphon.wire.parsing.vector_stores import AddFile, CreateVectorStore, Ranking, Search
+from antiphon.wire.parsing.vector_stores import (
+    AddFile,
+    CreateVectorStore,
+    RankingOptions,
+    SearchRequest,
+)
 from antiphon.wire.vector_stores import StaticChunking
 
 from .table import Line
@@ -35,10 +40,10 @@ from .table import Line
 __all__ = ["quality"]
 
 #: The weights of a ranking that counts alone, or of both.
-_RANKINGS: Mapping[str, Ranking] = {
-    "by words (BM25)": Ranking(meaning=0.0),
-    "by meaning (multilingual-e5-small)": Ranking(words=0.0),
-    "by both, fused": Ranking(),
+_RANKINGS: Mapping[str, RankingOptions] = {
+    "by words (BM25)": RankingOptions(meaning=0.0),
+    "by meaning (multilingual-e5-small)": RankingOptions(words=0.0),
+    "by both, fused": RankingOptions(),
 }
 _DEPTH = 10
 _DOCS = Path(__file__).parents[1] / "docs"
@@ -124,7 +129,7 @@ async def _judged(collection: _Collection) -> dict[str, float]:
         for how, ranking in _RANKINGS.items():
             each = []
             for question, wanted in collection.asked.items():
-                asked = Search(queries=(question,), limit=50, ranking=ranking)
+                asked = SearchRequest(queries=(question,), limit=50, ranking=ranking)
                 found = await shelves.search("t", (store_id,), asked)
                 each.append(_gain([one.filename for one in found], wanted))
             gains[how] = sum(each) / len(each)

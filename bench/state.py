@@ -96,7 +96,7 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service
     from antiphon.store import open_store
-    from antiphon.wire.parsing.requests import create_response
+    from antiphon.wire.parsing.requests import parse_create_response
 
     store = await open_store(url)
     served = ServedModel(name="scripted", backend=ScriptedBackend(["a short answer"]), created=0)
@@ -115,7 +115,7 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
     for _ in range(505):
         body = {"model": "scripted", "input": "a short question", "previous_response_id": previous}
         begun = time.perf_counter()
-        run = await service.create("t", create_response(json.dumps(body).encode()))
+        run = await service.create("t", parse_create_response(json.dumps(body).encode()))
         previous = (await run.drive()).id
         times.append(time.perf_counter() - begun)
         stored = await store.load("t", previous)

@@ -10,8 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, bad_value, empty, kind_of, missing
-from antiphon.wire.parsing.fields import Json, array, fields_of, tag_of
+from antiphon.wire.parsing.errors import (
+    empty_value,
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+)
+from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import Limits
 
 from .error_paths import ErrorPaths
@@ -23,9 +29,9 @@ _CALL_TYPES = ("function", "custom")
 
 def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> list[Json]:
     """The items of ``messages``. Raises ``InvalidRequest``."""
-    messages = array(raw, path, limits.items)
+    messages = read_array(raw, path, limits.items)
     if not messages:
-        raise empty(path, messages)
+        raise empty_value(path, messages)
     reader = _MessageReader(paths, limits)
     for index, message in enumerate(messages):
         reader.read(message, f"{path}[{index}]")
@@ -45,15 +51,15 @@ class _MessageReader:
         self._legacy = ""
 
     def read(self, raw: Any, path: str) -> None:
-        fields = fields_of(raw, path)
+        fields = read_object(raw, path)
         role = fields.get("role")
         if role is None:
-            raise missing(f"{path}.role")
+            raise missing_parameter(f"{path}.role")
         if not isinstance(role, str):
-            raise bad_type(f"{path}.role", "a string", kind_of(role))
+            raise invalid_type(f"{path}.role", "a string", json_type_name(role))
         read = _ROLES.get(role)
         if read is None:
-            raise bad_value(f"{path}.role", role, _ROLES)
+            raise invalid_value(f"{path}.role", role, _ROLES)
         read(self, fields, path)
 
     def _add(self, item: Json, path: str, **renamed: str) -> None:
@@ -68,7 +74,7 @@ class _MessageReader:
     def _input_message(self, fields: Json, path: str) -> None:
         """What the user, the developer or the system says."""
         if "content" not in fields:
-            raise missing(f"{path}.content")
+            raise missing_parameter(f"{path}.content")
         content = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
@@ -78,7 +84,7 @@ class _MessageReader:
         thought = fields.get("reasoning_content", fields.get("reasoning"))
         if thought:
             if not isinstance(thought, str):
-                raise bad_type(f"{path}.reasoning_content", "a string", kind_of(thought))
+                raise invalid_type(f"{path}.reasoning_content", "a string", json_type_name(thought))
             part = {"type": "reasoning_text", "text": thought}
             self._add({"type": "reasoning", "content": [part]}, f"{path}.reasoning_content")
         content = _content(
@@ -89,22 +95,22 @@ class _MessageReader:
             content = [*(parts or content), {"type": "refusal", "refusal": refusal}]
         if content:
             self._add({"type": "message", "role": "assistant", "content": content}, path)
-        calls = array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
+        calls = read_array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
         for index, call in enumerate(calls):
             self._tool_call(call, f"{path}.tool_calls[{index}]")
         if "function_call" in fields:
             self._legacy_call(fields["function_call"], f"{path}.function_call")
         if len(self.items) == before and "content" not in fields:
-            raise missing(f"{path}.content")
+            raise missing_parameter(f"{path}.content")
 
     def _tool_message(self, fields: Json, path: str) -> None:
         """What a tool gave."""
         for name in ("tool_call_id", "content"):
             if name not in fields:
-                raise missing(f"{path}.{name}")
+                raise missing_parameter(f"{path}.{name}")
         call_id = fields["tool_call_id"]
         if not isinstance(call_id, str):
-            raise bad_type(f"{path}.tool_call_id", "a string", kind_of(call_id))
+            raise invalid_type(f"{path}.tool_call_id", "a string", json_type_name(call_id))
         ours, custom = self._calls.get(call_id, (call_id, False))
         self._add_output(ours, "custom" if custom else "function", fields, path)
 
@@ -112,7 +118,7 @@ class _MessageReader:
         """What a function gave, in the API's first form."""
         for name in ("name", "content"):
             if name not in fields:
-                raise missing(f"{path}.{name}")
+                raise missing_parameter(f"{path}.{name}")
         if not self._legacy:
             raise InvalidRequest(
                 "A message with the role 'function' must follow one with a 'function_call'.",
@@ -131,15 +137,15 @@ class _MessageReader:
     # --- calls -----------------------------------------------------------------------------------
 
     def _tool_call(self, raw: Any, path: str) -> None:
-        fields = fields_of(raw, path)
-        kind = tag_of({"type": "function", **fields}, path, _CALL_TYPES)
+        fields = read_object(raw, path)
+        kind = read_tag({"type": "function", **fields}, path, _CALL_TYPES)
         if "id" not in fields:
-            raise missing(f"{path}.id")
+            raise missing_parameter(f"{path}.id")
         if not isinstance(fields["id"], str):
-            raise bad_type(f"{path}.id", "a string", kind_of(fields["id"]))
+            raise invalid_type(f"{path}.id", "a string", json_type_name(fields["id"]))
         if kind not in fields:
-            raise missing(f"{path}.{kind}")
-        asked = fields_of(fields[kind], f"{path}.{kind}")
+            raise missing_parameter(f"{path}.{kind}")
+        asked = read_object(fields[kind], f"{path}.{kind}")
         ours = self._assign_call_id(fields["id"], custom=kind == "custom")
         told = {"input": asked.get("input")} if kind == "custom" else _arguments(asked)
         tag = "custom_tool_call" if kind == "custom" else "function_call"
@@ -147,7 +153,7 @@ class _MessageReader:
         self._add(item, f"{path}.{kind}")
 
     def _legacy_call(self, raw: Any, path: str) -> None:
-        asked = fields_of(raw, path)
+        asked = read_object(raw, path)
         self._count += 1
         self._legacy = f"call_{self._count}"
         name = asked.get("name")
@@ -185,20 +191,20 @@ def _content(
 ) -> str | list[Json]:
     if isinstance(raw, str):
         return raw
-    parts = array(raw, path, limits.parts, "a string or an array")
+    parts = read_array(raw, path, limits.parts, "a string or an array")
     return [_part(part, f"{path}[{index}]", kinds) for index, part in enumerate(parts)]
 
 
 def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]]) -> Json:
-    fields = fields_of(raw, path)
-    return kinds[tag_of(fields, path, kinds)](fields, path)
+    fields = read_object(raw, path)
+    return kinds[read_tag(fields, path, kinds)](fields, path)
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
     """What a part holds under its own name."""
     if name not in fields:
-        raise missing(f"{path}.{name}")
-    return fields_of(fields[name], f"{path}.{name}")
+        raise missing_parameter(f"{path}.{name}")
+    return read_object(fields[name], f"{path}.{name}")
 
 
 def _image(fields: Json, path: str) -> Json:
@@ -206,7 +212,7 @@ def _image(fields: Json, path: str) -> Json:
         return {"type": "input_image", "image_url": fields["image_url"]}
     image = _inner(fields, "image_url", path)
     if "url" not in image:
-        raise missing(f"{path}.image_url.url")
+        raise missing_parameter(f"{path}.image_url.url")
     detail = {"detail": image["detail"]} if "detail" in image else {}
     return {"type": "input_image", "image_url": image["url"], **detail}
 
@@ -218,7 +224,7 @@ def _file(fields: Json, path: str) -> Json:
 def _video(fields: Json, path: str) -> Json:
     video = _inner(fields, "video_url", path)
     if "url" not in video:
-        raise missing(f"{path}.video_url.url")
+        raise missing_parameter(f"{path}.video_url.url")
     return {"type": "input_video", "video_url": video["url"]}
 
 

@@ -11,11 +11,16 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, bad_value, kind_of, missing
-from antiphon.wire.parsing.fields import Json, array, fields_of, tag_of
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+)
+from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
-from antiphon.wire.parsing.unsupported_fields import refuse_foreign
+from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
@@ -55,13 +60,13 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
 
 def parse_chat_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> ChatRequest:
     """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
-    return read_chat_request(parse(body, limits), limits)
+    return read_chat_request(parse_json_object(body, limits), limits)
 
 
 def read_chat_request(raw: Json, limits: Limits = DEFAULT_LIMITS) -> ChatRequest:
     """Read a request from its fields. Raises ``InvalidRequest``."""
     if "messages" not in raw:
-        raise missing("messages")
+        raise missing_parameter("messages")
     _refuse(raw)
     paths = ErrorPaths(
         input="messages",
@@ -106,7 +111,7 @@ def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
     defaults = {"continue_final_message": False, "add_generation_prompt": not continues}
     for name, default in defaults.items():
         if not isinstance(raw.get(name, default), bool):
-            raise bad_type(name, "a boolean", kind_of(raw[name]))
+            raise invalid_type(name, "a boolean", json_type_name(raw[name]))
     if raw.get("add_generation_prompt", not continues) == continues:
         raise InvalidRequest(
             "Unsupported value: 'add_generation_prompt' must be false if 'continue_final_message'"
@@ -168,7 +173,7 @@ def _refuse(raw: Json) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
-    refuse_foreign(raw, known=("logprobs", "n"))
+    refuse_unsupported_fields(raw, known=("logprobs", "n"))
     if raw.get("store", False) is not False:
         raise InvalidRequest(
             "Unsupported parameter: 'store' is not supported by this API. Use the Responses API to"
@@ -198,43 +203,43 @@ def _max_tokens(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
 
 
 def _tools(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
-    tools = array(raw, path, limits.tools)
+    tools = read_array(raw, path, limits.tools)
     return {"tools": [_tool(tool, path, at, paths) for at, tool in enumerate(tools)]}
 
 
 def _tool(raw: Any, path: str, at: int, paths: ErrorPaths) -> Json:
     path = f"{path}[{at}]"
-    fields = fields_of(raw, path)
-    kind = tag_of(fields, path, ("function", "custom"))
+    fields = read_object(raw, path)
+    kind = read_tag(fields, path, ("function", "custom"))
     if kind not in fields:
-        raise missing(f"{path}.{kind}")
-    declared = fields_of(fields[kind], f"{path}.{kind}")
+        raise missing_parameter(f"{path}.{kind}")
+    declared = read_object(fields[kind], f"{path}.{kind}")
     paths.add(f"tools[{at}]", f"{path}.{kind}")
     if isinstance(form := declared.get("format"), dict) and form.get("type") == "grammar":
         if "grammar" not in form:
-            raise missing(f"{path}.{kind}.format.grammar")
-        grammar = fields_of(form["grammar"], f"{path}.{kind}.format.grammar")
+            raise missing_parameter(f"{path}.{kind}.format.grammar")
+        grammar = read_object(form["grammar"], f"{path}.{kind}.format.grammar")
         declared["format"] = {**grammar, "type": "grammar"}
     return {**declared, "type": kind}
 
 
 def _functions(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
-    functions = array(raw, path, limits.tools)
+    functions = read_array(raw, path, limits.tools)
     tools = []
     for at, function in enumerate(functions):
         paths.add(f"tools[{at}]", f"{path}[{at}]")
-        tools.append({**fields_of(function, f"{path}[{at}]"), "type": "function"})
+        tools.append({**read_object(function, f"{path}[{at}]"), "type": "function"})
     return {"tools": tools}
 
 
 def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     if not isinstance(raw, dict):
         return {"tool_choice": raw}
-    fields = fields_of(raw, path)
-    kind = tag_of(fields, path, ("function", "custom", "allowed_tools"))
+    fields = read_object(raw, path)
+    kind = read_tag(fields, path, ("function", "custom", "allowed_tools"))
     if kind not in fields:
-        raise missing(f"{path}.{kind}")
-    inner = fields_of(fields[kind], f"{path}.{kind}")
+        raise missing_parameter(f"{path}.{kind}")
+    inner = read_object(fields[kind], f"{path}.{kind}")
     paths.add(path, f"{path}.{kind}")
     if kind == "allowed_tools" and isinstance(inner.get("tools"), list):
         inner["tools"] = [
@@ -248,19 +253,19 @@ def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Js
     paths.add("tool_choice", path)
     if isinstance(raw, str):
         if raw not in ("none", "auto"):
-            raise bad_value(path, raw, ("none", "auto"))
+            raise invalid_value(path, raw, ("none", "auto"))
         return {"tool_choice": raw}
-    return {"tool_choice": {**fields_of(raw, path), "type": "function"}}
+    return {"tool_choice": {**read_object(raw, path), "type": "function"}}
 
 
 def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
-    fields = fields_of(raw, path)
+    fields = read_object(raw, path)
     paths.add("text.format", path)
     if fields.get("type") == "json_schema":
         if "json_schema" not in fields:
-            raise missing(f"{path}.json_schema")
+            raise missing_parameter(f"{path}.json_schema")
         paths.add("text.format", f"{path}.json_schema")
-        inner = fields_of(fields["json_schema"], f"{path}.json_schema")
+        inner = read_object(fields["json_schema"], f"{path}.json_schema")
         fields = {**inner, "type": "json_schema"}
     return {"text": {"format": fields}}
 
@@ -277,16 +282,16 @@ def _reasoning_effort(raw: Any, path: str, paths: ErrorPaths, limits: Limits) ->
 
 def _logprobs(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     if not isinstance(raw, bool):
-        raise bad_type(path, "a boolean", kind_of(raw))
+        raise invalid_type(path, "a boolean", json_type_name(raw))
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
 def _stream_options(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
-    fields = fields_of(raw, path)
+    fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
-        raise bad_type(f"{path}.include_usage", "a boolean", kind_of(usage))
-    refuse_foreign(fields, path=path)
+        raise invalid_type(f"{path}.include_usage", "a boolean", json_type_name(usage))
+    refuse_unsupported_fields(fields, path=path)
     return {path: fields}
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, kind_of, missing
-from antiphon.wire.parsing.fields import Json, fields_of
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
+from antiphon.wire.parsing.fields import Json, read_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
-from antiphon.wire.parsing.unsupported_fields import refuse_foreign
+from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import FIELDS, CreateResponse
 from antiphon.wire.response import Response
 
@@ -64,9 +64,9 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
 
 def parse_completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CompletionRequest:
     """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
-    raw = parse(body, limits)
+    raw = parse_json_object(body, limits)
     if "prompt" not in raw:
-        raise missing("prompt")
+        raise missing_parameter("prompt")
     _refuse(raw)
     paths = ErrorPaths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
     paths.add("include", "logprobs")
@@ -86,7 +86,7 @@ def parse_completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Co
         raise
     echo = raw.get("echo", False)
     if not isinstance(echo, bool):
-        raise bad_type("echo", "a boolean", kind_of(echo))
+        raise invalid_type("echo", "a boolean", json_type_name(echo))
     if echo and (raw.get("logprobs") is not None or not all(isinstance(p, str) for p in prompts)):
         raise InvalidRequest(
             "Unsupported value: 'echo' cannot be combined with 'logprobs' or with token ids.",
@@ -147,7 +147,7 @@ _REFUSED = (
 
 
 def _refuse(raw: Json) -> None:
-    refuse_foreign(raw, known=("echo", "logprobs", "n"))
+    refuse_unsupported_fields(raw, known=("echo", "logprobs", "n"))
     for name in _REFUSED:
         if (
             raw.get(name, False) is not False
@@ -166,11 +166,11 @@ def _logprobs(raw: Any, path: str) -> Json:
 
 
 def _stream_options(raw: Any, path: str) -> Json:
-    fields = fields_of(raw, path)
+    fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
-        raise bad_type(f"{path}.include_usage", "a boolean", kind_of(usage))
-    refuse_foreign(fields, path=path)
+        raise invalid_type(f"{path}.include_usage", "a boolean", json_type_name(usage))
+    refuse_unsupported_fields(fields, path=path)
     return {path: fields}
 
 

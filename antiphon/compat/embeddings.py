@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import empty, missing
-from antiphon.wire.parsing.fields import Json, converted
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
-from antiphon.wire.parsing.unsupported_fields import refuse_foreign
+from antiphon.wire.parsing.errors import empty_value, missing_parameter
+from antiphon.wire.parsing.fields import Json, convert
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 
 from .text_inputs import TextInput, read_text_inputs
 
@@ -42,20 +42,20 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
 
 def parse_embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> EmbeddingsRequest:
     """Parse a body. Raises ``InvalidRequest``."""
-    raw = parse(body, limits)
+    raw = parse_json_object(body, limits)
     if "input" not in raw:
-        raise missing("input")
-    refuse_foreign(raw)
+        raise missing_parameter("input")
+    refuse_unsupported_fields(raw)
     texts = read_text_inputs(raw["input"], "input", _MAX_TEXTS)
     for path, text in texts.items():
         _check_text(text, path)
-    return converted({**raw, "input": tuple(texts.values())}, EmbeddingsRequest, "")
+    return convert({**raw, "input": tuple(texts.values())}, EmbeddingsRequest, "")
 
 
 def _check_text(text: TextInput, path: str) -> None:
     """Refuse an empty text, and token ids that no model has."""
     if not text:
-        raise empty(path, text)
+        raise empty_value(path, text)
     if isinstance(text, str):
         return
     for index, id in enumerate(text):

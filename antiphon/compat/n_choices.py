@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.wire.parsing.errors import bad_type, kind_of, out_of_range
+from antiphon.wire.parsing.errors import invalid_type, json_type_name, out_of_range
 from antiphon.wire.request import CreateResponse
 
 __all__ = ["read_choice_count", "with_seed_offset"]
@@ -15,7 +15,7 @@ __all__ = ["read_choice_count", "with_seed_offset"]
 def read_choice_count(raw: Any, path: str, limit: int) -> int:
     """Read a number of choices from 1 to ``limit``. Raises ``InvalidRequest``."""
     if isinstance(raw, bool) or not isinstance(raw, int):
-        raise bad_type(path, "an integer", kind_of(raw))
+        raise invalid_type(path, "an integer", json_type_name(raw))
     if raw < 1:
         raise out_of_range(path, "integer", raw, ">=", "1")
     if raw > limit:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from antiphon.wire.parsing.errors import bad_type, empty, kind_of
-from antiphon.wire.parsing.fields import array
+from antiphon.wire.parsing.errors import empty_value, invalid_type, json_type_name
+from antiphon.wire.parsing.fields import read_array
 
 __all__ = ["TextInput", "read_text_inputs"]
 
@@ -22,12 +22,12 @@ def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
     """
     if isinstance(raw, str):
         return {path: raw}
-    entries = array(raw, path, sys.maxsize, "a string or an array")
+    entries = read_array(raw, path, sys.maxsize, "a string or an array")
     if not entries:
-        raise empty(path, entries)
+        raise empty_value(path, entries)
     if isinstance(entries[0], int):
         return {path: _token_ids(entries, path)}
-    array(raw, path, limit)
+    read_array(raw, path, limit)
     paths = (f"{path}[{index}]" for index in range(len(entries)))
     return {path: _text_or_ids(entry, path) for path, entry in zip(paths, entries, strict=True)}
 
@@ -36,14 +36,14 @@ def _text_or_ids(raw: Any, path: str) -> TextInput:
     if isinstance(raw, list):
         return _token_ids(raw, path)
     if not isinstance(raw, str):
-        raise bad_type(path, "a string or an array of token ids", kind_of(raw))
+        raise invalid_type(path, "a string or an array of token ids", json_type_name(raw))
     return raw
 
 
 def _token_ids(raw: list[Any], path: str) -> tuple[int, ...]:
     if not raw:
-        raise empty(path, raw)
+        raise empty_value(path, raw)
     for index, id in enumerate(raw):
         if isinstance(id, bool) or not isinstance(id, int):
-            raise bad_type(f"{path}[{index}]", "a token id", kind_of(id))
+            raise invalid_type(f"{path}[{index}]", "a token id", json_type_name(id))
     return tuple(raw)

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.input_items import resolve_items
-from antiphon.pagination import Cut, page
+from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
-from antiphon.wire.parsing.errors import duplicate
+from antiphon.wire.parsing.errors import duplicate_item
 from antiphon.wire.response import ConversationRef
 
 __all__ = ["Conversations"]
@@ -39,12 +39,12 @@ class Conversations:
         self._owner = owner
         self._lease_s = lease_s
 
-    async def create(self, tenant: str, asked: CreateConversation) -> Conversation:
+    async def create(self, tenant: str, request: CreateConversation) -> Conversation:
         """A new conversation, with its first items."""
         conversation = Conversation(
-            id=self._ids("conv"), created_at=int(self._clock()), metadata=asked.metadata or {}
+            id=self._ids("conv"), created_at=int(self._clock()), metadata=request.metadata or {}
         )
-        items = await resolve_items(asked.items, self._store, tenant, self._ids, param="items")
+        items = await resolve_items(request.items, self._store, tenant, self._ids, param="items")
         await self._store.save_conversation(tenant, conversation, items)
         return conversation
 
@@ -71,36 +71,38 @@ class Conversations:
         if not await self._store.delete_conversation(tenant, conversation_id):
             await self.retrieve(tenant, conversation_id)
 
-    async def add(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> Page[Item]:
+    async def add_items(
+        self, tenant: str, conversation_id: str, items: tuple[Item, ...]
+    ) -> Page[Item]:
         """Append items. Raises ``InvalidRequest`` for one that is in it already."""
         await self.retrieve(tenant, conversation_id)
         past = await self._store.load_conversation_items(tenant, conversation_id)
-        admitted = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
-        known = {item.id for item in past}
-        for item in admitted:
-            if item.id in known:
-                raise duplicate("items", item.id)
-        await self._store.add_conversation_items(tenant, conversation_id, admitted)
-        return page(admitted, Cut(limit=max(1, len(admitted)), order="asc"))
+        resolved = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
+        existing_ids = {item.id for item in past}
+        for item in resolved:
+            if item.id in existing_ids:
+                raise duplicate_item("items", item.id)
+        await self._store.add_conversation_items(tenant, conversation_id, resolved)
+        return make_page(resolved, PageParams(limit=max(1, len(resolved)), order="asc"))
 
-    async def items(self, tenant: str, conversation_id: str, cut: Cut) -> Page[Item]:
+    async def list_items(self, tenant: str, conversation_id: str, params: PageParams) -> Page[Item]:
         """A page of its items."""
         await self.retrieve(tenant, conversation_id)
-        return page(await self._store.load_conversation_items(tenant, conversation_id), cut)
+        return make_page(await self._store.load_conversation_items(tenant, conversation_id), params)
 
-    async def item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
+    async def retrieve_item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
         """One of its items."""
         await self.retrieve(tenant, conversation_id)
         for item in await self._store.load_conversation_items(tenant, conversation_id):
             if item.id == item_id:
                 return item
-        raise _no_item(item_id)
+        raise _item_not_found(item_id)
 
-    async def remove(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
+    async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
         """Take one of its items out; the answer is the conversation, as OpenAI has it."""
         conversation = await self.retrieve(tenant, conversation_id)
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
-            raise _no_item(item_id)
+            raise _item_not_found(item_id)
         return conversation
 
     async def lock(
@@ -110,25 +112,25 @@ class Conversations:
         however often it is called. Raises ``NotFound``, and ``InvalidRequest`` while another is
         being made; 400, for clients would retry a 409 at once."""
         if conversation is None:
-            return _nothing
+            return _no_op
         await self.retrieve(tenant, conversation.id, param="conversation")
-        await self.resume(tenant, conversation, response_id)
+        await self.reacquire_lock(tenant, conversation, response_id)
 
         async def release() -> None:
             await self._store.runs.unlock_conversation(tenant, conversation.id, response_id)
 
         return release
 
-    async def resume(
+    async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> None:
         """Hold it again, for a response that goes on in this process."""
         if conversation is None:
             return
-        held = await self._store.runs.lock_conversation(
+        acquired = await self._store.runs.lock_conversation(
             tenant, conversation.id, response_id, self._owner, lease_s=self._lease_s
         )
-        if not held:
+        if not acquired:
             raise InvalidRequest(
                 "Another process is currently operating on this conversation. Please retry in a "
                 "few seconds.",
@@ -137,9 +139,9 @@ class Conversations:
             )
 
 
-async def _nothing() -> None:
+async def _no_op() -> None:
     """Nothing is held."""
 
 
-def _no_item(item_id: str) -> NotFound:
+def _item_not_found(item_id: str) -> NotFound:
     return NotFound(f"Item with id '{item_id}' not found.", param="item_id")

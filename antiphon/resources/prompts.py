@@ -26,9 +26,9 @@ from antiphon.pagination import page_of
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 from antiphon.wire.pagination import Page
-from antiphon.wire.parsing.errors import missing
+from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.request_checks import check_tools
-from antiphon.wire.parsing.requests import template
+from antiphon.wire.parsing.requests import read_template
 from antiphon.wire.prompts import (
     TEMPLATE_FIELDS,
     CreatePrompt,
@@ -37,23 +37,23 @@ from antiphon.wire.prompts import (
 )
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["Prompts", "Resolved"]
+__all__ = ["Prompts", "ResolvedPrompt"]
 
 Json = dict[str, Any]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
 #: What is left of a version that was deleted: its number is not given again.
-_GONE = re.compile(r"([1-9][0-9]{0,8})\.gone\Z")
+_DELETED = re.compile(r"([1-9][0-9]{0,8})\.gone\Z")
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 
 
-class Resolved(Struct, frozen=True):
+class ResolvedPrompt(Struct, frozen=True):
     """A request with what its prompt sets, and the messages that stand before all others, in this
     request only."""
 
     request: CreateResponse
-    lead: tuple[it.Item, ...] = ()
+    leading_items: tuple[it.Item, ...] = ()
 
 
 class Prompts:
@@ -77,7 +77,7 @@ class Prompts:
 
     # --- what requests want ----------------------------------------------------------------------
 
-    async def resolve(self, request: CreateResponse) -> Resolved:
+    async def resolve(self, request: CreateResponse) -> ResolvedPrompt:
         """The request with what its prompt sets where it says nothing itself. The reference is
         bound to a version, so that resolving it again gives the same.
 
@@ -85,29 +85,31 @@ class Prompts:
         """
         ref = request.prompt
         if ref is None:
-            return Resolved(request)
+            return ResolvedPrompt(request)
         version, raw = await asyncio.to_thread(self._load, ref.id, ref.version or None)
         stored = _read(raw, f"{ref.id}, version {version}")
-        stored = _filled(stored, ref.variables or {})
-        given = {name: getattr(request, name) for name in TEMPLATE_FIELDS}
+        stored = _substitute(stored, ref.variables or {})
+        request_values = {name: getattr(request, name) for name in TEMPLATE_FIELDS}
         merged = {
             name: getattr(stored, name)
-            for name, value in given.items()
+            for name, value in request_values.items()
             if value in (None, ()) and name != "input"
         }
         request = replace(request, **merged, prompt=replace(ref, version=version))
-        lead = tuple(replace(item, id=item.id or self._ids("msg")) for item in stored.input or ())
+        leading_items = tuple(
+            replace(item, id=item.id or self._ids("msg")) for item in stored.input or ()
+        )
         past = request.previous_response_id or request.conversation
-        if not (lead or request.instructions or request.input or past):
-            raise missing("input")
-        check_tools(replace(request, input=(*lead, *(request.input or ()))))
-        return Resolved(request, lead)
+        if not (leading_items or request.instructions or request.input or past):
+            raise missing_parameter("input")
+        check_tools(replace(request, input=(*leading_items, *(request.input or ()))))
+        return ResolvedPrompt(request, leading_items)
 
     # --- what the operator wants -----------------------------------------------------------------
 
-    async def create(self, asked: CreatePrompt) -> Prompt:
+    async def create(self, request: CreatePrompt) -> Prompt:
         """Keep a new version. Raises ``InvalidRequest`` for an id that is none."""
-        id = asked.id if asked.id is not None else self._ids("pmpt")
+        id = request.id if request.id is not None else self._ids("pmpt")
         if not _ID.match(id):
             raise InvalidRequest(
                 "Invalid 'id': expected up to 128 letters, digits, '_' and '-', the first of them "
@@ -115,10 +117,10 @@ class Prompts:
                 param="id",
                 code="invalid_value",
             )
-        version = await asyncio.to_thread(self._write, id, asked.template)
-        return await self.one(id, version)
+        version = await asyncio.to_thread(self._write, id, request.template)
+        return await self.retrieve(id, version)
 
-    async def one(self, id: str, version: str | None = None) -> Prompt:
+    async def retrieve(self, id: str, version: str | None = None) -> Prompt:
         """A version, by default the newest. Raises ``NotFound``."""
         found, raw = await asyncio.to_thread(self._load, id, version)
         return Prompt(
@@ -129,7 +131,7 @@ class Prompts:
             template=raw,
         )
 
-    async def all(self) -> Page[Prompt]:
+    async def list(self) -> Page[Prompt]:
         """The newest version of each, by id."""
         return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
@@ -139,16 +141,16 @@ class Prompts:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def _place(self, id: str) -> Path:
+    def _prompt_folder(self, id: str) -> Path:
         if self._folder is None or not _ID.match(id):
-            raise _unknown(id)
+            raise _not_found(id)
         return self._folder / id
 
     def _files(self, id: str) -> dict[str, Path]:
         """The file of each version, oldest first; none if there is no such prompt."""
-        place = self._place(id)
-        names = os.listdir(place) if place.is_dir() else []
-        found = {match[1]: place / name for name in names if (match := _VERSION.match(name))}
+        folder = self._prompt_folder(id)
+        names = os.listdir(folder) if folder.is_dir() else []
+        found = {match[1]: folder / name for name in names if (match := _VERSION.match(name))}
         return dict(sorted(found.items(), key=lambda pair: int(pair[0])))
 
     def _versions(self, id: str) -> tuple[str, ...]:
@@ -164,36 +166,36 @@ class Prompts:
     def _load(self, id: str, version: str | None) -> tuple[str, Json]:
         files = self._files(id)
         if not files:
-            raise _unknown(id)
-        wanted = version or next(reversed(files))
-        if wanted not in files:
+            raise _not_found(id)
+        number = version or next(reversed(files))
+        if number not in files:
             raise NotFound(
-                f"Version '{wanted}' of prompt with id '{id}' not found.",
+                f"Version '{number}' of prompt with id '{id}' not found.",
                 param="prompt.version",
                 code="prompt_not_found",
             )
         try:
-            return wanted, _parse(files[wanted])
+            return number, _parse(files[number])
         except OSError:
-            raise _unknown(id) from None  # deleted in this moment
+            raise _not_found(id) from None  # deleted in this moment
         except ValueError:
             raise InvalidRequest(
-                f"The prompt '{id}', version {wanted}, cannot be read.", param="prompt.id"
+                f"The prompt '{id}', version {number}, cannot be read.", param="prompt.id"
             ) from None
 
     def _write(self, id: str, raw: Json) -> str:
         """Whole or not at all, and never over what is there."""
         if self._folder is None:
             raise InvalidRequest("This server keeps no prompts: it was given no folder for them.")
-        place = self._place(id)
-        place.mkdir(parents=True, exist_ok=True)
-        draft = place / f".{secrets.token_hex(8)}"
+        folder = self._prompt_folder(id)
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f".{secrets.token_hex(8)}"
         try:
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(raw), indent=2))
             for _ in range(100):  # another process may take the number
-                version = str(self._last(place) + 1)
+                version = str(self._last(folder) + 1)
                 try:
-                    os.link(draft, place / f"{version}.json")
+                    os.link(draft, folder / f"{version}.json")
                 except FileExistsError:
                     continue
                 return version
@@ -201,27 +203,27 @@ class Prompts:
             draft.unlink(missing_ok=True)
         raise Conflict(f"The prompt '{id}' is being written by others. Please retry.")
 
-    def _last(self, place: Path) -> int:
-        names = os.listdir(place)
-        numbers = [m[1] for name in names if (m := _VERSION.match(name) or _GONE.match(name))]
+    def _last(self, folder: Path) -> int:
+        names = os.listdir(folder)
+        numbers = [m[1] for name in names if (m := _VERSION.match(name) or _DELETED.match(name))]
         return max(map(int, numbers), default=0)
 
     def _delete(self, id: str, version: str | None) -> None:
         files = self._files(id)
         if not files:
-            raise _unknown(id)
+            raise _not_found(id)
         if version is None:
-            chosen = list(files)
+            deleted = list(files)
         else:
             self._load(id, version)
-            chosen = [version]
-        for each in chosen:
+            deleted = [version]
+        for each in deleted:
             (files[each].parent / f"{each}.gone").touch()
             files[each].unlink(missing_ok=True)
 
 
 def _check_file(file: Path) -> None:
-    if file.name.startswith(".") or _GONE.match(file.name):
+    if file.name.startswith(".") or _DELETED.match(file.name):
         return
     if not _VERSION.match(file.name):
         raise SetupError(f"{file} is no version of a prompt: call it 1.toml, 2.toml and so on")
@@ -245,7 +247,7 @@ def _read(raw: Json, name: str) -> CreateResponse:
     """What a template sets. Raises ``InvalidRequest`` for one that a person wrote wrong since the
     server began."""
     try:
-        stored = template(raw)
+        stored = read_template(raw)
         check_call_outputs(stored.input or ())
     except InvalidRequest as error:
         raise InvalidRequest(
@@ -254,7 +256,7 @@ def _read(raw: Json, name: str) -> CreateResponse:
     return stored
 
 
-def _unknown(id: str) -> NotFound:
+def _not_found(id: str) -> NotFound:
     return NotFound(f"Prompt with id '{id}' not found.", param="prompt.id", code="prompt_not_found")
 
 
@@ -273,12 +275,12 @@ def _variables(stored: CreateResponse) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for text in _texts(stored) for name in _VARIABLE.findall(text)))
 
 
-def _filled(stored: CreateResponse, values: Mapping[str, PromptValue]) -> CreateResponse:
+def _substitute(stored: CreateResponse, values: Mapping[str, PromptValue]) -> CreateResponse:
     """The template with the values in their places; what they hold is not read again."""
     names = _variables(stored)
     for name in names:
         if name not in values:
-            raise missing(f"prompt.variables.{name}")
+            raise missing_parameter(f"prompt.variables.{name}")
     for name in values:
         if name not in names:
             param = f"prompt.variables.{name}"
@@ -316,8 +318,8 @@ def _parts(message: it.Message, values: Mapping[str, PromptValue]) -> Iterator[i
     for part in message.content:
         if not isinstance(part, it.InputText):
             text = getattr(part, "text", None)
-            filled = text and _VARIABLE.sub(lambda found: _text(found[1], values), text)
-            yield part if text is None else replace(part, text=filled)
+            replaced = text and _VARIABLE.sub(lambda found: _text(found[1], values), text)
+            yield part if text is None else replace(part, text=replaced)
             continue
         text = ""
         yielded = False

@@ -10,25 +10,25 @@ from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
 from antiphon.retrieval.rank_fusion import best, fused
 from antiphon.retrieval.vector_search import Nearest
-from antiphon.search_terms import query_terms as words_asked
+from antiphon.search_terms import query_terms as query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.filters import matches
-from antiphon.wire.parsing.vector_stores import Ranking, Search
-from antiphon.wire.vector_stores import Found, TextPart
+from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
+from antiphon.wire.vector_stores import SearchResult, TextPart
 
 from .embeddings import Embeddings
 
 __all__ = ["Searcher"]
 
-_MOST_WORDS = 64
+_MAX_WORDS = 64
 #: How many of each ranking are fused.
-_RANKED = 100
+_RANKING_SIZE = 100
 
 #: A chunk: in which vector store, its number, of which file.
-_Place = tuple[str, int, str]
+_ChunkKey = tuple[str, int, str]
 
 
-class _Where(Struct, frozen=True):
+class _SearchScope(Struct, frozen=True):
     """A vector store, and those of its files that a filter lets through."""
 
     store_id: str
@@ -45,82 +45,84 @@ class Searcher:
         self._embeddings = embeddings
         self._model = model
 
-    def check(self, ranking: Ranking, path: str) -> None:
+    def check(self, ranking: RankingOptions, path: str) -> None:
         """Raises ``InvalidRequest`` where only the meaning is to count, which nobody here reads.
         ``path``: of what holds the options."""
         if self._model is None and not ranking.words:
-            where = f"{path}ranking_options.hybrid_search.text_weight"
+            scope = f"{path}ranking_options.hybrid_search.text_weight"
             raise InvalidRequest(
-                f"Invalid '{where}': this server finds by words alone, so they must count.",
-                param=where,
+                f"Invalid '{scope}': this server finds by words alone, so they must count.",
+                param=scope,
                 code="unsupported_value",
             )
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: Search
-    ) -> tuple[Found, ...]:
+        self, tenant: str, store_ids: Sequence[str], request: SearchRequest
+    ) -> tuple[SearchResult, ...]:
         """The best chunks first. Raises ``RunError``."""
-        places = [await self._where(tenant, store_id, asked) for store_id in store_ids]
-        vectors: Sequence[Vector | None] = [None] * len(asked.queries)
-        if self._model is not None and asked.ranking.meaning:
-            made = await self._embeddings.make(self._model, asked.queries, role="query")
-            vectors = made.vectors
+        scopes = [await self._scope(tenant, store_id, request) for store_id in store_ids]
+        vectors: Sequence[Vector | None] = [None] * len(request.queries)
+        if self._model is not None and request.ranking.meaning:
+            embedded = await self._embeddings.embed(self._model, request.queries, role="query")
+            vectors = embedded.vectors
         scores = [
-            await self._scores(tenant, places, query, vector, asked.ranking)
-            for query, vector in zip(asked.queries, vectors, strict=True)
+            await self._scores(tenant, scopes, query, vector, request.ranking)
+            for query, vector in zip(request.queries, vectors, strict=True)
         ]
-        ranked = [pair for pair in best(scores) if pair[1] >= asked.ranking.threshold]
-        return await self._told(tenant, places, ranked[: asked.limit])
+        ranked = [pair for pair in best(scores) if pair[1] >= request.ranking.threshold]
+        return await self._load_results(tenant, scopes, ranked[: request.limit])
 
-    async def _where(self, tenant: str, store_id: str, asked: Search) -> _Where:
+    async def _scope(self, tenant: str, store_id: str, request: SearchRequest) -> _SearchScope:
         entries = await self._vectors.list_files(tenant, store_id)
-        meant = {
+        selected = {
             entry.file.id: entry
             for entry in entries
-            if entry.file.status == "completed" and matches(asked.filter, entry.file.attributes)
+            if entry.file.status == "completed" and matches(request.filter, entry.file.attributes)
         }
-        return _Where(store_id, meant, asked.filter is None)
+        return _SearchScope(store_id, selected, request.filter is None)
 
     async def _scores(
         self,
         tenant: str,
-        places: Sequence[_Where],
+        scopes: Sequence[_SearchScope],
         query: str,
         vector: Vector | None,
-        ranking: Ranking,
-    ) -> Mapping[_Place, float]:
+        ranking: RankingOptions,
+    ) -> Mapping[_ChunkKey, float]:
         """Of one query. Without vectors, its words are all there is."""
-        words = words_asked(query)[:_MOST_WORDS]
+        words = query_terms(query)[:_MAX_WORDS]
         by_words, by_meaning = [], []
-        for where in places:
-            files = where.files.keys()
-            hits = await self._vectors.search_words(tenant, where.store_id, words, files, _RANKED)
-            by_words += [(where.store_id, hit) for hit in hits]
+        for scope in scopes:
+            files = scope.files.keys()
+            hits = await self._vectors.search_words(
+                tenant, scope.store_id, words, files, _RANKING_SIZE
+            )
+            by_words += [(scope.store_id, hit) for hit in hits]
             if vector is not None and self._model is not None:
                 near = await self._nearest.found(
                     tenant,
-                    where.store_id,
+                    scope.store_id,
                     self._model,
                     vector,
-                    None if where.is_whole else files,
-                    _RANKED,
+                    None if scope.is_whole else files,
+                    _RANKING_SIZE,
                 )
-                by_meaning += [(where.store_id, hit) for hit in near]
+                by_meaning += [(scope.store_id, hit) for hit in near]
         if vector is None:
             return fused([(1.0, _ordered(by_words))])
         return fused([(ranking.meaning, _ordered(by_meaning)), (ranking.words, _ordered(by_words))])
 
-    async def _told(
-        self, tenant: str, places: Sequence[_Where], ranked: Sequence[tuple[_Place, float]]
-    ) -> tuple[Found, ...]:
-        files = {where.store_id: where.files for where in places}
+    async def _load_results(
+        self, tenant: str, scopes: Sequence[_SearchScope], ranked: Sequence[tuple[_ChunkKey, float]]
+    ) -> tuple[SearchResult, ...]:
+        files = {scope.store_id: scope.files for scope in scopes}
         texts: dict[tuple[str, int], str] = {}
         for store_id in files:
             numbers = {number for (store, number, _), _ in ranked if store == store_id}
-            there = await self._vectors.chunk_texts(tenant, store_id, numbers) if numbers else {}
-            texts.update({(store_id, number): text for number, text in there.items()})
+            loaded = await self._vectors.chunk_texts(tenant, store_id, numbers) if numbers else {}
+            texts.update({(store_id, number): text for number, text in loaded.items()})
         return tuple(
-            Found(
+            SearchResult(
                 file_id=file_id,
                 filename=files[store_id][file_id].filename,
                 score=round(score, 6),
@@ -132,7 +134,7 @@ class Searcher:
         )
 
 
-def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_Place]:
+def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_ChunkKey]:
     """Over several vector stores, whose scores are of one kind."""
     ranked = sorted(hits, key=lambda pair: -pair[1].score)
-    return [(store_id, hit.chunk, hit.file_id) for store_id, hit in ranked][:_RANKED]
+    return [(store_id, hit.chunk, hit.file_id) for store_id, hit in ranked][:_RANKING_SIZE]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pagination import Cut, page, page_of, section
+from antiphon.pagination import PageParams, make_page, page_of, select_page
 from antiphon.retrieval.chunking import Piece, joined
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage
@@ -24,19 +24,19 @@ from antiphon.wire.parsing.vector_stores import (
     AddFile,
     Attributes,
     CreateVectorStore,
-    Ranking,
-    Search,
+    RankingOptions,
+    SearchRequest,
     UpdateVectorStore,
 )
 from antiphon.wire.vector_stores import (
     ChunkingStrategy,
-    ExpiresAfter,
     FileBatch,
+    FileContentPage,
     FileStatus,
-    Found,
-    TextPage,
+    SearchResult,
     TextPart,
     VectorStore,
+    VectorStoreExpiresAfter,
     VectorStoreFile,
 )
 
@@ -49,7 +49,7 @@ __all__ = ["VectorStores"]
 
 _DAY_S = 86_400
 #: How exactly it is known when a vector store was last used.
-_USED_S = 60
+_ACTIVITY_RESOLUTION_S = 60
 
 
 class VectorStores:
@@ -70,7 +70,7 @@ class VectorStores:
         self._files = files
         self._clock = clock
         self._ids = ids
-        self._kept = store.vectors
+        self._index = store.vectors
         self._indexer = Indexer(store.vectors, files, documents, embeddings, model)
         self._searcher = Searcher(store.vectors, embeddings, model)
 
@@ -84,183 +84,185 @@ class VectorStores:
 
     # --- vector stores ---------------------------------------------------------------------------
 
-    async def create(self, tenant: str, asked: CreateVectorStore) -> VectorStore:
+    async def create(self, tenant: str, request: CreateVectorStore) -> VectorStore:
         """A new one, with its first files."""
-        entries = await self._entries(tenant, "", asked.files)
+        entries = await self._new_entries(tenant, "", request.files)
         now = int(self._clock())
-        made = VectorStore(
+        vector_store = VectorStore(
             id=self._ids("vs"),
             created_at=now,
-            name=asked.name,
-            description=asked.description,
-            metadata=asked.metadata,
-            expires_after=asked.expires_after,
-            expires_at=_expiry(asked.expires_after, now),
+            name=request.name,
+            description=request.description,
+            metadata=request.metadata,
+            expires_after=request.expires_after,
+            expires_at=_expiry(request.expires_after, now),
             last_active_at=now,
         )
-        await self._kept.put(tenant, made)
+        await self._index.put(tenant, vector_store)
         if entries:
-            await self._add(tenant, made.id, entries)
-        return await self._shown(tenant, made)
+            await self._add(tenant, vector_store.id, entries)
+        return await self._with_usage(tenant, vector_store)
 
     async def retrieve(self, tenant: str, store_id: str) -> VectorStore:
         """With how far its files are."""
-        return await self._shown(tenant, await self._find(tenant, store_id))
+        return await self._with_usage(tenant, await self._find(tenant, store_id))
 
-    async def update(self, tenant: str, store_id: str, asked: UpdateVectorStore) -> VectorStore:
+    async def update(self, tenant: str, store_id: str, request: UpdateVectorStore) -> VectorStore:
         """What is given replaces what was."""
         old = await self._find(tenant, store_id)
-        after = old.expires_after if asked.expires_after is UNSET else asked.expires_after
+        after = old.expires_after if request.expires_after is UNSET else request.expires_after
         new = replace(
             old,
-            name=old.name if asked.name is UNSET else asked.name,
-            metadata=old.metadata if asked.metadata is UNSET else asked.metadata,
+            name=old.name if request.name is UNSET else request.name,
+            metadata=old.metadata if request.metadata is UNSET else request.metadata,
             expires_after=after,
             expires_at=_expiry(after, old.last_active_at or old.created_at),
         )
-        await self._kept.put(tenant, new)
-        return await self._shown(tenant, new)
+        await self._index.put(tenant, new)
+        return await self._with_usage(tenant, new)
 
     async def delete(self, tenant: str, store_id: str) -> None:
         """The files themselves stay."""
         await self._find(tenant, store_id)
-        entries = await self._kept.list_files(tenant, store_id)
-        if not await self._kept.delete(tenant, store_id):
-            raise _unknown(store_id)
+        entries = await self._index.list_files(tenant, store_id)
+        if not await self._index.delete(tenant, store_id):
+            raise _not_found(store_id)
         for entry in entries:
-            self._indexer.drop(_work(tenant, entry))
+            self._indexer.cancel(_indexing_job(tenant, entry))
 
-    async def list(self, tenant: str, cut: Cut) -> Page[VectorStore]:
+    async def list(self, tenant: str, params: PageParams) -> Page[VectorStore]:
         """A page of them."""
-        found, more = section(await self._kept.list_stores(tenant), cut)
-        return page_of([await self._shown(tenant, each) for each in found], more)
+        found, more = select_page(await self._index.list_stores(tenant), params)
+        return page_of([await self._with_usage(tenant, each) for each in found], more)
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: Search
-    ) -> tuple[Found, ...]:
+        self, tenant: str, store_ids: Sequence[str], request: SearchRequest
+    ) -> tuple[SearchResult, ...]:
         """The pieces of files that fit best, in any of the vector stores. Raises ``InvalidRequest``
         for one that has expired, ``RunError`` when the model fails."""
-        self._searcher.check(asked.ranking, "")
+        self._searcher.check(request.ranking, "")
         for store_id in store_ids:
-            await self._use(tenant, store_id)
-        return await self._searcher.search(tenant, tuple(dict.fromkeys(store_ids)), asked)
+            await self._touch(tenant, store_id)
+        return await self._searcher.search(tenant, tuple(dict.fromkeys(store_ids)), request)
 
-    async def check(
-        self, tenant: str, store_ids: Sequence[str], ranking: Ranking, path: str
+    async def check_searchable(
+        self, tenant: str, store_ids: Sequence[str], ranking: RankingOptions, path: str
     ) -> None:
         """Raises where they cannot be searched so. ``path``: of what asks for it."""
         self._searcher.check(ranking, f"{path}.")
         for at, store_id in enumerate(store_ids):
-            await self._live(tenant, store_id, f"{path}.vector_store_ids[{at}]")
+            await self._find_active(tenant, store_id, f"{path}.vector_store_ids[{at}]")
 
     # --- files in them ---------------------------------------------------------------------------
 
-    async def add_file(self, tenant: str, store_id: str, asked: AddFile) -> VectorStoreFile:
+    async def add_file(self, tenant: str, store_id: str, request: AddFile) -> VectorStoreFile:
         """It is made searchable behind this; one that is in it already, once more."""
-        await self._use(tenant, store_id)
-        entries = await self._entries(tenant, store_id, (asked,))
+        await self._touch(tenant, store_id)
+        entries = await self._new_entries(tenant, store_id, (request,))
         await self._add(tenant, store_id, entries)
         return entries[0].file
 
-    async def file(self, tenant: str, store_id: str, file_id: str) -> VectorStoreFile:
+    async def retrieve_file(self, tenant: str, store_id: str, file_id: str) -> VectorStoreFile:
         """How far it is."""
         return (await self._entry(tenant, store_id, file_id)).file
 
-    async def label(
+    async def update_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: Attributes
     ) -> VectorStoreFile:
         """Its attributes are replaced."""
         while True:  # its status may change in this moment
             entry = await self._entry(tenant, store_id, file_id)
             file = replace(entry.file, attributes=attributes)
-            if await self._kept.update_attributes(tenant, replace(entry, file=file)):
+            if await self._index.update_attributes(tenant, replace(entry, file=file)):
                 return file
 
-    async def remove(self, tenant: str, store_id: str, file_id: str) -> None:
+    async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None:
         """Take it out; the file itself stays."""
         entry = await self._entry(tenant, store_id, file_id)
-        self._indexer.drop(_work(tenant, entry))
-        if not await self._kept.remove_file(tenant, store_id, file_id):
-            raise _no_file(file_id, store_id)
+        self._indexer.cancel(_indexing_job(tenant, entry))
+        if not await self._index.remove_file(tenant, store_id, file_id):
+            raise _file_not_found(file_id, store_id)
 
-    async def files(
+    async def list_files(
         self,
         tenant: str,
         store_id: str,
-        cut: Cut,
+        params: PageParams,
         *,
         status: str | None = None,
         batch: str | None = None,
     ) -> Page[VectorStoreFile]:
         """A page of its files, or those of a batch, or of a status."""
         if batch is not None:
-            await self.batch(tenant, store_id, batch)
+            await self.retrieve_batch(tenant, store_id, batch)
         else:
             await self._find(tenant, store_id)
-        entries = await self._kept.list_files(tenant, store_id)
-        meant = (
+        entries = await self._index.list_files(tenant, store_id)
+        selected = (
             entry.file
             for entry in entries
             if status in (None, entry.file.status) and batch in (None, entry.batch)
         )
-        return page(meant, cut)
+        return make_page(selected, params)
 
-    async def content(self, tenant: str, store_id: str, file_id: str) -> TextPage:
+    async def read_text(self, tenant: str, store_id: str, file_id: str) -> FileContentPage:
         """The text that was read from it; none before it is completed."""
         await self._entry(tenant, store_id, file_id)
-        chunks = await self._kept.list_chunks(tenant, store_id, file_id)
+        chunks = await self._index.list_chunks(tenant, store_id, file_id)
         text = joined([Piece(chunk.start, chunk.text) for chunk in chunks])
-        return TextPage(data=(TextPart(text=text),) if text else ())
+        return FileContentPage(data=(TextPart(text=text),) if text else ())
 
     # --- batches ---------------------------------------------------------------------------------
 
-    async def create_batch(self, tenant: str, store_id: str, asked: Sequence[AddFile]) -> FileBatch:
+    async def create_batch(
+        self, tenant: str, store_id: str, request: Sequence[AddFile]
+    ) -> FileBatch:
         """Files that are added together."""
-        await self._use(tenant, store_id)
+        await self._touch(tenant, store_id)
         batch = FileBatch(
             id=self._ids("vsfb"), created_at=int(self._clock()), vector_store_id=store_id
         )
-        entries = await self._entries(tenant, store_id, asked)
+        entries = await self._new_entries(tenant, store_id, request)
         await self._add(tenant, store_id, entries, batch)
-        return await self.batch(tenant, store_id, batch.id)
+        return await self.retrieve_batch(tenant, store_id, batch.id)
 
-    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
+    async def retrieve_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """How far its files are."""
         await self._find(tenant, store_id)
-        found = await self._kept.get_batch(tenant, store_id, batch_id)
+        found = await self._index.get_batch(tenant, store_id, batch_id)
         if found is None:
             raise NotFound(
                 f"No batch found with id '{batch_id}' in vector store '{store_id}'.",
                 param="batch_id",
             )
-        held = await self._kept.usage(tenant, store_id, batch_id)
-        return replace(found, file_counts=held.counts, status=_status(held))
+        usage = await self._index.usage(tenant, store_id, batch_id)
+        return replace(found, file_counts=usage.counts, status=_status(usage))
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
         """What is not finished stays undone."""
-        await self.batch(tenant, store_id, batch_id)
-        for entry in await self._kept.list_files(tenant, store_id):
+        await self.retrieve_batch(tenant, store_id, batch_id)
+        for entry in await self._index.list_files(tenant, store_id):
             if entry.batch == batch_id and entry.file.status == "in_progress":
-                self._indexer.drop(_work(tenant, entry))
+                self._indexer.cancel(_indexing_job(tenant, entry))
                 file = replace(entry.file, status="cancelled")
-                await self._kept.finish_file(tenant, replace(entry, file=file), (), "")
-        return await self.batch(tenant, store_id, batch_id)
+                await self._index.finish_file(tenant, replace(entry, file=file), (), "")
+        return await self.retrieve_batch(tenant, store_id, batch_id)
 
     # --- pieces ----------------------------------------------------------------------------------
 
     async def _find(
         self, tenant: str, store_id: str, param: str = "vector_store_id"
     ) -> VectorStore:
-        found = await self._kept.get(tenant, store_id)
+        found = await self._index.get(tenant, store_id)
         if found is None:
-            raise _unknown(store_id, param)
+            raise _not_found(store_id, param)
         return found
 
-    async def _live(
+    async def _find_active(
         self, tenant: str, store_id: str, param: str = "vector_store_id"
     ) -> VectorStore:
         found = await self._find(tenant, store_id, param)
-        if self._is_over(found):
+        if self._is_expired(found):
             raise InvalidRequest(
                 f"Vector store with id '{store_id}' has expired.",
                 param=param,
@@ -268,34 +270,34 @@ class VectorStores:
             )
         return found
 
-    async def _use(self, tenant: str, store_id: str) -> None:
+    async def _touch(self, tenant: str, store_id: str) -> None:
         """From now on it is kept as long again."""
-        found, now = await self._live(tenant, store_id), int(self._clock())
-        if now - (found.last_active_at or 0) >= _USED_S:
+        found, now = await self._find_active(tenant, store_id), int(self._clock())
+        if now - (found.last_active_at or 0) >= _ACTIVITY_RESOLUTION_S:
             expires_at = _expiry(found.expires_after, now)
             used = replace(found, last_active_at=now, expires_at=expires_at)
-            await self._kept.put(tenant, used)
+            await self._index.put(tenant, used)
 
-    async def _shown(self, tenant: str, store: VectorStore) -> VectorStore:
-        held = await self._kept.usage(tenant, store.id)
-        status = "in_progress" if held.counts.in_progress else "completed"
+    async def _with_usage(self, tenant: str, store: VectorStore) -> VectorStore:
+        usage = await self._index.usage(tenant, store.id)
+        status = "in_progress" if usage.counts.in_progress else "completed"
         return replace(
             store,
-            file_counts=held.counts,
-            usage_bytes=held.bytes,
-            status="expired" if self._is_over(store) else status,
+            file_counts=usage.counts,
+            usage_bytes=usage.bytes,
+            status="expired" if self._is_expired(store) else status,
         )
 
-    def _is_over(self, store: VectorStore) -> bool:
+    def _is_expired(self, store: VectorStore) -> bool:
         return store.expires_at is not None and store.expires_at <= self._clock()
 
-    async def _entries(
-        self, tenant: str, store_id: str, asked: Sequence[AddFile]
+    async def _new_entries(
+        self, tenant: str, store_id: str, request: Sequence[AddFile]
     ) -> tuple[IndexedFile, ...]:
         """The files as they begin; each must be one of the tenant's."""
         now = int(self._clock())
         entries = []
-        for one in asked:
+        for one in request:
             found = await self._files.find(tenant, one.file_id)
             if found is None:
                 raise NotFound(f"No such File object: {one.file_id}", param=one.path)
@@ -316,7 +318,7 @@ class VectorStores:
         entries: Sequence[IndexedFile],
         batch: FileBatch | None = None,
     ) -> None:
-        placed = [
+        new_files = [
             replace(
                 entry,
                 file=replace(entry.file, vector_store_id=store_id),
@@ -324,28 +326,28 @@ class VectorStores:
             )
             for entry in entries
         ]
-        works = [_work(tenant, entry) for entry in placed]
-        for work in works:  # what is done of it so far must not settle it
-            self._indexer.drop(work)
-        if not await self._kept.add_files(tenant, placed, batch):
-            raise _unknown(store_id)
-        self._indexer.add(works)
+        jobs = [_indexing_job(tenant, entry) for entry in new_files]
+        for job in jobs:  # what is done of it so far must not settle it
+            self._indexer.cancel(job)
+        if not await self._index.add_files(tenant, new_files, batch):
+            raise _not_found(store_id)
+        self._indexer.add(jobs)
 
     async def _entry(self, tenant: str, store_id: str, file_id: str) -> IndexedFile:
         await self._find(tenant, store_id)
-        found = await self._kept.get_file(tenant, store_id, file_id)
+        found = await self._index.get_file(tenant, store_id, file_id)
         if found is None:
-            raise _no_file(file_id, store_id)
+            raise _file_not_found(file_id, store_id)
         return found
 
 
-def _work(tenant: str, entry: IndexedFile) -> IndexingTask:
+def _indexing_job(tenant: str, entry: IndexedFile) -> IndexingTask:
     file = entry.file
     return IndexingTask(tenant=tenant, store_id=file.vector_store_id, file_id=file.id)
 
 
-def _status(held: IndexUsage) -> FileStatus:
-    counts = held.counts
+def _status(usage: IndexUsage) -> FileStatus:
+    counts = usage.counts
     if counts.in_progress:
         return "in_progress"
     if counts.cancelled:
@@ -353,15 +355,15 @@ def _status(held: IndexUsage) -> FileStatus:
     return "failed" if counts.failed and counts.failed == counts.total else "completed"
 
 
-def _expiry(after: ExpiresAfter | None, used_at: int) -> int | None:
+def _expiry(after: VectorStoreExpiresAfter | None, used_at: int) -> int | None:
     return None if after is None else used_at + after.days * _DAY_S
 
 
-def _unknown(store_id: str, param: str = "vector_store_id") -> NotFound:
+def _not_found(store_id: str, param: str = "vector_store_id") -> NotFound:
     return NotFound(f"Vector store with id '{store_id}' not found.", param=param)
 
 
-def _no_file(file_id: str, store_id: str) -> NotFound:
+def _file_not_found(file_id: str, store_id: str) -> NotFound:
     return NotFound(
         f"No file found with id '{file_id}' in vector store '{store_id}'.", param="file_id"
     )

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply
 from antiphon.backends.catalog import CatalogModel
+from antiphon.conversation import Options
 from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
@@ -27,10 +28,10 @@ from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import build_options
 from antiphon.runs.request.tool_selection import ToolSelection, select_tools
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
-from antiphon.runs.tool_loop.toolsets import check_access, with_functions
+from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
 from antiphon.wire.items import InputText, Item, Message
-from antiphon.wire.request import CreateResponse, InputTokens
+from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response
 
 from .dependencies import RunDependencies
@@ -87,11 +88,14 @@ class Preparer:
             await self._context(tenant, request, model, session_chains), prompt_items=prompt_items
         )
         opening = ResponseContext(
-            tenant=tenant, response_id=response_id, items=context.conversation.items
+            tenant=tenant,
+            response_id=response_id,
+            items=context.conversation.items,
+            include=frozenset(request.include or ()),
         )
         await check_access(tools.server_tools, tools.visible_tools, opening)
         backend = self._attachments.ahead_of(model.backend, tenant, len(prompt_items))
-        options = with_functions(build_options(meant), tools, (), context.conversation.items)
+        options = await self._options(meant, tools, opening)
         question = ReplyRequest(context=context, backend=backend, options=options)
         sealed = TenantSealer(self._seal, tenant)
         reply = (
@@ -176,17 +180,25 @@ class Preparer:
         by = self._models.find(name) if name is not None else model
         return Summarizer(backend=by.backend, level=level, defaults=by.defaults)
 
-    async def count(self, tenant: str, request: InputTokens) -> int:
+    async def count(self, tenant: str, request: InputTokensRequest) -> int:
         """How many tokens the model would see: the same rendering."""
         asked = request.as_create()
         model = self._models.find(asked.model)
         asked, tools = self._select_tools(asked, model)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
-        items = context.conversation.items
-        options = with_functions(build_options(asked), tools, (), items)
+        response = ResponseContext(tenant=tenant, response_id="", items=context.conversation.items)
+        options = await self._options(asked, tools, response)
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
+
+    async def _options(
+        self, request: CreateResponse, tools: ToolSelection, response: ResponseContext
+    ) -> Options:
+        """Build the options for the first prompt, with the functions that the server's tools
+        declare."""
+        toolsets = await declared_toolsets(tools, response)
+        return with_functions(build_options(request), tools, toolsets, response.items)
 
     def _select_tools(
         self, asked: CreateResponse, model: CatalogModel

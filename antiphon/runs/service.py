@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import text_completion_unsupported
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import InvalidRequest, NotFound, RunError
-from antiphon.pagination import Cut, page
+from antiphon.pagination import PageParams, make_page
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.embeddings import Embeddings
@@ -41,7 +41,7 @@ from antiphon.wire.pagination import Page
 from antiphon.wire.request import (
     CompactRequest,
     CreateResponse,
-    InputTokens,
+    InputTokensRequest,
     refuse_unsupported,
 )
 from antiphon.wire.response import CompactedResponse, Response
@@ -107,8 +107,8 @@ class Service:
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
-        self.files = Files(store, clock=clock, ids=ids, most=policy.max_files_bytes)
-        self.skills = Skills(store, clock=clock, ids=ids, most=policy.max_files_bytes)
+        self.files = Files(store, clock=clock, ids=ids, max_bytes=policy.max_files_bytes)
+        self.skills = Skills(store, clock=clock, ids=ids, max_bytes=policy.max_files_bytes)
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
         self.embeddings = Embeddings(models)
@@ -271,7 +271,7 @@ class Service:
         release = await self.conversations.lock(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
-                tenant, request, model, response_id, recent, resolved.lead
+                tenant, request, model, response_id, recent, resolved.leading_items
             )
             return prepared, release
         except BaseException:
@@ -280,7 +280,7 @@ class Service:
 
     # --- what is stored --------------------------------------------------------------------------
 
-    async def count(self, tenant: str, request: InputTokens) -> int:
+    async def count(self, tenant: str, request: InputTokensRequest) -> int:
         """How many tokens the model would see: the same rendering as ``create``."""
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")
@@ -304,7 +304,7 @@ class Service:
         if not await self._store.delete(tenant, response_id):
             raise _unknown(response_id)
 
-    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> Page[Item]:
+    async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         """What the response was generated from: the items of its ancestors and its own input.
 
         Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.
@@ -313,7 +313,7 @@ class Service:
         if chain is None:
             raise _unknown(response_id)
         items = (*chain_items(chain[:-1]), *chain[-1].input)
-        return page(items, cut)
+        return make_page(items, cut)
 
     async def _loaded(self, tenant: str, response_id: str) -> StoredResponse:
         stored = await self._store.load(tenant, response_id)

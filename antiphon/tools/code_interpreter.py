@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
 from antiphon.sandbox.base import EndReason, ExecutionResult
 from antiphon.tools.containers.container import Container
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.containers.skills import skills_prompt
+from antiphon.tools.containers.skills import ContainerSkill, skills_prompt
 from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
@@ -53,7 +55,7 @@ class CodeInterpreterProvider:
     def check(self, tool: Any, path: str) -> None:
         if isinstance(tool.container, str):
             return
-        request = wc.auto(tool.container, f"{path}.container")
+        request = wc.read_auto_container(tool.container, f"{path}.container")
         self._containers.policy.check(request.memory_limit, f"{path}.container.memory_limit")
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
@@ -64,39 +66,60 @@ class CodeInterpreterProvider:
             self._containers.check_reference(response.tenant, tool.container, where)
         else:
             await self._containers.check_auto(
-                response.tenant, wc.auto(tool.container, where), where
+                response.tenant, wc.read_auto_container(tool.container, where), where
             )
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
+
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        container = self._existing_container(tool, response)
+        return (_function(() if container is None else container.skills),)
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         session = _CodeSession(
             self._container(tool, response), with_outputs=_INCLUDE_OUTPUTS in response.include
         )
-        function = ToolFunction(
-            tool=tl.Custom(
-                name=NAME, description=_DESCRIPTION + skills_prompt(session.container.skills)
-            ),
+        function = replace(
+            _function(session.container.skills),
             initial_item=CodeInterpreterCall(container_id=session.container.id),
             handler=session.run,
-            streams_text=True,
         )
         try:
             yield Toolset(functions=(function,), citation_finder=session.file_citations)
         finally:
             self._containers.release(session.container)
 
+    def _existing_container(self, tool: Any, response: ResponseContext) -> Container | None:
+        """Return the container that ``_container`` will return, None if it does not exist yet."""
+        if not isinstance(tool.container, str):
+            return self._containers.last_active(response.tenant, response.items)
+        try:
+            return self._containers.get_active(response.tenant, tool.container)
+        except (NotFound, InvalidRequest):
+            return None
+
     def _container(self, tool: Any, response: ResponseContext) -> Container:
         """Return the container the request names, or that of the last call before, or a new one."""
         try:
             if isinstance(tool.container, str):
                 return self._containers.acquire(response.tenant, tool.container)
-            request = wc.auto(tool.container, "container")
+            request = wc.read_auto_container(tool.container, "container")
             return self._containers.acquire_auto(response.tenant, request, response.items)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
+
+
+def _function(skills: Sequence[ContainerSkill]) -> ToolFunction:
+    """Return the function as the model sees it, without container and handler."""
+    return ToolFunction(
+        tool=tl.Custom(name=NAME, description=_DESCRIPTION + skills_prompt(skills)),
+        initial_item=CodeInterpreterCall(container_id=""),
+        streams_text=True,
+    )
 
 
 class _CodeSession:

@@ -4,7 +4,7 @@ machine, as the request says."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -21,8 +21,8 @@ from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import ContainerSkill, local_skills_prompt, skills_prompt
 from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
-from antiphon.wire.parsing.fields import known
-from antiphon.wire.skills import local_skills
+from antiphon.wire.parsing.fields import known_fields
+from antiphon.wire.skills import read_local_skills
 
 from .base import (
     CallContext,
@@ -56,8 +56,8 @@ class ShellProvider:
         kind = environment.get("type")
         where = f"{path}.environment"
         if kind == "local":
-            fields = known(environment, {"type", "skills"}, where)
-            local_skills(fields.get("skills", []), f"{where}.skills")
+            fields = known_fields(environment, {"type", "skills"}, where)
+            read_local_skills(fields.get("skills", []), f"{where}.skills")
             return
         if self._containers is None:
             raise InvalidRequest(
@@ -66,7 +66,7 @@ class ShellProvider:
                 code="unsupported_tool",
             )
         if kind == "container_reference":
-            known(environment, {"type", "container_id"}, where)
+            known_fields(environment, {"type", "container_id"}, where)
             if not isinstance(environment.get("container_id"), str):
                 raise InvalidRequest(
                     f"Missing required parameter: '{where}.container_id'.",
@@ -74,7 +74,7 @@ class ShellProvider:
                     code="missing_required_parameter",
                 )
             return
-        request = wc.auto(environment, where, "container_auto")
+        request = wc.read_auto_container(environment, where, "container_auto")
         self._containers.policy.check(request.memory_limit, f"{where}.memory_limit")
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
@@ -87,11 +87,29 @@ class ShellProvider:
             container_id = environment["container_id"]
             self._containers.check_reference(response.tenant, container_id, f"{where}.container_id")
         else:
-            request = wc.auto(environment, where, "container_auto")
+            request = wc.read_auto_container(environment, where, "container_auto")
             await self._containers.check_auto(response.tenant, request, where)
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
+
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        environment, containers = _environment(tool), self._containers
+        if containers is None or environment.get("type") not in _HOSTED_ENVIRONMENTS:
+            return await self._local_functions(tool, response)
+        if environment["type"] == "container_auto":
+            request = wc.read_auto_container(environment, "environment", "container_auto")
+            skills = await containers.resolve_skills(
+                response.tenant, request.skills, "environment.skills"
+            )
+            return (_hosted_function(skills),)
+        try:
+            container = containers.get_active(response.tenant, environment["container_id"])
+        except (NotFound, InvalidRequest):
+            return (_hosted_function(()),)
+        return (_hosted_function(container.skills),)
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         if self._containers is None or _environment(tool).get("type") not in _HOSTED_ENVIRONMENTS:
@@ -100,12 +118,16 @@ class ShellProvider:
 
     @asynccontextmanager
     async def _local(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        skills = local_skills_prompt(local_skills(_environment(tool).get("skills") or [], "skills"))
-        async with self._client.open(tool, response) as toolset:
-            yield replace(
-                toolset,
-                functions=tuple(_extend_description(each, skills) for each in toolset.functions),
-            )
+        yield Toolset(functions=await self._local_functions(tool, response))
+
+    async def _local_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        skills = local_skills_prompt(
+            read_local_skills(_environment(tool).get("skills") or [], "skills")
+        )
+        functions = await self._client.declared_functions(tool, response)
+        return tuple(_extend_description(function, skills) for function in functions)
 
     @asynccontextmanager
     async def _hosted(
@@ -118,22 +140,28 @@ class ShellProvider:
             container, skills = await _acquire_container(containers, environment, response)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
-        function = ToolFunction(
-            tool=shell_function(_DESCRIPTION + skills_prompt(skills)),
-            initial_item=ShellCall(
-                call_id="",
-                action={"commands": [], "timeout_ms": None, "max_output_length": None},
-                environment={"type": "container_reference", "container_id": container.id},
-            ),
-            handler=partial(_run_commands, container),
-            parse_fields=_parse_action,
-            argument_observer=CommandObserver,
-            failed_status="incomplete",
+        function = replace(
+            _hosted_function(skills, container.id), handler=partial(_run_commands, container)
         )
         try:
             yield Toolset(functions=(function,))
         finally:
             containers.release(container)
+
+
+def _hosted_function(skills: Iterable[ContainerSkill], container_id: str = "") -> ToolFunction:
+    """Return the function for commands in a container, without its handler."""
+    return ToolFunction(
+        tool=shell_function(_DESCRIPTION + skills_prompt(skills)),
+        initial_item=ShellCall(
+            call_id="",
+            action={"commands": [], "timeout_ms": None, "max_output_length": None},
+            environment={"type": "container_reference", "container_id": container_id},
+        ),
+        parse_fields=_parse_action,
+        argument_observer=CommandObserver,
+        failed_status="incomplete",
+    )
 
 
 async def _acquire_container(
@@ -144,7 +172,7 @@ async def _acquire_container(
     if environment["type"] == "container_reference":
         container = containers.acquire(response.tenant, environment["container_id"])
         return container, container.skills
-    request = wc.auto(environment, "environment", "container_auto")
+    request = wc.read_auto_container(environment, "environment", "container_auto")
     skills = await containers.resolve_skills(response.tenant, request.skills, "environment.skills")
     return containers.acquire_auto(response.tenant, request, response.items, skills), skills
 

@@ -11,33 +11,38 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_value, kind_of, missing
-from antiphon.wire.parsing.fields import converted, known
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.errors import invalid_value, json_type_name, missing_parameter
+from antiphon.wire.parsing.fields import convert, known_fields
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
 
-from .skills import ShellSkill, shell_skills
+from .skills import ShellSkill, read_shell_skills
 
 __all__ = [
-    "MEMORY",
-    "Auto",
+    "MEMORY_BYTES",
+    "AutoContainer",
     "Container",
+    "ContainerExpiresAfter",
     "ContainerFile",
     "CreateContainer",
-    "ExpiresAfter",
     "NetworkPolicy",
-    "auto",
-    "create_container",
-    "file_reference",
+    "parse_create_container",
+    "parse_file_reference",
+    "read_auto_container",
 ]
 
-Memory = Literal["1g", "4g", "16g", "64g"]
+MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 #: Bytes of a memory limit.
-MEMORY: Mapping[Memory, int] = {"1g": 1 << 30, "4g": 4 << 30, "16g": 16 << 30, "64g": 64 << 30}
+MEMORY_BYTES: Mapping[MemoryLimit, int] = {
+    "1g": 1 << 30,
+    "4g": 4 << 30,
+    "16g": 16 << 30,
+    "64g": 64 << 30,
+}
 
 _FileIds = Annotated[tuple[str, ...], Meta(max_length=50)]
 
 
-class ExpiresAfter(Struct, frozen=True, kw_only=True):
+class ContainerExpiresAfter(Struct, frozen=True, kw_only=True):
     """How long a container is kept that nobody uses."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
@@ -50,12 +55,12 @@ class NetworkPolicy(Struct, frozen=True, kw_only=True):
     type: Literal["disabled"] = "disabled"
 
 
-class Auto(Struct, frozen=True, kw_only=True):
+class AutoContainer(Struct, frozen=True, kw_only=True):
     """A container that a tool makes, or finds again in what came before. Only the shell's have
     ``skills``."""
 
     file_ids: _FileIds = ()
-    memory_limit: Memory | None = None
+    memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
     skills: tuple[ShellSkill, ...] = ()
 
@@ -64,9 +69,9 @@ class CreateContainer(Struct, frozen=True, kw_only=True):
     """The body of ``POST /containers``."""
 
     name: str
-    expires_after: ExpiresAfter | None = None
+    expires_after: ContainerExpiresAfter | None = None
     file_ids: _FileIds = ()
-    memory_limit: Memory | None = None
+    memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
     skills: tuple[ShellSkill, ...] = ()
 
@@ -79,9 +84,9 @@ class Container(Struct, frozen=True, kw_only=True):
     created_at: int
     name: str
     status: Literal["active", "expired"]
-    expires_after: ExpiresAfter
+    expires_after: ContainerExpiresAfter
     last_active_at: int
-    memory_limit: Memory
+    memory_limit: MemoryLimit
     network_policy: NetworkPolicy = field(default_factory=NetworkPolicy)
 
 
@@ -97,37 +102,37 @@ class ContainerFile(Struct, frozen=True, kw_only=True):
     source: Literal["user", "assistant"]
 
 
-def auto(raw: Mapping[str, Any], path: str, type: str = "auto") -> Auto:
+def read_auto_container(raw: Mapping[str, Any], path: str, type: str = "auto") -> AutoContainer:
     """What a tool says of its container. Raises ``InvalidRequest``."""
     if raw.get("type") != type:
-        raise bad_value(f"{path}.type", str(raw.get("type", kind_of(None))), (type,))
-    names = {*Auto.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
-    given = known(raw, names, path)
-    _check_policy(given.get("network_policy"), f"{path}.network_policy")
-    skills = shell_skills(given.pop("skills", []), f"{path}.skills")
-    return replace(converted(given, Auto, path), skills=skills)
+        raise invalid_value(f"{path}.type", str(raw.get("type", json_type_name(None))), (type,))
+    names = {*AutoContainer.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
+    given = known_fields(raw, names, path)
+    _check_network_policy(given.get("network_policy"), f"{path}.network_policy")
+    skills = read_shell_skills(given.pop("skills", []), f"{path}.skills")
+    return replace(convert(given, AutoContainer, path), skills=skills)
 
 
-def create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateContainer:
+def parse_create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateContainer:
     """The body of ``POST /containers``. Raises ``InvalidRequest``."""
-    raw = parse(body, limits)
+    raw = parse_json_object(body, limits)
     if "name" not in raw:
-        raise missing("name")
-    given = known(raw, CreateContainer.__struct_fields__, "")
-    _check_policy(given.get("network_policy"), "network_policy")
-    skills = shell_skills(given.pop("skills", []), "skills")
-    return replace(converted(given, CreateContainer, ""), skills=skills)
+        raise missing_parameter("name")
+    given = known_fields(raw, CreateContainer.__struct_fields__, "")
+    _check_network_policy(given.get("network_policy"), "network_policy")
+    skills = read_shell_skills(given.pop("skills", []), "skills")
+    return replace(convert(given, CreateContainer, ""), skills=skills)
 
 
-def file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+def parse_file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
     """The uploaded file that ``POST /containers/{id}/files`` names. Raises ``InvalidRequest``."""
-    raw = parse(body, limits)
+    raw = parse_json_object(body, limits)
     if "file_id" not in raw:
-        raise missing("file_id")
-    return converted(raw, _Reference, "").file_id
+        raise missing_parameter("file_id")
+    return convert(raw, _FileReference, "").file_id
 
 
-def _check_policy(raw: Any, path: str) -> None:
+def _check_network_policy(raw: Any, path: str) -> None:
     """Nothing is reached from a container, whatever else is asked of it."""
     if isinstance(raw, Mapping) and raw.get("type") == "allowlist":
         raise InvalidRequest(
@@ -138,5 +143,5 @@ def _check_policy(raw: Any, path: str) -> None:
         )
 
 
-class _Reference(Struct, frozen=True):
+class _FileReference(Struct, frozen=True):
     file_id: str

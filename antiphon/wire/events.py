@@ -92,31 +92,31 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type"):
 # --- of the response -----------------------------------------------------------------------------
 
 
-class _Snapshot(Event, frozen=True, kw_only=True):
+class _ResponseEvent(Event, frozen=True, kw_only=True):
     response: Response
 
 
-class Created(_Snapshot, frozen=True, kw_only=True, tag="response.created"):
+class Created(_ResponseEvent, frozen=True, kw_only=True, tag="response.created"):
     pass
 
 
-class Queued(_Snapshot, frozen=True, kw_only=True, tag="response.queued"):
+class Queued(_ResponseEvent, frozen=True, kw_only=True, tag="response.queued"):
     pass
 
 
-class InProgress(_Snapshot, frozen=True, kw_only=True, tag="response.in_progress"):
+class InProgress(_ResponseEvent, frozen=True, kw_only=True, tag="response.in_progress"):
     pass
 
 
-class Completed(_Snapshot, frozen=True, kw_only=True, tag="response.completed"):
+class Completed(_ResponseEvent, frozen=True, kw_only=True, tag="response.completed"):
     pass
 
 
-class Incomplete(_Snapshot, frozen=True, kw_only=True, tag="response.incomplete"):
+class Incomplete(_ResponseEvent, frozen=True, kw_only=True, tag="response.incomplete"):
     pass
 
 
-class Failed(_Snapshot, frozen=True, kw_only=True, tag="response.failed"):
+class Failed(_ResponseEvent, frozen=True, kw_only=True, tag="response.failed"):
     pass
 
 
@@ -153,243 +153,247 @@ class OutputItemDone(Event, frozen=True, kw_only=True, tag="response.output_item
     item: Item
 
 
-class _OfItem(Event, frozen=True, kw_only=True):
+class _ItemEvent(Event, frozen=True, kw_only=True):
     item_id: str
     output_index: int
 
 
-class _OfPart(_OfItem, frozen=True, kw_only=True):
+class _PartEvent(_ItemEvent, frozen=True, kw_only=True):
     content_index: int
 
 
-class _OfSummary(_OfItem, frozen=True, kw_only=True):
+class _SummaryEvent(_ItemEvent, frozen=True, kw_only=True):
     summary_index: int
 
 
-class ContentPartAdded(_OfPart, frozen=True, kw_only=True, tag="response.content_part.added"):
+class ContentPartAdded(_PartEvent, frozen=True, kw_only=True, tag="response.content_part.added"):
     part: Part
 
 
-class ContentPartDone(_OfPart, frozen=True, kw_only=True, tag="response.content_part.done"):
+class ContentPartDone(_PartEvent, frozen=True, kw_only=True, tag="response.content_part.done"):
     part: Part
 
 
-class OutputTextDelta(_OfPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
+class OutputTextDelta(_PartEvent, frozen=True, kw_only=True, tag="response.output_text.delta"):
     delta: str
     logprobs: tuple[Logprob, ...] = ()
 
 
-class OutputTextDone(_OfPart, frozen=True, kw_only=True, tag="response.output_text.done"):
+class OutputTextDone(_PartEvent, frozen=True, kw_only=True, tag="response.output_text.done"):
     text: str
     logprobs: tuple[Logprob, ...] = ()
 
 
 class OutputTextAnnotationAdded(
-    _OfPart, frozen=True, kw_only=True, tag="response.output_text.annotation.added"
+    _PartEvent, frozen=True, kw_only=True, tag="response.output_text.annotation.added"
 ):
     annotation_index: int
     annotation: Annotation
 
 
-class RefusalDelta(_OfPart, frozen=True, kw_only=True, tag="response.refusal.delta"):
+class RefusalDelta(_PartEvent, frozen=True, kw_only=True, tag="response.refusal.delta"):
     delta: str
 
 
-class RefusalDone(_OfPart, frozen=True, kw_only=True, tag="response.refusal.done"):
+class RefusalDone(_PartEvent, frozen=True, kw_only=True, tag="response.refusal.done"):
     refusal: str
 
 
-class ReasoningTextDelta(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
+class ReasoningTextDelta(
+    _PartEvent, frozen=True, kw_only=True, tag="response.reasoning_text.delta"
+):
     delta: str
 
 
-class ReasoningTextDone(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
+class ReasoningTextDone(_PartEvent, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
     text: str
 
 
-class ReasoningDelta(_OfPart, frozen=True, kw_only=True, tag="response.reasoning.delta"):
+class ReasoningDelta(_PartEvent, frozen=True, kw_only=True, tag="response.reasoning.delta"):
     delta: str
 
 
-class ReasoningDone(_OfPart, frozen=True, kw_only=True, tag="response.reasoning.done"):
+class ReasoningDone(_PartEvent, frozen=True, kw_only=True, tag="response.reasoning.done"):
     text: str
 
 
 class ReasoningSummaryPartAdded(
-    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.added"
+    _SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_part.added"
 ):
     part: SummaryText
 
 
 class ReasoningSummaryPartDone(
-    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.done"
+    _SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_part.done"
 ):
     part: SummaryText
     status: Literal["incomplete"] | UnsetType = UNSET
 
 
 class ReasoningSummaryTextDelta(
-    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_text.delta"
+    _SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_text.delta"
 ):
     delta: str
 
 
 class ReasoningSummaryTextDone(
-    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_text.done"
+    _SummaryEvent, frozen=True, kw_only=True, tag="response.reasoning_summary_text.done"
 ):
     text: str
 
 
 class FunctionCallArgumentsDelta(
-    _OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"
 ):
     delta: str
 
 
 class FunctionCallArgumentsDone(
-    _OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
     arguments: str
 
 
 class CustomToolCallInputDelta(
-    _OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"
 ):
     delta: str
 
 
 class CustomToolCallInputDone(
-    _OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"
 ):
     input: str
 
 
 class McpCallArgumentsDelta(
-    _OfItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.delta"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call_arguments.delta"
 ):
     delta: str
 
 
 class McpCallArgumentsDone(
-    _OfItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
 ):
     arguments: str
 
 
-class McpCallInProgress(_OfItem, frozen=True, kw_only=True, tag="response.mcp_call.in_progress"):
+class McpCallInProgress(_ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call.in_progress"):
     pass
 
 
-class McpCallCompleted(_OfItem, frozen=True, kw_only=True, tag="response.mcp_call.completed"):
+class McpCallCompleted(_ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call.completed"):
     pass
 
 
-class McpCallFailed(_OfItem, frozen=True, kw_only=True, tag="response.mcp_call.failed"):
+class McpCallFailed(_ItemEvent, frozen=True, kw_only=True, tag="response.mcp_call.failed"):
     pass
 
 
 class McpListToolsInProgress(
-    _OfItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.mcp_list_tools.in_progress"
 ):
     pass
 
 
 class McpListToolsCompleted(
-    _OfItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.completed"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.mcp_list_tools.completed"
 ):
     pass
 
 
-class McpListToolsFailed(_OfItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.failed"):
+class McpListToolsFailed(
+    _ItemEvent, frozen=True, kw_only=True, tag="response.mcp_list_tools.failed"
+):
     pass
 
 
 class FileSearchCallInProgress(
-    _OfItem, frozen=True, kw_only=True, tag="response.file_search_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.file_search_call.in_progress"
 ):
     pass
 
 
 class FileSearchCallSearching(
-    _OfItem, frozen=True, kw_only=True, tag="response.file_search_call.searching"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.file_search_call.searching"
 ):
     pass
 
 
 class FileSearchCallCompleted(
-    _OfItem, frozen=True, kw_only=True, tag="response.file_search_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.file_search_call.completed"
 ):
     pass
 
 
 class WebSearchCallInProgress(
-    _OfItem, frozen=True, kw_only=True, tag="response.web_search_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.web_search_call.in_progress"
 ):
     pass
 
 
 class WebSearchCallSearching(
-    _OfItem, frozen=True, kw_only=True, tag="response.web_search_call.searching"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.web_search_call.searching"
 ):
     pass
 
 
 class WebSearchCallCompleted(
-    _OfItem, frozen=True, kw_only=True, tag="response.web_search_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.web_search_call.completed"
 ):
     pass
 
 
 class CodeInterpreterCallInProgress(
-    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call.in_progress"
 ):
     pass
 
 
 class CodeInterpreterCallInterpreting(
-    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.interpreting"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call.interpreting"
 ):
     pass
 
 
 class CodeInterpreterCallCompleted(
-    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call.completed"
 ):
     pass
 
 
 class CodeInterpreterCallCodeDelta(
-    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.delta"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.delta"
 ):
     delta: str
 
 
 class CodeInterpreterCallCodeDone(
-    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.done"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.done"
 ):
     code: str
 
 
 class ImageGenerationCallInProgress(
-    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.in_progress"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.image_generation_call.in_progress"
 ):
     pass
 
 
 class ImageGenerationCallGenerating(
-    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.generating"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.image_generation_call.generating"
 ):
     pass
 
 
 class ImageGenerationCallCompleted(
-    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.completed"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.image_generation_call.completed"
 ):
     pass
 
 
 class ImageGenerationCallPartialImage(
-    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.partial_image"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.image_generation_call.partial_image"
 ):
     partial_image_b64: str
     partial_image_index: int
@@ -400,12 +404,12 @@ class ImageGenerationCallPartialImage(
 
 
 class CompactionCompacting(
-    _OfItem, frozen=True, kw_only=True, tag="response.compaction.compacting"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.compaction.compacting"
 ):
     pass
 
 
-class _OfCommand(Event, frozen=True, kw_only=True):
+class _CommandEvent(Event, frozen=True, kw_only=True):
     """The shell's command events carry no ``item_id``."""
 
     output_index: int
@@ -413,32 +417,32 @@ class _OfCommand(Event, frozen=True, kw_only=True):
 
 
 class ShellCallCommandAdded(
-    _OfCommand, frozen=True, kw_only=True, tag="response.shell_call_command.added"
+    _CommandEvent, frozen=True, kw_only=True, tag="response.shell_call_command.added"
 ):
     command: str
 
 
 class ShellCallCommandDelta(
-    _OfCommand, frozen=True, kw_only=True, tag="response.shell_call_command.delta"
+    _CommandEvent, frozen=True, kw_only=True, tag="response.shell_call_command.delta"
 ):
     delta: str
 
 
 class ShellCallCommandDone(
-    _OfCommand, frozen=True, kw_only=True, tag="response.shell_call_command.done"
+    _CommandEvent, frozen=True, kw_only=True, tag="response.shell_call_command.done"
 ):
     command: str
 
 
 class ShellCallOutputContentDelta(
-    _OfItem, frozen=True, kw_only=True, tag="response.shell_call_output_content.delta"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.shell_call_output_content.delta"
 ):
     command_index: int
     delta: dict[str, Any]
 
 
 class ShellCallOutputContentDone(
-    _OfItem, frozen=True, kw_only=True, tag="response.shell_call_output_content.done"
+    _ItemEvent, frozen=True, kw_only=True, tag="response.shell_call_output_content.done"
 ):
     command_index: int
     output: tuple[dict[str, Any], ...]
@@ -476,14 +480,14 @@ class SteerFailed(Event, frozen=True, kw_only=True, tag="response.steer.failed")
     error: dict[str, Any]
 
 
-def _leaves(base: type[Event]) -> list[type[Event]]:
+def _concrete_events(base: type[Event]) -> list[type[Event]]:
     found: list[type[Event]] = []
     for child in base.__subclasses__():
-        found += _leaves(child) if child.__name__.startswith("_") else [child]
+        found += _concrete_events(child) if child.__name__.startswith("_") else [child]
     return found
 
 
 #: Every event by its name on the wire.
 EVENTS: dict[str, type[Event]] = {
-    str(event.__struct_config__.tag): event for event in _leaves(Event)
+    str(event.__struct_config__.tag): event for event in _concrete_events(Event)
 }

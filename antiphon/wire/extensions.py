@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, kind_of, shortened
-from antiphon.wire.parsing.fields import converted, fields_of
+from antiphon.wire.parsing.errors import invalid_type, json_type_name, truncated
+from antiphon.wire.parsing.fields import convert, read_object
 
-__all__ = ["Guide", "StructuredOutputs", "read_generation", "read_guides"]
+__all__ = ["Guide", "StructuredOutputs", "read_generation_config", "read_structured_outputs"]
 
 Json = dict[str, Any]
 
@@ -58,11 +58,11 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
         return self.json if isinstance(self.json, dict) else None
 
 
-def read_guides(raw: Any, path: str) -> StructuredOutputs:
+def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
     """Raises ``InvalidRequest``."""
-    fields = fields_of(raw, path)
-    _known(fields, StructuredOutputs.__struct_fields__, path)
-    read = converted(fields, StructuredOutputs, path)
+    fields = read_object(raw, path)
+    _refuse_unknown(fields, StructuredOutputs.__struct_fields__, path)
+    read = convert(fields, StructuredOutputs, path)
     given = [name for name in read.__struct_fields__ if getattr(read, name) not in (None, False)]
     if len(given) != 1:
         one_of = ", ".join(f"'{name}'" for name in read.__struct_fields__)
@@ -70,13 +70,13 @@ def read_guides(raw: Any, path: str) -> StructuredOutputs:
             f"Invalid '{path}': give exactly one of {one_of}.", param=path, code="invalid_value"
         )
     if isinstance(read.json, str):
-        schema = _parsed(read.json, f"{path}.json")
-        read = StructuredOutputs(json=fields_of(schema, f"{path}.json"))
+        schema = _parse_json(read.json, f"{path}.json")
+        read = StructuredOutputs(json=read_object(schema, f"{path}.json"))
     return read
 
 
 #: What transformers calls a value → the field that says it here.
-_GENERATION: Mapping[str, str] = {
+_GENERATION_FIELDS: Mapping[str, str] = {
     "max_new_tokens": "max_output_tokens",
     "temperature": "temperature",
     "top_p": "top_p",
@@ -88,20 +88,20 @@ _GENERATION: Mapping[str, str] = {
 }
 
 
-def read_generation(raw: Any, path: str) -> Json:
+def read_generation_config(raw: Any, path: str) -> Json:
     """``generation_config`` of transformers serve, an object or its JSON text, as fields of the
     request. Raises ``InvalidRequest`` for what has no counterpart."""
-    fields = fields_of(_parsed(raw, path) if isinstance(raw, str) else raw, path)
+    fields = read_object(_parse_json(raw, path) if isinstance(raw, str) else raw, path)
     sampled = fields.pop("do_sample", True)
-    _known(fields, _GENERATION, path)
-    said = {_GENERATION[name]: value for name, value in fields.items() if value is not None}
+    _refuse_unknown(fields, _GENERATION_FIELDS, path)
+    said = {_GENERATION_FIELDS[name]: value for name, value in fields.items() if value is not None}
     return said if sampled else {**said, "temperature": 0}
 
 
-def _known(fields: Json, names: Collection[str], path: str) -> None:
+def _refuse_unknown(fields: Json, names: Collection[str], path: str) -> None:
     for name in fields:
         if name not in names:
-            where = f"{path}.{shortened(name)}"
+            where = f"{path}.{truncated(name)}"
             raise InvalidRequest(
                 f"Unsupported parameter: '{where}' is not supported by this server.",
                 param=where,
@@ -109,8 +109,8 @@ def _known(fields: Json, names: Collection[str], path: str) -> None:
             )
 
 
-def _parsed(text: str, path: str) -> Any:
+def _parse_json(text: str, path: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise bad_type(path, "an object, or one as JSON text", kind_of(text)) from None
+        raise invalid_type(path, "an object, or one as JSON text", json_type_name(text)) from None

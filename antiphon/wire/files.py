@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = ["PURPOSES", "ExpiresAfter", "File"]
+__all__ = ["PURPOSES", "File", "FileExpiresAfter"]
 
 #: What clients may upload a file for.
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -26,7 +26,7 @@ class File(Struct, frozen=True, kw_only=True):
     expires_at: int | UnsetType = UNSET
 
 
-class ExpiresAfter(Struct, frozen=True, kw_only=True):
+class FileExpiresAfter(Struct, frozen=True, kw_only=True):
     """How long a file is kept: ``seconds`` after it was made."""
 
     anchor: Literal["created_at"]

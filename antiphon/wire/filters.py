@@ -11,14 +11,21 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, bad_value, empty, kind_of, missing, too_many
-from antiphon.wire.parsing.fields import fields_of, tag_of
+from antiphon.wire.parsing.errors import (
+    empty_value,
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+    too_many,
+)
+from antiphon.wire.parsing.fields import read_object, read_tag
 
 __all__ = ["Attributes", "Comparison", "Compound", "Filter", "matches", "read_filter"]
 
 Attributes = Mapping[str, str | float | bool]
 
-_MOST = 128  # filters within one
+_MAX_FILTERS = 128  # filters within one
 
 
 class Comparison(Struct, frozen=True):
@@ -39,7 +46,7 @@ class Compound(Struct, frozen=True):
 Filter = Comparison | Compound
 
 
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     """Numbers with numbers, texts with texts; anything else has no order."""
 
     def holds(there: Any, asked: Any) -> bool:
@@ -53,22 +60,22 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _same(there: Any, asked: Any) -> bool:
+def _equals(there: Any, asked: Any) -> bool:
     return isinstance(there, bool) == isinstance(asked, bool) and bool(there == asked)
 
 
 #: What a comparison means; ``there`` is what the file has.
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "eq": _same,
-    "ne": lambda there, asked: not _same(there, asked),
-    "gt": _ordered(operator.gt),
-    "gte": _ordered(operator.ge),
-    "lt": _ordered(operator.lt),
-    "lte": _ordered(operator.le),
-    "in": lambda there, asked: any(_same(there, one) for one in asked),
-    "nin": lambda there, asked: not any(_same(there, one) for one in asked),
+    "eq": _equals,
+    "ne": lambda there, asked: not _equals(there, asked),
+    "gt": _ordering(operator.gt),
+    "gte": _ordering(operator.ge),
+    "lt": _ordering(operator.lt),
+    "lte": _ordering(operator.le),
+    "in": lambda there, asked: any(_equals(there, one) for one in asked),
+    "nin": lambda there, asked: not any(_equals(there, one) for one in asked),
 }
-_LISTS = ("in", "nin")
+_LIST_TYPES = ("in", "nin")
 _TYPES = (*_COMPARE, "and", "or")
 
 
@@ -86,16 +93,16 @@ def matches(asked: Filter | None, attributes: Attributes) -> bool:
 
 def read_filter(raw: Any, path: str) -> Filter:
     """The filter that ``raw`` describes. Raises ``InvalidRequest``."""
-    fields = fields_of(raw, path)
-    kind = tag_of(fields, path, _TYPES)
+    fields = read_object(raw, path)
+    kind = read_tag(fields, path, _TYPES)
     if kind in ("and", "or"):
         inner = fields.get("filters")
         if not isinstance(inner, list):
             raise _missing_or(inner, f"{path}.filters", "an array")
         if not inner:
-            raise empty(f"{path}.filters", ())
-        if len(inner) > _MOST:
-            raise too_many(f"{path}.filters", len(inner), _MOST)
+            raise empty_value(f"{path}.filters", ())
+        if len(inner) > _MAX_FILTERS:
+            raise too_many(f"{path}.filters", len(inner), _MAX_FILTERS)
         read = (read_filter(one, f"{path}.filters[{at}]") for at, one in enumerate(inner))
         return Compound("and" if kind == "and" else "or", tuple(read))
     key, value = fields.get("key"), fields.get("value")
@@ -106,17 +113,21 @@ def read_filter(raw: Any, path: str) -> Filter:
 
 
 def _check_value(kind: str, value: Any, path: str) -> None:
-    if kind in _LISTS:
+    if kind in _LIST_TYPES:
         if not isinstance(value, list):
             raise _missing_or(value, path, "an array")
         for at, one in enumerate(value):
             if not isinstance(one, str | bool | int | float):
-                raise bad_type(f"{path}[{at}]", "a string or a number", kind_of(one))
+                raise invalid_type(f"{path}[{at}]", "a string or a number", json_type_name(one))
     elif not isinstance(value, str | bool | int | float):
         raise _missing_or(value, path, "a string, a number or a boolean")
     elif kind not in ("eq", "ne") and isinstance(value, bool):
-        raise bad_value(path, str(value).lower())
+        raise invalid_value(path, str(value).lower())
 
 
 def _missing_or(value: Any, path: str, expected: str) -> InvalidRequest:
-    return missing(path) if value is None else bad_type(path, expected, kind_of(value))
+    return (
+        missing_parameter(path)
+        if value is None
+        else invalid_type(path, expected, json_type_name(value))
+    )

@@ -105,7 +105,7 @@ Json = dict[str, Any]
 
 # OpenAI's limits of what clients send. Its own for `call_id` is 64; models that write their own
 # ids (Kimi K2) need more, and what we emit has to be accepted back.
-_Sealed = Annotated[str, Meta(max_length=20_971_520)]
+_EncryptedContent = Annotated[str, Meta(max_length=20_971_520)]
 _CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 _Id = Annotated[str, Meta(max_length=1024)]
 
@@ -144,7 +144,7 @@ class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
 
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
-    encrypted_content: _Sealed | UnsetType = UNSET
+    encrypted_content: _EncryptedContent | UnsetType = UNSET
     status: Status = "completed"
 
 
@@ -352,7 +352,7 @@ class AdditionalTools(ItemBase, frozen=True, kw_only=True, tag="additional_tools
 
 
 class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
-    encrypted_content: _Sealed
+    encrypted_content: _EncryptedContent
     created_by: str | UnsetType = UNSET
 
 

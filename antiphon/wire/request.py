@@ -29,9 +29,9 @@ __all__ = [
     "INCLUDES",
     "CompactRequest",
     "CreateResponse",
-    "Fate",
+    "FieldTreatment",
     "Include",
-    "InputTokens",
+    "InputTokensRequest",
     "StreamOptions",
     "refuse_unsupported",
 ]
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 #: What becomes of a field. ``honoured``: it changes what happens. ``echoed``: it is the client's
 #: own label and comes back in the response. ``hint``: it may change how fast, never what.
 #: ``refused``: asking for it is a 400 that names it.
-Fate = Literal["honoured", "echoed", "hint", "refused"]
+FieldTreatment = Literal["honoured", "echoed", "hint", "refused"]
 
 Include = Literal[
     "file_search_call.results",
@@ -150,7 +150,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
         return any(source is not None for source in sources)
 
 
-class InputTokens(Struct, frozen=True, kw_only=True):
+class InputTokensRequest(Struct, frozen=True, kw_only=True):
     """A request to count what the model would see: the fields of ``CreateResponse`` that say it."""
 
     model: _Key | None = None
@@ -199,7 +199,7 @@ class CompactRequest(Struct, frozen=True, kw_only=True):
         return CreateResponse(**{**fields, "input": items, "store": False})
 
 
-FIELDS: Mapping[str, Fate] = {
+FIELDS: Mapping[str, FieldTreatment] = {
     "model": "honoured",
     "input": "honoured",
     "instructions": "honoured",
@@ -266,7 +266,7 @@ FIELDS: Mapping[str, Fate] = {
 _REFUSED = tuple(name for name, fate in FIELDS.items() if fate == "refused")
 
 #: Refused fields whose value asks for nothing after all.
-_IDLE: Mapping[str, Callable[[Any], bool]] = {
+_NO_EFFECT: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
     # Answers are made of items: what marks them off is never part of a text.
     "skip_special_tokens": lambda value: value,
@@ -278,14 +278,14 @@ def refuse_unsupported(request: CreateResponse) -> None:
     """Raises ``InvalidRequest`` that names the first field which asks for what does not exist."""
     for name in _REFUSED:
         value = getattr(request, name)
-        if value is not None and not _IDLE.get(name, _never)(value):
-            raise _unsupported(name)
+        if value is not None and not _NO_EFFECT.get(name, _has_effect)(value):
+            raise _unsupported_error(name)
     options = request.prompt_cache_options or {}
     for name in ("prewarm", "comparison_response_id"):
         if options.get(name):
-            raise _unsupported(f"prompt_cache_options.{name}")
+            raise _unsupported_error(f"prompt_cache_options.{name}")
     if request.reasoning is not None and request.reasoning.mode not in (UNSET, "standard"):
-        raise _unsupported("reasoning.mode")
+        raise _unsupported_error("reasoning.mode")
     _refuse_async(request.tools, "tools")
 
 
@@ -293,16 +293,16 @@ def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
     """A tool the model need not wait for: whoever asks for it counts on going on without it."""
     for index, tool in enumerate(tools):
         if isinstance(tool, Function | Custom) and tool.async_ is True:
-            raise _unsupported(f"{path}[{index}].async")
+            raise _unsupported_error(f"{path}[{index}].async")
         if isinstance(tool, Namespace):
             _refuse_async(tool.tools, f"{path}[{index}].tools")
 
 
-def _never(value: Any) -> bool:
+def _has_effect(value: Any) -> bool:
     return False
 
 
-def _unsupported(param: str) -> InvalidRequest:
+def _unsupported_error(param: str) -> InvalidRequest:
     return InvalidRequest(
         f"Unsupported parameter: '{param}' is not supported by this server.",
         param=param,

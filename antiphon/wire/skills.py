@@ -9,12 +9,19 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.wire.parsing.errors import missing
-from antiphon.wire.parsing.fields import array, by_tag, converted, fields_of, known, tag_of
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.fields import (
+    classes_by_tag,
+    convert,
+    known_fields,
+    read_array,
+    read_object,
+    read_tag,
+)
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
 
 __all__ = [
-    "DeletedVersion",
+    "DeletedSkillVersion",
     "InlineSkill",
     "InlineSource",
     "LocalSkill",
@@ -22,15 +29,15 @@ __all__ = [
     "Skill",
     "SkillReference",
     "SkillVersion",
-    "default_version",
-    "local_skills",
-    "shell_skills",
+    "parse_default_version",
+    "read_local_skills",
+    "read_shell_skills",
 ]
 
 #: Of one environment: OpenAI's limit.
-_MOST = 200
-_NamedSo = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-_About = Annotated[str, Meta(min_length=1, max_length=1024)]
+_MAX_SKILLS = 200
+_SkillName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+_SkillDescription = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Skill(Struct, frozen=True, kw_only=True):
@@ -57,7 +64,7 @@ class SkillVersion(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class DeletedVersion(Struct, frozen=True, kw_only=True):
+class DeletedSkillVersion(Struct, frozen=True, kw_only=True):
     """A version that is gone."""
 
     id: str
@@ -84,8 +91,8 @@ class InlineSource(Struct, frozen=True, kw_only=True):
 class InlineSkill(Struct, frozen=True, kw_only=True, tag_field="type", tag="inline"):
     """A skill that comes with the request."""
 
-    name: _NamedSo
-    description: _About
+    name: _SkillName
+    description: _SkillDescription
     source: InlineSource
 
 
@@ -93,46 +100,49 @@ class LocalSkill(Struct, frozen=True, kw_only=True):
     """A skill that lies with the client."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
-    description: _About
+    description: _SkillDescription
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 ShellSkill = SkillReference | InlineSkill
-_KINDS: Mapping[str, type[ShellSkill]] = by_tag((SkillReference, InlineSkill))
+_SHELL_SKILL_TYPES: Mapping[str, type[ShellSkill]] = classes_by_tag((SkillReference, InlineSkill))
 
 
-def shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
+def read_shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
     """The skills of a container. Raises ``InvalidRequest``."""
     return tuple(
-        _shell_skill(each, f"{path}[{at}]") for at, each in enumerate(array(raw, path, _MOST))
+        _shell_skill(each, f"{path}[{at}]")
+        for at, each in enumerate(read_array(raw, path, _MAX_SKILLS))
     )
 
 
 def _shell_skill(raw: Any, path: str) -> ShellSkill:
-    fields = fields_of(raw, path)
-    kind = _KINDS[tag_of(fields, path, _KINDS)]
-    return converted(known(fields, {*kind.__struct_fields__, "type"}, path), kind, path)
+    fields = read_object(raw, path)
+    kind = _SHELL_SKILL_TYPES[read_tag(fields, path, _SHELL_SKILL_TYPES)]
+    return convert(known_fields(fields, {*kind.__struct_fields__, "type"}, path), kind, path)
 
 
-def local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:
+def read_local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:
     """The skills of a client's machine. Raises ``InvalidRequest``."""
     return tuple(
-        converted(
-            known(fields_of(each, f"{path}[{at}]"), LocalSkill.__struct_fields__, f"{path}[{at}]"),
+        convert(
+            known_fields(
+                read_object(each, f"{path}[{at}]"), LocalSkill.__struct_fields__, f"{path}[{at}]"
+            ),
             LocalSkill,
             f"{path}[{at}]",
         )
-        for at, each in enumerate(array(raw, path, _MOST))
+        for at, each in enumerate(read_array(raw, path, _MAX_SKILLS))
     )
 
 
-def default_version(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+def parse_default_version(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
     """What ``POST /skills/{id}`` sets. Raises ``InvalidRequest``."""
-    raw = parse(body, limits)
+    raw = parse_json_object(body, limits)
     if "default_version" not in raw:
-        raise missing("default_version")
-    return converted(raw, _Default, "").default_version
+        raise missing_parameter("default_version")
+    return convert(raw, _DefaultVersion, "").default_version
 
 
-class _Default(Struct, frozen=True):
+class _DefaultVersion(Struct, frozen=True):
     default_version: str

@@ -8,17 +8,17 @@ from msgspec import UNSET, Struct, UnsetType
 
 __all__ = [
     "ChunkingStrategy",
-    "ExpiresAfter",
     "FileBatch",
+    "FileContentPage",
     "FileCounts",
     "FileStatus",
-    "Found",
-    "FoundPage",
     "LastError",
+    "SearchResult",
+    "SearchResultPage",
     "StaticChunking",
-    "TextPage",
     "TextPart",
     "VectorStore",
+    "VectorStoreExpiresAfter",
     "VectorStoreFile",
 ]
 
@@ -35,7 +35,7 @@ class FileCounts(Struct, frozen=True, kw_only=True):
     total: int = 0
 
 
-class ExpiresAfter(Struct, frozen=True, kw_only=True):
+class VectorStoreExpiresAfter(Struct, frozen=True, kw_only=True):
     """How long a vector store is kept: ``days`` after it was last used."""
 
     anchor: Literal["last_active_at"]
@@ -53,7 +53,7 @@ class VectorStore(Struct, frozen=True, kw_only=True):
     usage_bytes: int = 0
     file_counts: FileCounts = FileCounts()
     status: Literal["expired", "in_progress", "completed"] = "completed"
-    expires_after: ExpiresAfter | None = None
+    expires_after: VectorStoreExpiresAfter | None = None
     expires_at: int | None = None
     last_active_at: int | None = None
     metadata: dict[str, str] = {}
@@ -112,7 +112,7 @@ class TextPart(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class SearchResult(Struct, frozen=True, kw_only=True):
     """One result of a search. ``score``: 0 to 1, 1 for what every ranking puts first."""
 
     file_id: str
@@ -122,17 +122,17 @@ class Found(Struct, frozen=True, kw_only=True):
     content: tuple[TextPart, ...] = ()
 
 
-class FoundPage(Struct, frozen=True, kw_only=True):
+class SearchResultPage(Struct, frozen=True, kw_only=True):
     """The results of a search: one page, always."""
 
     object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
     search_query: tuple[str, ...]
-    data: tuple[Found, ...]
+    data: tuple[SearchResult, ...]
     has_more: bool = False
     next_page: None = None
 
 
-class TextPage(Struct, frozen=True, kw_only=True):
+class FileContentPage(Struct, frozen=True, kw_only=True):
     """The text that was read from a file."""
 
     object: Literal["vector_store.file_content.page"] = "vector_store.file_content.page"

@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider
-from antiphon.wire.containers import Auto
+from antiphon.wire.containers import AutoContainer
 from tests.conformance.boxes import Clock, containers, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, Server, engine, local
@@ -156,7 +156,7 @@ async def test_a_container_of_a_response_makes_room_for_the_next(serve: Serve) -
 
 async def test_a_container_that_a_response_has_is_not_taken_from_it() -> None:
     held = containers(most=1)
-    asked = Auto()
+    asked = AutoContainer()
     first = held.acquire_auto("t", asked, ())
     await first.list_files()
     with pytest.raises(InvalidRequest, match="which is the limit"):

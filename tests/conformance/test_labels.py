@@ -9,7 +9,7 @@ import pytest
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
-from antiphon.wire.parsing.requests import create_response
+from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, said
@@ -67,7 +67,7 @@ async def test_what_only_a_server_can_do_is_refused(
 
 
 def test_choices_of_several_tools_follow() -> None:
-    request = create_response(
+    request = parse_create_response(
         b"""{"model": "m", "input": "hi", "tools": [
             {"type": "mcp", "server_label": "browser", "server_url": "http://x/"},
             {"type": "function", "name": "f"}],

@@ -30,7 +30,7 @@ from antiphon.testing.sandbox import FakeBox, FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider
 from antiphon.wire import events as ev
-from antiphon.wire.parsing.requests import create_response
+from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from tests.conformance.boxes import containers
 from tests.conformance.boxes import play as line
@@ -118,7 +118,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
             containers=held,
         ),
     )
-    request = create_response(
+    request = parse_create_response(
         json.dumps({"model": "scripted", **json.loads(story.request)}).encode()
     )
     run = await service.create("tenant", request)

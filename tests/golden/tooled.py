@@ -18,8 +18,8 @@ from antiphon.tools.mcp.transport import McpServer
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
 from antiphon.tools.web_search.provider import WebSearchProvider
-from antiphon.wire.parsing.vector_stores import Search
-from antiphon.wire.vector_stores import Found as Piece
+from antiphon.wire.parsing.vector_stores import SearchRequest
+from antiphon.wire.vector_stores import SearchResult as Piece
 from antiphon.wire.vector_stores import TextPart
 
 __all__ = ["Words"]
@@ -71,7 +71,7 @@ class _Shelves:
     async def check(self, *named: object) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: Search
+        self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
     ) -> tuple[Piece, ...]:
         await self._words.obey(" ".join(asked.queries), RunError("The store does not answer."))
         part = TextPart(text="A fjord is a narrow inlet.")

@@ -18,7 +18,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
-from antiphon.wire.parsing.requests import create_prompt, create_response
+from antiphon.wire.parsing.requests import parse_create_prompt, parse_create_response
 from antiphon.wire.prompts import Prompt
 from antiphon.wire.response import Response
 from tests.runs.served import create, service
@@ -68,7 +68,7 @@ class Asked:
         body = {"input": "hi", **fields}
         body = {name: value for name, value in body.items() if value is not None}
         return await (
-            await self.service.create("t", create_response(json.dumps(body).encode()))
+            await self.service.create("t", parse_create_response(json.dumps(body).encode()))
         ).drive()
 
     @property
@@ -235,9 +235,11 @@ async def test_without_a_folder_there_are_no_prompts() -> None:
     asked = Asked(Prompts())
     with pytest.raises(NotFound):
         await asked(prompt={"id": "p"})
-    assert (await asked.service.prompts.all()).data == ()
+    assert (await asked.service.prompts.list()).data == ()
     with pytest.raises(InvalidRequest):
-        await asked.service.prompts.create(create_prompt(b'{"template": {"instructions": "x"}}'))
+        await asked.service.prompts.create(
+            parse_create_prompt(b'{"template": {"instructions": "x"}}')
+        )
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ async def test_a_file_that_was_broken_since_is_no_crash(tmp_path: Path) -> None:
 
 
 async def made(prompts: Prompts, **body: Any) -> Prompt:
-    return await prompts.create(create_prompt(json.dumps(body).encode()))
+    return await prompts.create(parse_create_prompt(json.dumps(body).encode()))
 
 
 async def test_a_version_is_made_listed_read_and_deleted(tmp_path: Path) -> None:
@@ -296,24 +298,24 @@ async def test_a_version_is_made_listed_read_and_deleted(tmp_path: Path) -> None
     assert second.versions == ("1", "2") and second.version == "2"
     other = await made(prompts, template={})
     assert other.id.startswith("pmpt_")
-    listed = await prompts.all()
+    listed = await prompts.list()
     assert [(each.id, each.version) for each in listed.data] == sorted(
         [("p", "2"), (other.id, "1")]
     )
     assert {listed.first_id, listed.last_id} == {"p", other.id}
-    assert (await prompts.one("p", "1")).template == template
+    assert (await prompts.retrieve("p", "1")).template == template
     prompts.check()  # what was written here is what may be written by hand
     await prompts.delete("p", "2")
-    assert (await prompts.one("p")).version == "1"
+    assert (await prompts.retrieve("p")).version == "1"
     with pytest.raises(NotFound):
         await prompts.delete("p", "2")
     assert (await made(prompts, id="p", template={})).version == "3"  # no number comes twice
     await prompts.delete("p")
     with pytest.raises(NotFound):
-        await prompts.one("p")
+        await prompts.retrieve("p")
     with pytest.raises(NotFound):
         await prompts.delete("p")
-    assert [each.id for each in (await prompts.all()).data] == [other.id]
+    assert [each.id for each in (await prompts.list()).data] == [other.id]
 
 
 async def test_versions_made_at_once_all_stand(tmp_path: Path) -> None:
@@ -323,7 +325,7 @@ async def test_versions_made_at_once_all_stand(tmp_path: Path) -> None:
         *(made(prompts, id="p", template={"instructions": text}) for text in texts)
     )
     assert sorted(int(each.version) for each in found) == list(range(1, 21))
-    assert {(await prompts.one("p", each.version)).template["instructions"]  # type: ignore[index]
+    assert {(await prompts.retrieve("p", each.version)).template["instructions"]  # type: ignore[index]
             for each in found} == set(texts)  # fmt: skip
     assert not [path for path in (tmp_path / "p").iterdir() if path.name.startswith(".")]
 
@@ -358,7 +360,7 @@ async def test_a_background_run_keeps_the_version_it_began_with(tmp_path: Path) 
     prompts = kept(tmp_path, {"p/1.toml": 'instructions = "one"'})
     asked = Asked(prompts)
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
-    queued = await asked.service.enqueue("t", create_response(body))
+    queued = await asked.service.enqueue("t", parse_create_response(body))
     await made(prompts, id="p", template={"instructions": "two"})
     asked.service._jobs._waiting.clear()  # as in another process
     asked.service.start()

@@ -11,13 +11,18 @@ import pytest
 from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.pagination import Cut
+from antiphon.pagination import PageParams
 from antiphon.resources.files import Upload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.wire.filters import Comparison
-from antiphon.wire.parsing.vector_stores import AddFile, CreateVectorStore, Ranking, Search
+from antiphon.wire.parsing.vector_stores import (
+    AddFile,
+    CreateVectorStore,
+    RankingOptions,
+    SearchRequest,
+)
 from antiphon.wire.vector_stores import LastError, VectorStore
 
 TEXTS = {"fox": "red fox", "foxes": "red red foxes jump", "sea": "the deep sea"}
@@ -54,7 +59,7 @@ class Shelf:
         return await self.stores.retrieve("t", store.id)
 
     async def found(self, store: VectorStore, query: str, **asked: object) -> list[str]:
-        search = Search(queries=(query,), **asked)  # type: ignore[arg-type]
+        search = SearchRequest(queries=(query,), **asked)  # type: ignore[arg-type]
         return [one.filename for one in await self.stores.search("t", (store.id,), search)]
 
 
@@ -71,12 +76,12 @@ async def test_both_rankings_count_by_their_weights(shelf: Shelf) -> None:
     assert store.file_counts.completed == 3
     roles = {role for _, role in shelf.embedder.requests}
     assert roles == {"passage"}
-    words = Ranking(meaning=0.0)
+    words = RankingOptions(meaning=0.0)
     assert await shelf.found(store, "red fox", ranking=words) == ["fox", "foxes"]
-    meaning = Ranking(words=0.0)
+    meaning = RankingOptions(words=0.0)
     assert await shelf.found(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
     assert await shelf.found(store, "red fox") == ["fox", "foxes", "sea"]
-    assert await shelf.found(store, "red fox", ranking=Ranking(threshold=1.0)) == ["fox"]
+    assert await shelf.found(store, "red fox", ranking=RankingOptions(threshold=1.0)) == ["fox"]
     assert shelf.embedder.requests[-1] == (("red fox",), "query")
 
 
@@ -88,7 +93,7 @@ async def test_a_filter_holds_for_both(shelf: Shelf) -> None:
 
 async def test_several_vector_stores_are_searched_as_one(shelf: Shelf) -> None:
     one, two = await shelf.filled(fox="red fox"), await shelf.filled(sea="the deep sea")
-    search = Search(queries=("deep sea", "red fox"))
+    search = SearchRequest(queries=("deep sea", "red fox"))
     found = await shelf.stores.search("t", (one.id, two.id), search)
     assert {(each.filename, each.score) for each in found[:2]} == {("fox", 1.0), ("sea", 1.0)}
 
@@ -97,7 +102,7 @@ async def test_a_model_that_fails_fails_the_file_and_the_search(shelf: Shelf) ->
     shelf.embedder.error = BackendError("The model is ill.")
     store = await shelf.filled(fox="red fox")
     assert store.file_counts.failed == 1
-    (file,) = (await shelf.stores.files("t", store.id, Cut())).data
+    (file,) = (await shelf.stores.list_files("t", store.id, PageParams())).data
     assert file.last_error == LastError(code="server_error", message="The model is ill.")
     with pytest.raises(BackendError):
         await shelf.found(store, "fox")

@@ -19,7 +19,7 @@ from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.base import ToolProvider
 from antiphon.wire.events import Event
-from antiphon.wire.parsing.requests import create_response
+from antiphon.wire.parsing.requests import parse_create_response
 
 __all__ = ["NOW", "Heard", "OneModel", "create", "events_of", "service"]
 
@@ -74,7 +74,7 @@ def service(
 async def create(served: Service, tenant: str = "t", **fields: Any) -> Run:
     """Start the run of a request; ``input`` is "hi" unless given."""
     body = {"model": "scripted", "input": "hi", **fields}
-    request = create_response(json.dumps(body).encode())
+    request = parse_create_response(json.dumps(body).encode())
     return await served.create(tenant, request)
 
 

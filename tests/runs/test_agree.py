@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
-from antiphon.pagination import Cut
+from antiphon.pagination import PageParams
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
@@ -28,7 +28,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.stream.deltas import Delta
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.conversations import CreateConversation
-from antiphon.wire.parsing.requests import create_response
+from antiphon.wire.parsing.requests import parse_create_response
 from tests.runs.served import NOW, OneModel
 from tests.searching import examples
 
@@ -133,7 +133,9 @@ class Agreement(RuleBasedStateMachine):
             body["previous_response_id"] = self.id(place)
 
         async def do(world: World) -> Any:
-            run = await world.service.create(tenant, create_response(json.dumps(body).encode()))
+            run = await world.service.create(
+                tenant, parse_create_response(json.dumps(body).encode())
+            )
             return await run.drive()
 
         self._remember(self.all(do))
@@ -156,7 +158,7 @@ class Agreement(RuleBasedStateMachine):
 
         async def do(world: World) -> Any:
             service = world.service
-            asked = create_response(json.dumps(body).encode())
+            asked = parse_create_response(json.dumps(body).encode())
             queued = (await service.enqueue("t", asked)).response
             if stuck:
                 await _begun(service, queued.id)
@@ -188,7 +190,7 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(place=PLACES, tenant=TENANTS, order=st.sampled_from(["asc", "desc"]), limit=PLACES)
     def items(self, place: int, tenant: str, order: str, limit: int) -> None:
-        cut = Cut(limit=limit + 1, order=order)  # type: ignore[arg-type]
+        cut = PageParams(limit=limit + 1, order=order)  # type: ignore[arg-type]
         self.all(lambda world: world.service.input_items(tenant, self.id(place), cut))
 
     @rule(place=PLACES, after=st.integers(-1, 20))
@@ -228,7 +230,7 @@ class Agreement(RuleBasedStateMachine):
             body["prompt_cache_key"] = "stuck"
 
         async def do(world: World) -> Any:
-            asked = create_response(json.dumps(body).encode())
+            asked = parse_create_response(json.dumps(body).encode())
             if not background:
                 return await (await world.service.create(tenant, asked)).drive()
             queued = (await world.service.enqueue(tenant, asked)).response
@@ -242,8 +244,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(place=PLACES, tenant=TENANTS)
     def listen(self, place: int, tenant: str) -> None:
-        cut = Cut(limit=100, order="asc")
-        self.all(lambda world: world.service.conversations.items(tenant, self.talk(place), cut))
+        cut = PageParams(limit=100, order="asc")
+        self.all(
+            lambda world: world.service.conversations.list_items(tenant, self.talk(place), cut)
+        )
 
 
 async def _followed(

@@ -17,8 +17,8 @@ from antiphon.tools.shell import ShellProvider
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import tools as tl
-from antiphon.wire.parsing.vector_stores import Search
-from antiphon.wire.vector_stores import Found, TextPart
+from antiphon.wire.parsing.vector_stores import SearchRequest
+from antiphon.wire.vector_stores import SearchResult, TextPart
 from tests.conformance.boxes import containers
 from tests.sandbox.boxes import SMALL, sandbox
 
@@ -102,15 +102,15 @@ class Files:
     async def check(self, *named: object) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: Search
-    ) -> tuple[Found, ...]:
+        self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
+    ) -> tuple[SearchResult, ...]:
         if "broken" in asked.queries:
             raise RunError("The store does not answer.")
         if "slow" in asked.queries:
             await asyncio.Event().wait()
         text = "A fjord. " * (5_000 if "long" in asked.queries else 1)
         part = TextPart(text=text)
-        return (Found(file_id="file-1", filename="a.txt", score=1.0, content=(part,)),)
+        return (SearchResult(file_id="file-1", filename="a.txt", score=1.0, content=(part,)),)
 
 
 async def test_file_search() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.requests import create_response, input_tokens
+from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import CreateResponse
 from tests.searching import examples
 from tests.wire.samples import CHOICES, INPUT_PARTS, ITEMS, OUTPUT_PARTS, REQUIRED, TOOLS, noisy
@@ -89,11 +89,11 @@ searching = examples(60, suppress_health_check=[HealthCheck.too_slow])
 def read(body: bytes) -> CreateResponse | None:
     """The request, or None if it was refused in good form, by both endpoints."""
     try:
-        input_tokens(body)
+        parse_input_tokens_request(body)
     except InvalidRequest as error:
         in_good_form(error)
     try:
-        return create_response(body)
+        return parse_create_response(body)
     except InvalidRequest as error:
         in_good_form(error)
         return None

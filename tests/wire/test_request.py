@@ -12,8 +12,8 @@ from antiphon.wire.request import (
     FIELDS,
     INCLUDES,
     CreateResponse,
-    Fate,
-    InputTokens,
+    FieldTreatment,
+    InputTokensRequest,
     refuse_unsupported,
 )
 from antiphon.wire.response import ConversationRef, ReasoningConfig
@@ -34,7 +34,7 @@ REFUSED = [name for name, fate in FIELDS.items() if fate == "refused"]
 
 def test_every_field_has_a_fate() -> None:
     assert set(FIELDS) == set(CreateResponse.__struct_fields__)
-    assert set(FIELDS.values()) <= set(get_args(Fate))
+    assert set(FIELDS.values()) <= set(get_args(FieldTreatment))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -100,5 +100,5 @@ def test_includes_are_the_eight() -> None:
 
 
 def test_a_token_count_asks_as_the_request_would() -> None:
-    counted = InputTokens(model="m", instructions="i", personality="friendly")
+    counted = InputTokensRequest(model="m", instructions="i", personality="friendly")
     assert counted.as_create() == CreateResponse(model="m", instructions="i")

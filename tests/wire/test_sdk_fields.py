@@ -29,7 +29,7 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire import response as rs
 from antiphon.wire import tools as tl
-from antiphon.wire.request import CreateResponse, InputTokens
+from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response
 
 #: Fields of the SDK that we leave out.
@@ -198,10 +198,10 @@ def test_a_request_takes_every_field_of_the_sdk() -> None:
 
 def test_a_token_count_takes_every_field_of_the_sdk() -> None:
     known = set(get_type_hints(input_token_count_params.InputTokenCountParams))
-    assert known == ours_of(InputTokens)
+    assert known == ours_of(InputTokensRequest)
 
 
 def test_every_field_of_a_request_means_not_given_by_default() -> None:
-    for cls in (CreateResponse, InputTokens):
+    for cls in (CreateResponse, InputTokensRequest):
         for field in fields(cls):
             assert field.default in (None, ()) and field.default is not NODEFAULT

@@ -11,7 +11,7 @@ from openai.types.responses import Response, Tool
 from pydantic import TypeAdapter
 
 from antiphon.wire import tools as tl
-from antiphon.wire.parsing.tools import read_choice, read_tools
+from antiphon.wire.parsing.tools import read_tool_choice, read_tools
 from tests.wire.samples import CHOICES, TOOLS, Json, bare, noisy, nulled
 
 SDK = TypeAdapter[Any](Tool)
@@ -75,11 +75,11 @@ def test_schemas_stay_as_they_are() -> None:
 
 @every_choice
 def test_a_choice_reads_as_the_sdks_own_and_comes_back_the_same(raw: Any) -> None:
-    choice = read_choice(raw)
+    choice = read_tool_choice(raw)
     assert written(choice) == raw
     SDK_CHOICE.validate_json(msgspec.json.encode(choice), strict=True)
 
 
 def test_nulls_and_unknown_keys_in_a_choice_mean_nothing() -> None:
     noise = {"type": "mcp", "server_label": "docs", "name": None, "x": 1}
-    assert written(read_choice(noise)) == {"type": "mcp", "server_label": "docs"}
+    assert written(read_tool_choice(noise)) == {"type": "mcp", "server_label": "docs"}

@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl
 from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
-from antiphon.pagination import Cut
-from antiphon.wire.parsing.errors import bad_type, bad_value, out_of_range, shortened
+from antiphon.pagination import PageParams
+from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
 
 __all__ = ["Query"]
 
-_MOST_FIELDS = 200
-_LISTED, _MOST_LISTED = 20, 100
+_MAX_FIELDS = 200
+_DEFAULT_LIMIT, _MAX_LIMIT = 20, 100
 _SUBSCRIPT = re.compile(r"\[\d*\]\Z")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -26,58 +26,58 @@ class Query:
     """One request's parameters. A list is ``name[]=a&name[]=b``, ``name[0]=a`` or ``name=a``."""
 
     def __init__(self, scope: Scope) -> None:
-        text = scope["query_string"].decode("latin-1")
+        value = scope["query_string"].decode("latin-1")
         self._values: dict[str, list[str]] = {}
         try:
-            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+            pairs = parse_qsl(value, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
         except ValueError:
             raise InvalidRequest("Too many query parameters.") from None
         for name, value in pairs:
             self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
 
-    def many(self, name: str, options: Collection[str]) -> tuple[str, ...]:
+    def choices(self, name: str, options: Collection[str]) -> tuple[str, ...]:
         """A list of some of ``options``; empty if it was not given."""
         values = tuple(self._values.get(name, ()))
         for value in values:
             _check(name, value, options)
         return values
 
-    def text(self, name: str) -> str | None:
+    def value(self, name: str) -> str | None:
         """One value, the last one given; None if there is none or it is empty."""
         return self._values.get(name, [""])[-1] or None
 
     def choice(self, name: str, options: Collection[str], default: str) -> str:
         """One of ``options``."""
-        value = self.text(name) or default
+        value = self.value(name) or default
         _check(name, value, options)
         return value
 
     def flag(self, name: str) -> bool:
         """True or false; false if it was not given."""
-        value = self.text(name)
+        value = self.value(name)
         if value is None:
             return False
         if value.lower() not in _FLAGS:
-            raise bad_type(name, "a boolean", f"'{shortened(value)}'")
+            raise invalid_type(name, "a boolean", f"'{truncated(value)}'")
         return _FLAGS[value.lower()]
 
-    def cut(self) -> Cut:
+    def page_params(self) -> PageParams:
         """Which page of a list is asked for."""
-        limit = self.number("limit", low=1, high=_MOST_LISTED)
-        return Cut(
-            limit=_LISTED if limit is None else limit,
+        limit = self.number("limit", low=1, high=_MAX_LIMIT)
+        return PageParams(
+            limit=_DEFAULT_LIMIT if limit is None else limit,
             order=self.choice("order", ("asc", "desc"), "desc"),
-            after=self.text("after"),
-            before=self.text("before"),
+            after=self.value("after"),
+            before=self.value("before"),
         )
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
         """A whole number between the bounds, both included; None if it was not given."""
-        value = self.text(name)
+        value = self.value(name)
         if value is None:
             return None
         if not re.fullmatch(r"-?[0-9]{1,18}", value):
-            raise bad_type(name, "an integer", f"'{shortened(value)}'")
+            raise invalid_type(name, "an integer", f"'{truncated(value)}'")
         number = int(value)
         if number < low:
             raise out_of_range(name, "integer", number, ">=", str(low))
@@ -88,4 +88,4 @@ class Query:
 
 def _check(name: str, value: str, options: Collection[str]) -> None:
     if value not in options:
-        raise bad_value(name, value, options)
+        raise invalid_value(name, value, options)

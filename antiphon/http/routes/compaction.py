@@ -14,14 +14,14 @@ from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.wire.parsing.requests import compact
+from antiphon.wire.parsing.requests import parse_compact_request
 
 from .responses import record_outcome
 
-__all__ = ["Compact"]
+__all__ = ["CompactEndpoint"]
 
 
-class Compact:
+class CompactEndpoint:
     """The endpoint, as an ASGI app: its client may leave while the model writes."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
@@ -30,16 +30,16 @@ class Compact:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = compact(body, self._deps.limits.body)
-        observed = RunTiming(context.started, self._deps.clock)
+        request = parse_compact_request(body, self._deps.limits.body)
+        timing = RunTiming(context.started, self._deps.clock)
         async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
-            asked = await self._deps.service.compact(context.tenant, request)
-            run = asked.run
+            compaction = await self._deps.service.compact(context.tenant, request)
+            run = compaction.run
             context.model, context.response_id = run.response.model, run.id
             try:
                 response = await run.drive()
             finally:
-                record_outcome(context, observed, run, self._deps.metrics, self._deps.clock())
+                record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
         failed = response.status == "failed"
-        reply = failed_response_reply(response) if failed else json_reply(asked.result)
+        reply = failed_response_reply(response) if failed else json_reply(compaction.result)
         await reply(scope, receive, send)

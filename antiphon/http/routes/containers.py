@@ -13,16 +13,16 @@ from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
-from antiphon.wire.containers import create_container, file_reference
+from antiphon.wire.containers import parse_create_container, parse_file_reference
 from antiphon.wire.pagination import Deleted
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Containers"]
+__all__ = ["ContainerRoutes"]
 
 
-class Containers:
+class ContainerRoutes:
     """Every route below ``/v1/containers``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
@@ -31,51 +31,57 @@ class Containers:
 
     async def create(self, request: Request) -> Reply:
         """A new one, with copies of uploaded files."""
-        asked = create_container(await self._body(request), self._limits.body)
-        return json_reply(await self._containers.create(_tenant(request), asked))
+        parsed = parse_create_container(await self._body(request), self._limits.body)
+        return json_reply(await self._containers.create(_tenant(request), parsed))
 
     async def list(self, request: Request) -> Reply:
         """Those of the tenant, newest first unless asked otherwise."""
-        return json_reply(self._containers.list(_tenant(request), Query(request.scope).cut()))
+        return json_reply(
+            self._containers.list(_tenant(request), Query(request.scope).page_params())
+        )
 
     async def retrieve(self, request: Request) -> Reply:
         """Whether it is active still, for one thing."""
-        return json_reply(self._containers.retrieve(*_asked(request)))
+        return json_reply(self._containers.retrieve(*_container_key(request)))
 
     async def delete(self, request: Request) -> Reply:
         """With all that is in it."""
-        tenant, container_id = _asked(request)
+        tenant, container_id = _container_key(request)
         await self._containers.delete(tenant, container_id)
         return json_reply(Deleted(id=container_id, object="container.deleted"))
 
     async def add_file(self, request: Request) -> Reply:
         """Of a form, or a copy of an uploaded one."""
-        tenant, container_id = _asked(request)
-        self._containers.check(tenant, container_id)
+        tenant, container_id = _container_key(request)
+        self._containers.check_active(tenant, container_id)
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind == b"multipart/form-data":
             form = await multipart.read(
                 request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
             )
             return json_reply(
-                await self._containers.add(tenant, container_id, form.filename, form.content)
+                await self._containers.add_file(tenant, container_id, form.filename, form.content)
             )
-        file_id = file_reference(await self._body(request), self._limits.body)
-        return json_reply(await self._containers.copy(tenant, container_id, file_id))
+        file_id = parse_file_reference(await self._body(request), self._limits.body)
+        return json_reply(await self._containers.copy_file(tenant, container_id, file_id))
 
     async def list_files(self, request: Request) -> Reply:
         """Those of the user and those that code has made."""
         return json_reply(
-            await self._containers.list_files(*_asked(request), Query(request.scope).cut())
+            await self._containers.list_files(
+                *_container_key(request), Query(request.scope).page_params()
+            )
         )
 
     async def retrieve_file(self, request: Request) -> Reply:
         """Without its content."""
-        return json_reply(await self._containers.file(*_asked(request), _file_id(request)))
+        return json_reply(
+            await self._containers.retrieve_file(*_container_key(request), _file_id(request))
+        )
 
     async def content(self, request: Request) -> Reply:
         """To be saved: no browser may take it for a page of this server."""
-        found = await self._containers.content(*_asked(request), _file_id(request))
+        found = await self._containers.read_file(*_container_key(request), _file_id(request))
         name = quote(found.file.path.rsplit("/", 1)[-1], safe="")
         return Reply(
             found.content,
@@ -89,7 +95,7 @@ class Containers:
     async def delete_file(self, request: Request) -> Reply:
         """For good."""
         file_id = _file_id(request)
-        await self._containers.remove(*_asked(request), file_id)
+        await self._containers.delete_file(*_container_key(request), file_id)
         return json_reply(Deleted(id=file_id, object="container.file.deleted"))
 
     async def _body(self, request: Request) -> bytes:
@@ -100,7 +106,7 @@ def _tenant(request: Request) -> str:
     return request_context(request.scope).tenant
 
 
-def _asked(request: Request) -> tuple[str, str]:
+def _container_key(request: Request) -> tuple[str, str]:
     """Tenant and container id."""
     return _tenant(request), request.path_params["container_id"]
 

@@ -12,69 +12,81 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
 from antiphon.wire.pagination import Deleted
-from antiphon.wire.parsing.requests import conversation_metadata, create_conversation, new_items
+from antiphon.wire.parsing.requests import (
+    parse_conversation_metadata,
+    parse_create_conversation,
+    parse_new_items,
+)
 from antiphon.wire.request import INCLUDES
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Conversations"]
+__all__ = ["ConversationRoutes"]
 
 
-class Conversations:
+class ConversationRoutes:
     """Every route below ``/v1/conversations``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
-        self._talks = service.conversations
+        self._conversations = service.conversations
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
         """A new conversation; an empty body is one without items."""
-        asked = create_conversation(await self._body(request), self._limits.body)
-        return json_reply(await self._talks.create(request_context(request.scope).tenant, asked))
+        parsed = parse_create_conversation(await self._body(request), self._limits.body)
+        return json_reply(
+            await self._conversations.create(request_context(request.scope).tenant, parsed)
+        )
 
     async def retrieve(self, request: Request) -> Reply:
         """Without its items."""
-        return json_reply(await self._talks.retrieve(*_asked(request)))
+        return json_reply(await self._conversations.retrieve(*_conversation_key(request)))
 
     async def update(self, request: Request) -> Reply:
         """The labels are replaced."""
-        metadata = conversation_metadata(await self._body(request), self._limits.body)
-        return json_reply(await self._talks.update(*_asked(request), metadata))
+        metadata = parse_conversation_metadata(await self._body(request), self._limits.body)
+        return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
 
     async def delete(self, request: Request) -> Reply:
         """The responses made in it stay."""
-        tenant, conversation_id = _asked(request)
-        await self._talks.delete(tenant, conversation_id)
+        tenant, conversation_id = _conversation_key(request)
+        await self._conversations.delete(tenant, conversation_id)
         return json_reply(Deleted(id=conversation_id, object="conversation.deleted"))
 
     async def add(self, request: Request) -> Reply:
         """The items as they were added, with their ids."""
-        Query(request.scope).many("include", INCLUDES)
-        items = new_items(await self._body(request), self._limits.body)
-        return json_reply(await self._talks.add(*_asked(request), items))
+        Query(request.scope).choices("include", INCLUDES)
+        items = parse_new_items(await self._body(request), self._limits.body)
+        return json_reply(await self._conversations.add_items(*_conversation_key(request), items))
 
     async def items(self, request: Request) -> Reply:
         """A page of its items, newest first unless asked otherwise."""
         query = Query(request.scope)
-        query.many("include", INCLUDES)
-        return json_reply(await self._talks.items(*_asked(request), query.cut()))
+        query.choices("include", INCLUDES)
+        return json_reply(
+            await self._conversations.list_items(*_conversation_key(request), query.page_params())
+        )
 
     async def item(self, request: Request) -> Reply:
         """One of its items."""
-        Query(request.scope).many("include", INCLUDES)
-        found = await self._talks.item(*_asked(request), request.path_params["item_id"])
-        return json_reply(found)
+        Query(request.scope).choices("include", INCLUDES)
+        item = await self._conversations.retrieve_item(
+            *_conversation_key(request), request.path_params["item_id"]
+        )
+        return json_reply(item)
 
     async def remove(self, request: Request) -> Reply:
         """The conversation the item was taken out of."""
-        left = await self._talks.remove(*_asked(request), request.path_params["item_id"])
-        return json_reply(left)
+        conversation = await self._conversations.delete_item(
+            *_conversation_key(request), request.path_params["item_id"]
+        )
+        return json_reply(conversation)
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
 
 
-def _asked(request: Request) -> tuple[str, str]:
+def _conversation_key(request: Request) -> tuple[str, str]:
     """Tenant and conversation id."""
     return request_context(request.scope).tenant, request.path_params["conversation_id"]

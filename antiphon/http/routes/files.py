@@ -17,19 +17,19 @@ from antiphon.http.requests.query import Query
 from antiphon.resources.files import FileQuery, Upload
 from antiphon.wire.files import PURPOSES
 from antiphon.wire.pagination import Deleted
-from antiphon.wire.parsing.upload_form import upload_fields
+from antiphon.wire.parsing.upload_form import parse_upload_form
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Files"]
+__all__ = ["FileRoutes"]
 
-_MOST_LISTED = 10_000
+_MAX_LIMIT = 10_000
 #: Purposes that a list may ask for: those of uploads and those of what a server makes itself.
-_LISTED = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
+_LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
 
 
-class Files:
+class FileRoutes:
     """Every route below ``/v1/files``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
@@ -41,7 +41,7 @@ class Files:
         form = await multipart.read(
             request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
         )
-        fields = upload_fields(form.fields)
+        fields = parse_upload_form(form.fields)
         upload = Upload(
             filename=form.filename,
             purpose=fields.purpose,
@@ -53,25 +53,27 @@ class Files:
     async def list(self, request: Request) -> Reply:
         """A page of the tenant's files, newest first unless asked otherwise."""
         query = Query(request.scope)
-        limit = query.number("limit", low=1, high=_MOST_LISTED)
+        limit = query.number("limit", low=1, high=_MAX_LIMIT)
         listing = FileQuery(
-            purpose=query.choice("purpose", _LISTED, "") if query.text("purpose") else None,
+            purpose=query.choice("purpose", _LISTABLE_PURPOSES, "")
+            if query.value("purpose")
+            else None,
             newest_first=query.choice("order", ("asc", "desc"), "desc") == "desc",
-            after=query.text("after"),
-            limit=_MOST_LISTED if limit is None else limit,
+            after=query.value("after"),
+            limit=_MAX_LIMIT if limit is None else limit,
         )
         return json_reply(await self._files.list(request_context(request.scope).tenant, listing))
 
     async def retrieve(self, request: Request) -> Reply:
         """Without its content."""
-        return json_reply(await self._files.retrieve(*_asked(request)))
+        return json_reply(await self._files.retrieve(*_file_key(request)))
 
     async def content(self, request: Request) -> Reply:
         """What was uploaded, to be saved: no browser may take it for a page of this server."""
-        kept = await self._files.content(*_asked(request))
-        name = quote(kept.file.filename, safe="")
+        stored = await self._files.read(*_file_key(request))
+        name = quote(stored.file.filename, safe="")
         return Reply(
-            kept.content,
+            stored.content,
             headers={
                 "content-disposition": f"attachment; filename*=UTF-8''{name}",
                 "x-content-type-options": "nosniff",
@@ -81,11 +83,11 @@ class Files:
 
     async def delete(self, request: Request) -> Reply:
         """For good."""
-        tenant, file_id = _asked(request)
+        tenant, file_id = _file_key(request)
         await self._files.delete(tenant, file_id)
         return json_reply(Deleted(id=file_id, object="file"))
 
 
-def _asked(request: Request) -> tuple[str, str]:
+def _file_key(request: Request) -> tuple[str, str]:
     """Tenant and file id."""
     return request_context(request.scope).tenant, request.path_params["file_id"]

@@ -15,15 +15,15 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
 from antiphon.wire.pagination import Deleted
-from antiphon.wire.parsing.requests import create_prompt
+from antiphon.wire.parsing.requests import parse_create_prompt
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Prompts"]
+__all__ = ["PromptRoutes"]
 
 
-class Prompts:
+class PromptRoutes:
     """Every route below ``/v1/prompts``."""
 
     def __init__(self, service: Service, access: AuthConfig, limits: RequestLimits) -> None:
@@ -35,22 +35,22 @@ class Prompts:
         """A new prompt, or a new version of one."""
         self._check(request)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        return json_reply(await self._prompts.create(create_prompt(body, self._limits.body)))
+        return json_reply(await self._prompts.create(parse_create_prompt(body, self._limits.body)))
 
     async def list(self, request: Request) -> Reply:
         """All there are, without their templates."""
         self._check(request)
-        return json_reply(await self._prompts.all())
+        return json_reply(await self._prompts.list())
 
-    async def one(self, request: Request) -> Reply:
+    async def retrieve(self, request: Request) -> Reply:
         """A version of a prompt, by default the newest."""
         self._check(request)
-        return json_reply(await self._prompts.one(*_asked(request)))
+        return json_reply(await self._prompts.retrieve(*_prompt_key(request)))
 
     async def delete(self, request: Request) -> Reply:
         """A version of a prompt, by default all of them."""
         self._check(request)
-        prompt_id, version = _asked(request)
+        prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
         return json_reply(Deleted(id=prompt_id, object="prompt.deleted"))
 
@@ -64,6 +64,6 @@ class Prompts:
             raise Forbidden("You may not read or change the prompts of this server.")
 
 
-def _asked(request: Request) -> tuple[str, str | None]:
+def _prompt_key(request: Request) -> tuple[str, str | None]:
     """The id and the version."""
-    return request.path_params["prompt_id"], Query(request.scope).text("version")
+    return request.path_params["prompt_id"], Query(request.scope).value("version")

@@ -27,24 +27,30 @@ from antiphon.http.requests.query import Query
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
-from antiphon.http.streaming.response import Stream
+from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event, Keepalive
-from antiphon.wire.parsing.requests import create_response, input_tokens
+from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import INCLUDES, CreateResponse
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
-__all__ = ["IGNORED_TOOLS", "Create", "Responses", "StoredEventStream", "record_outcome"]
+__all__ = [
+    "IGNORED_TOOLS",
+    "CreateEndpoint",
+    "ResponseRoutes",
+    "StoredEventStream",
+    "record_outcome",
+]
 
 #: Response header: hosted tools of the request that this server does not run; the model never
 #: sees them.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
 
 
-class Create:
+class CreateEndpoint:
     """``POST /v1/responses`` as an ASGI app."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
@@ -53,14 +59,14 @@ class Create:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = create_response(body, self._deps.limits.body)
+        request = parse_create_response(body, self._deps.limits.body)
         if trace := trace_headers(scope):
             request = replace(request, trace=trace)
         response_id = repeats.response_id(scope, context.tenant, body)
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
         timing = RunTiming(context.started, self._deps.clock)
-        stream = Stream(scope, send)
+        stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
             run = await self._deps.service.create(context.tenant, request)
             context.model, context.response_id = run.response.model, run.id
@@ -87,15 +93,15 @@ class Create:
         queued = await self._deps.service.enqueue(context.tenant, request, response_id)
         response, headers = queued.response, _ignored(queued.ignored_tools)
         if not queued.created:
-            headers.append(repeats.HEADER)
+            headers.append(repeats.REPLAYED_HEADER)
         context.model, context.response_id = response.model, response.id
         if request.stream:
             if not queued.created:
                 await self._deps.service.event_logs.check_available(context.tenant, response.id)
-            followed = StoredEventStream(
+            event_stream = StoredEventStream(
                 self._deps.service, context.tenant, response.id, -1, headers
             )
-            return await followed(scope, receive, send)
+            return await event_stream(scope, receive, send)
         if not request.background:
             async with CancelOnDisconnect(scope, receive):
                 await self._deps.service.event_logs.wait(context.tenant, response.id)
@@ -122,7 +128,7 @@ def record_outcome(
 class _ClientSink(EventSink):
     """Writes the events of a run to the client that drives it, one write per batch."""
 
-    def __init__(self, run: Run, stream: Stream, timing: RunTiming) -> None:
+    def __init__(self, run: Run, stream: EventStream, timing: RunTiming) -> None:
         self._run = run
         self._stream = stream
         self._timing = timing
@@ -131,25 +137,25 @@ class _ClientSink(EventSink):
 
     @property
     def has_sent(self) -> bool:  # type: ignore[override]
-        return self._stream.begun
+        return self._stream.has_started
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         if self._timing.first is None:
-            return self._begin(events)
-        return self._stream.write(sse.frames(events))
+            return self._start(events)
+        return self._stream.write(sse.frame_events(events))
 
     async def end(self, events: tuple[Event, ...], stored: Any) -> None:
         if self.has_sent:
-            self.last = sse.frames(events)
+            self.last = sse.frame_events(events)
         else:
             await super().end(events, stored)
 
-    async def _begin(self, events: tuple[Event, ...]) -> None:
+    async def _start(self, events: tuple[Event, ...]) -> None:
         """Write the events up to the first token."""
         if not self.has_sent:
-            await self._stream.begin(_ignored(self._run.ignored_tools))
+            await self._stream.start(_ignored(self._run.ignored_tools))
         self._timing.record_events(events)
-        if (rest := self._stream.write(sse.frames(events))) is not None:
+        if (rest := self._stream.write(sse.frame_events(events))) is not None:
             await rest
 
 
@@ -172,18 +178,18 @@ class StoredEventStream:
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        stream = Stream(scope, send)
+        stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), aclosing(self._batches) as batches:
-            await stream.begin(self._headers)
+            await stream.start(self._headers)
             with KeepaliveTimer(self._keepalive_s, self._keepalive(stream)) as keepalive:
                 async for lines in batches:
                     self._after += len(lines)
-                    async with keepalive.broken():
-                        if (rest := stream.write(sse.framed(lines))) is not None:
+                    async with keepalive.sending():
+                        if (rest := stream.write(sse.frame_lines(lines))) is not None:
                             await rest
         await stream.end()
 
-    def _keepalive(self, stream: Stream) -> Callable[[], Awaitable[None]]:
+    def _keepalive(self, stream: EventStream) -> Callable[[], Awaitable[None]]:
         """Return a function that sends this reader a keepalive.
 
         The event log contains no keepalives. The keepalive repeats the last sequence number, so
@@ -192,7 +198,7 @@ class StoredEventStream:
 
         async def send_keepalive() -> None:
             event = Keepalive(sequence_number=max(0, self._after))
-            if (rest := stream.write(sse.frames((event,)))) is not None:
+            if (rest := stream.write(sse.frame_events((event,)))) is not None:
                 await rest
 
         return send_keepalive
@@ -213,7 +219,7 @@ def _ignored(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
     return [(IGNORED_TOOLS.encode(), ", ".join(tools).encode())] if tools else []
 
 
-class Responses:
+class ResponseRoutes:
     """Endpoints over existing responses, and the token count of a request."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
@@ -223,7 +229,7 @@ class Responses:
     async def retrieve(self, request: Request) -> ASGIApp:
         """Return a stored response, or resume the stream of a background response."""
         query = Query(request.scope)
-        query.many("include", INCLUDES)
+        query.choices("include", INCLUDES)
         query.flag("include_obfuscation")
         streamed = query.flag("stream")
         after = query.number("starting_after", low=0)
@@ -250,15 +256,17 @@ class Responses:
     async def input_items(self, request: Request) -> Reply:
         """Return a page of a response's input items."""
         query = Query(request.scope)
-        query.many("include", INCLUDES)
-        return json_reply(await self._service.input_items(*_response_key(request), query.cut()))
+        query.choices("include", INCLUDES)
+        return json_reply(
+            await self._service.input_items(*_response_key(request), query.page_params())
+        )
 
     async def count(self, request: Request) -> Reply:
         """Count the input tokens of a request."""
         context = request_context(request.scope)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        asked = input_tokens(body, self._limits.body)
-        count = await self._service.count(context.tenant, asked)
+        parsed = parse_input_tokens_request(body, self._limits.body)
+        count = await self._service.count(context.tenant, parsed)
         return json_reply({"object": "response.input_tokens", "input_tokens": count})
 
 

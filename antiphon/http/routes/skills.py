@@ -15,20 +15,20 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
-from antiphon.resources.skills import MOST_BYTES, MOST_FILES
+from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
 from antiphon.wire.pagination import Deleted
-from antiphon.wire.parsing.errors import bad_type
-from antiphon.wire.skills import DeletedVersion, default_version
+from antiphon.wire.parsing.errors import invalid_type
+from antiphon.wire.skills import DeletedSkillVersion, parse_default_version
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Skills"]
+__all__ = ["SkillRoutes"]
 
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
-class Skills:
+class SkillRoutes:
     """Every route below ``/v1/skills``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
@@ -42,61 +42,71 @@ class Skills:
 
     async def list(self, request: Request) -> Reply:
         """A page of the tenant's, newest first unless asked otherwise."""
-        return json_reply(await self._skills.list(_tenant(request), Query(request.scope).cut()))
+        return json_reply(
+            await self._skills.list(_tenant(request), Query(request.scope).page_params())
+        )
 
     async def retrieve(self, request: Request) -> Reply:
         """Which versions there are to use, for one thing."""
-        return json_reply(await self._skills.retrieve(*_asked(request)))
+        return json_reply(await self._skills.retrieve(*_skill_key(request)))
 
     async def update(self, request: Request) -> Reply:
         """Another version is the default."""
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
-        version = default_version(body, self._limits.body)
-        return json_reply(await self._skills.choose(*_asked(request), version))
+        version = parse_default_version(body, self._limits.body)
+        return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
 
     async def delete(self, request: Request) -> Reply:
         """For good."""
-        tenant, skill_id = _asked(request)
+        tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
         return json_reply(Deleted(id=skill_id, object="skill.deleted"))
 
     async def content(self, request: Request) -> Reply:
         """The files of the default version."""
-        return _zip(await self._skills.bundle(*_asked(request)))
+        return _zip(await self._skills.read_bundle(*_skill_key(request)))
 
     async def add_version(self, request: Request) -> Reply:
         """A new one, from a form likewise."""
-        asked = _asked(request)
-        await self._skills.retrieve(*asked)
+        key = _skill_key(request)
+        await self._skills.retrieve(*key)
         form = await self._form(request)
-        made = self._skills.add(*asked, _files(form), default=_flag(form.fields, "default"))
-        return json_reply(await made)
+        version = self._skills.add_version(
+            *key, _files(form), default=_flag(form.fields, "default")
+        )
+        return json_reply(await version)
 
     async def versions(self, request: Request) -> Reply:
         """A page of them, newest first unless asked otherwise."""
-        return json_reply(await self._skills.versions(*_asked(request), Query(request.scope).cut()))
+        return json_reply(
+            await self._skills.list_versions(
+                *_skill_key(request), Query(request.scope).page_params()
+            )
+        )
 
     async def version(self, request: Request) -> Reply:
         """Without its files."""
-        return json_reply(await self._skills.version(*_asked(request), _version(request)))
+        return json_reply(
+            await self._skills.retrieve_version(*_skill_key(request), _version(request))
+        )
 
     async def delete_version(self, request: Request) -> Reply:
         """For good."""
-        gone = await self._skills.delete_version(*_asked(request), _version(request))
-        return json_reply(DeletedVersion(id=gone.id, version=gone.version))
+        deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
+        return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
 
     async def version_content(self, request: Request) -> Reply:
         """Its files."""
-        return _zip(await self._skills.bundle(*_asked(request), _version(request)))
+        return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))
 
-    async def _form(self, request: Request) -> multipart.Forms:
-        limit = min(self._limits.max_file_bytes, MOST_BYTES)
-        return await multipart.read_all(
-            request.scope, request.receive, file="files", limit=limit, most=MOST_FILES
+    async def _form(self, request: Request) -> multipart.FilesForm:
+        limit = min(self._limits.max_file_bytes, MAX_UPLOAD_BYTES)
+        return await multipart.read_files(
+            request.scope, request.receive, file="files", limit=limit, max_files=MAX_UPLOAD_FILES
         )
 
 
-def _files(form: multipart.Forms) -> Mapping[str, bytes]:
+def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
     """By their paths; two of one path are told apart, to be refused."""
     found: dict[str, bytes] = {}
     for path, content in form.files:
@@ -117,7 +127,7 @@ def _tenant(request: Request) -> str:
     return request_context(request.scope).tenant
 
 
-def _asked(request: Request) -> tuple[str, str]:
+def _skill_key(request: Request) -> tuple[str, str]:
     """Tenant and skill id."""
     return _tenant(request), request.path_params["skill_id"]
 
@@ -130,5 +140,5 @@ def _version(request: Request) -> str:
 def _flag(fields: Mapping[str, str], name: str) -> bool:
     value = fields.get(name, "").lower()
     if value not in _FLAGS:
-        raise bad_type(name, "a boolean", "a string")
+        raise invalid_type(name, "a boolean", "a string")
     return _FLAGS[value]

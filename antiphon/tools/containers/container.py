@@ -39,23 +39,23 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
     idle_s: float = 1200
     max_containers: int = 16
-    memory: wc.Memory = "1g"
+    memory: wc.MemoryLimit = "1g"
     disk_bytes: int = 256 << 20
     processes: int = 128
     code_timeout_s: float = 60
     max_output: int = 20_000
 
-    def box_limits(self, memory: wc.Memory) -> Limits:
+    def box_limits(self, memory: wc.MemoryLimit) -> Limits:
         """Return the limits of a box with this much memory."""
         return Limits(
-            memory_bytes=wc.MEMORY[memory],
+            memory_bytes=wc.MEMORY_BYTES[memory],
             disk_bytes=self.disk_bytes,
             processes=self.processes,
         )
 
-    def check(self, memory: wc.Memory | None, path: str) -> None:
+    def check(self, memory: wc.MemoryLimit | None, path: str) -> None:
         """Raise ``InvalidRequest`` for a memory limit above the highest."""
-        if memory is not None and wc.MEMORY[memory] > wc.MEMORY[self.memory]:
+        if memory is not None and wc.MEMORY_BYTES[memory] > wc.MEMORY_BYTES[self.memory]:
             raise InvalidRequest(
                 f"Containers of this server have at most {self.memory} of memory.",
                 param=path,
@@ -142,7 +142,7 @@ class Container:
             created_at=int(self._created),
             name=self.request.name,
             status="active" if self.is_active else "expired",
-            expires_after=wc.ExpiresAfter(minutes=max(1, round(self.idle_s / 60))),
+            expires_after=wc.ContainerExpiresAfter(minutes=max(1, round(self.idle_s / 60))),
             last_active_at=int(self._last_used),
             memory_limit=self.request.memory_limit or "1g",
         )

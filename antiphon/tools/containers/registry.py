@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.pagination import Cut, page
+from antiphon.pagination import PageParams, make_page
 from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
@@ -128,7 +128,7 @@ class ContainerRegistry:
     def acquire_auto(
         self,
         tenant: str,
-        request: wc.Auto,
+        request: wc.AutoContainer,
         items: Iterable[Item],
         skills: Iterable[ContainerSkill] = (),
     ) -> Container:
@@ -136,7 +136,7 @@ class ContainerRegistry:
 
         Returns the container of the last call among ``items`` if it is still active, otherwise a
         new one. Raises ``InvalidRequest`` at the tenant's limit."""
-        container = self._last_active(tenant, items)
+        container = self.last_active(tenant, items)
         if container is None:
             creation = wc.CreateContainer(name="auto", memory_limit=request.memory_limit)
             container = self.reserve(tenant, creation)
@@ -145,7 +145,8 @@ class ContainerRegistry:
         container.add_skills(skills)
         return self._count_user(container)
 
-    def _last_active(self, tenant: str, items: Iterable[Item]) -> Container | None:
+    def last_active(self, tenant: str, items: Iterable[Item]) -> Container | None:
+        """Return the container of the last call among ``items``, None if it is not active."""
         container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(NotFound, InvalidRequest):
             return None if container_id is None else self.get_active(tenant, container_id)
@@ -174,7 +175,7 @@ class ContainerRegistry:
         except (NotFound, InvalidRequest) as error:
             raise InvalidRequest(error.message, param=path, code=error.code) from None
 
-    async def check_auto(self, tenant: str, request: wc.Auto, path: str) -> None:
+    async def check_auto(self, tenant: str, request: wc.AutoContainer, path: str) -> None:
         """Raise ``InvalidRequest`` if a file or skill that a request names at ``path`` does not
         exist."""
         for index, file_id in enumerate(request.file_ids):
@@ -223,18 +224,20 @@ class ContainerRegistry:
         name, content = await self._uploads.read(tenant, file_id)
         return await container.write_file(safe_file_name(name), content)
 
-    def list(self, tenant: str, cut: Cut) -> Page[wc.Container]:
+    def list(self, tenant: str, cut: PageParams) -> Page[wc.Container]:
         """Return one page of containers. Raises ``InvalidRequest`` for an unknown cursor."""
         containers = [
             container.resource
             for container in self._containers.values()
             if container.tenant == tenant
         ]
-        return page(containers, cut)
+        return make_page(containers, cut)
 
-    async def list_files(self, tenant: str, container_id: str, cut: Cut) -> Page[wc.ContainerFile]:
+    async def list_files(
+        self, tenant: str, container_id: str, cut: PageParams
+    ) -> Page[wc.ContainerFile]:
         """Return one page of files. Raises ``NotFound``, ``InvalidRequest``."""
-        return page(await self.get_active(tenant, container_id).list_files(), cut)
+        return make_page(await self.get_active(tenant, container_id).list_files(), cut)
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """Delete a container and its files. Raises ``NotFound``."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.errors import RequestError, RunError, ToolError
 from antiphon.tools.arguments import parse_arguments
@@ -23,9 +24,9 @@ from antiphon.tools.base import (
 from antiphon.wire import tools as tl
 from antiphon.wire.filters import read_filter
 from antiphon.wire.items import FileSearchCall, Item
-from antiphon.wire.parsing.errors import empty
-from antiphon.wire.parsing.vector_stores import Ranking, Search, read_ranking
-from antiphon.wire.vector_stores import Found
+from antiphon.wire.parsing.errors import empty_value
+from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest, read_ranking
+from antiphon.wire.vector_stores import SearchResult
 
 from .citations import file_citation_notation
 
@@ -57,15 +58,15 @@ _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 class VectorSearch(Protocol):
     """Search in vector stores."""
 
-    async def check(
-        self, tenant: str, store_ids: Sequence[str], ranking: Ranking, path: str
+    async def check_searchable(
+        self, tenant: str, store_ids: Sequence[str], ranking: RankingOptions, path: str
     ) -> None:
         """Raise ``RequestError`` if these stores cannot be searched. ``path``: the tool's path in
         the request."""
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], request: Search
-    ) -> tuple[Found, ...]:
+        self, tenant: str, store_ids: Sequence[str], request: SearchRequest
+    ) -> tuple[SearchResult, ...]:
         """Return the best results first. Raises ``RequestError`` and ``RunError``."""
 
 
@@ -77,29 +78,35 @@ class FileSearchProvider:
 
     def check(self, tool: Any, path: str) -> None:
         if not tool.vector_store_ids:
-            raise empty(f"{path}.vector_store_ids", ())
+            raise empty_value(f"{path}.vector_store_ids", ())
         _search_request(tool, (), path)
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` for a vector store that does not exist or is another tenant's."""
         ranking = _search_request(tool, (), path).ranking
-        await self._vector_search.check(response.tenant, tool.vector_store_ids, ranking, path)
+        await self._vector_search.check_searchable(
+            response.tenant, tool.vector_store_ids, ranking, path
+        )
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
+
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        function = ToolFunction(
+            tool=_FUNCTION, initial_item=FileSearchCall(queries=()), parse_fields=_call_fields
+        )
+        return (function,)
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         passages = _NumberedPassages((*response.items, *response.interrupted_items))
         call = partial(self._run, tool, passages, _INCLUDE_RESULTS in response.include)
-        function = ToolFunction(
-            tool=_FUNCTION,
-            initial_item=FileSearchCall(queries=()),
-            handler=call,
-            parse_fields=_call_fields,
-        )
+        (function,) = await self.declared_functions(tool, response)
         yield Toolset(
-            functions=(function,), citation_notation=file_citation_notation(passages.file_of)
+            functions=(replace(function, handler=call),),
+            citation_notation=file_citation_notation(passages.file_of),
         )
 
     async def _run(
@@ -150,7 +157,7 @@ class _NumberedPassages:
         files = self._calls[call] if 0 <= call < len(self._calls) else []
         return files[index] if index < len(files) else None
 
-    def render(self, call: int, results: Sequence[Found], max_bytes: int) -> str:
+    def render(self, call: int, results: Sequence[SearchResult], max_bytes: int) -> str:
         """Return as many passages as fit ``max_bytes``, at least the best one, as the model is
         shown them."""
         entries: list[str] = []
@@ -177,11 +184,11 @@ def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
         yield (str(file_id), str(filename)) if known else None
 
 
-def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> Search:
+def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchRequest:
     """Build the search. Raises ``InvalidRequest``."""
     filters = None if tool.filters is UNSET else tool.filters
     options = {} if tool.ranking_options is UNSET else tool.ranking_options
-    return Search(
+    return SearchRequest(
         queries=queries,
         limit=_DEFAULT_RESULTS if tool.max_num_results is UNSET else tool.max_num_results,
         filter=read_filter(filters, f"{path}.filters") if filters else None,
@@ -207,7 +214,7 @@ def _parse_queries(arguments: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, queries)))[:_MAX_QUERIES]
 
 
-def _result(results: Found) -> dict[str, Any]:
+def _result(results: SearchResult) -> dict[str, Any]:
     return {
         "file_id": results.file_id,
         "filename": results.filename,

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, bad_value, kind_of, out_of_range
+from antiphon.wire.parsing.errors import invalid_type, invalid_value, json_type_name, out_of_range
 from antiphon.wire.tools import ImageGeneration
 
 from .base import MIME_TYPES, ImageRequest
@@ -55,7 +55,7 @@ def parse_image_request(
     _check_values(tool, path)
     if (named := given.get("model")) is not None:
         if named not in models:
-            raise bad_value(f"{path}.model", named, sorted(models))
+            raise invalid_value(f"{path}.model", named, sorted(models))
         given["model"] = models[named]
     if "size" in given:
         given["size"] = _parse_size(given["size"], f"{path}.size", max_pixels)
@@ -90,7 +90,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
                 code="unknown_parameter",
             )
         if value is not None and not isinstance(value, str):
-            raise bad_type(f"{where}.{name}", "a string", kind_of(value))
+            raise invalid_type(f"{where}.{name}", "a string", json_type_name(value))
     if sum(bool(mask.get(name)) for name in _MASK_FIELDS) != 1:
         raise unsupported_value(where, "it has either an image_url or a file_id")
 
@@ -104,7 +104,7 @@ def _check_values(tool: ImageGeneration, path: str) -> None:
     for name, allowed in _VALUES.items():
         value = getattr(tool, name)
         if value is not UNSET and value not in allowed:
-            raise bad_value(f"{path}.{name}", str(value), allowed)
+            raise invalid_value(f"{path}.{name}", str(value), allowed)
     for name, (least, most) in _RANGES.items():
         value = getattr(tool, name)
         if value is not UNSET and not least <= value <= most:
@@ -117,7 +117,7 @@ def _parse_size(text: str, path: str, max_pixels: int) -> tuple[int, int] | str:
         return text
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise bad_value(path, text, ("auto", "WIDTHxHEIGHT"))
+        raise invalid_value(path, text, ("auto", "WIDTHxHEIGHT"))
     width, height = int(found[1]), int(found[2])
     if width * height > max_pixels:
         raise unsupported_value(path, f"images may have {max_pixels} pixels")
@@ -126,16 +126,16 @@ def _parse_size(text: str, path: str, max_pixels: int) -> tuple[int, int] | str:
 
 def _check_svg(svg: Any, path: str) -> None:
     if not isinstance(svg, dict):
-        raise bad_type(path, "an object", kind_of(svg))
+        raise invalid_type(path, "an object", json_type_name(svg))
     for name in svg:
         if name not in ("model", "reasoning"):
-            raise bad_value(path, name, ("model", "reasoning"))
+            raise invalid_value(path, name, ("model", "reasoning"))
     reasoning = svg.get("reasoning") or {}
     if not isinstance(reasoning, dict):
-        raise bad_type(f"{path}.reasoning", "an object", kind_of(reasoning))
+        raise invalid_type(f"{path}.reasoning", "an object", json_type_name(reasoning))
     effort = reasoning.get("effort")
     if effort is not None and effort not in _EFFORTS:
-        raise bad_value(f"{path}.reasoning.effort", str(effort), _EFFORTS)
+        raise invalid_value(f"{path}.reasoning.effort", str(effort), _EFFORTS)
 
 
 def _check_combinations(request: ImageRequest, path: str) -> None:

@@ -8,8 +8,14 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon.wire.parsing.errors import bad_pattern, bad_type, bad_value, kind_of, too_long
-from antiphon.wire.parsing.fields import Json, array, fields_of, known
+from antiphon.wire.parsing.errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    pattern_mismatch,
+    too_long,
+)
+from antiphon.wire.parsing.fields import Json, known_fields, read_array, read_object
 
 from .browser import SearchOptions
 
@@ -29,36 +35,38 @@ _CONTENT_TYPES = ("text", "image")
 
 def check_tool(tool: Any, path: str) -> None:
     """Raises ``InvalidRequest``, with the path of what is wrong or cannot be done."""
-    filters = known(_filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters")
+    filters = known_fields(
+        _filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters"
+    )
     for name, domains in filters.items():
         _check_domains(domains, f"{path}.filters.{name}")
-    location = known(_location(tool), ("type", *_LOCATION_FIELDS), f"{path}.user_location")
+    location = known_fields(_location(tool), ("type", *_LOCATION_FIELDS), f"{path}.user_location")
     for name, value in location.items():
         _check_location(name, value, f"{path}.user_location.{name}")
     kinds = () if tool.search_content_types is UNSET else tool.search_content_types
     for at, kind in enumerate(kinds):
         # Codex always names both, and takes what is found.
         if kind not in _CONTENT_TYPES or "text" not in kinds:
-            raise bad_value(f"{path}.search_content_types[{at}]", kind, _CONTENT_TYPES[:1])
+            raise invalid_value(f"{path}.search_content_types[{at}]", kind, _CONTENT_TYPES[:1])
 
 
 def _check_domains(domains: Any, path: str) -> None:
-    for at, one in enumerate(array(domains, path, _MAX_DOMAINS)):
+    for at, one in enumerate(read_array(domains, path, _MAX_DOMAINS)):
         if not isinstance(one, str):
-            raise bad_type(f"{path}[{at}]", "a string", kind_of(one))
+            raise invalid_type(f"{path}[{at}]", "a string", json_type_name(one))
         if not _DOMAIN.fullmatch(one):
-            raise bad_pattern(f"{path}[{at}]", _DOMAIN.pattern)
+            raise pattern_mismatch(f"{path}[{at}]", _DOMAIN.pattern)
 
 
 def _check_location(name: str, value: Any, path: str) -> None:
     if not isinstance(value, str):
-        raise bad_type(path, "a string", kind_of(value))
+        raise invalid_type(path, "a string", json_type_name(value))
     if len(value) > _MAX_LOCATION_LENGTH:
         raise too_long(path, len(value), _MAX_LOCATION_LENGTH)
     if name == "type" and value != "approximate":
-        raise bad_value(path, value, ("approximate",))
+        raise invalid_value(path, value, ("approximate",))
     if name == "country" and not _COUNTRY.fullmatch(value):
-        raise bad_pattern(path, _COUNTRY.pattern)
+        raise pattern_mismatch(path, _COUNTRY.pattern)
 
 
 def search_options(tool: Any) -> SearchOptions:
@@ -84,8 +92,8 @@ def describe_location(tool: Any) -> str:
 
 
 def _filters(tool: Any) -> Json:
-    return fields_of({} if tool.filters is UNSET else tool.filters, "filters")
+    return read_object({} if tool.filters is UNSET else tool.filters, "filters")
 
 
 def _location(tool: Any) -> Json:
-    return fields_of({} if tool.user_location is UNSET else tool.user_location, "user_location")
+    return read_object({} if tool.user_location is UNSET else tool.user_location, "user_location")

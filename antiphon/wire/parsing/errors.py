@@ -14,22 +14,22 @@ import msgspec
 from antiphon.errors import InvalidRequest
 
 __all__ = [
-    "bad_pattern",
-    "bad_type",
-    "bad_value",
-    "duplicate",
-    "empty",
-    "from_validation",
-    "kind_of",
-    "missing",
+    "duplicate_item",
+    "empty_value",
+    "invalid_type",
+    "invalid_value",
+    "json_type_name",
+    "missing_parameter",
     "out_of_range",
-    "shortened",
+    "pattern_mismatch",
     "too_long",
     "too_many",
     "too_many_properties",
+    "translate_validation_error",
+    "truncated",
 ]
 
-_KINDS = {
+_JSON_TYPE_NAMES = {
     dict: "an object",
     list: "an array",
     tuple: "an array",
@@ -40,7 +40,7 @@ _KINDS = {
     type(None): "null",
 }
 #: What msgspec calls a type → what OpenAI's messages call it.
-_NAMES = {
+_MSGSPEC_TYPE_NAMES = {
     "str": "a string",
     "int": "an integer",
     "float": "a decimal",
@@ -49,19 +49,19 @@ _NAMES = {
     "object": "an object",
     "null": "null",
 }
-_SHOWN = 40  # characters of a client's own text in a message
-_ID_SHOWN = 64
+_MAX_VALUE_CHARS = 40  # characters of a client's own text in a message
+_MAX_ID_CHARS = 64
 
 
-def kind_of(value: Any) -> str:
+def json_type_name(value: Any) -> str:
     """The JSON kind of a value, with its article."""
-    return _KINDS.get(type(value), "an unknown value")
+    return _JSON_TYPE_NAMES.get(type(value), "an unknown value")
 
 
-def shortened(value: Any) -> str:
+def truncated(value: Any) -> str:
     """A value as a message may show it."""
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= _MAX_VALUE_CHARS else text[:_MAX_VALUE_CHARS] + "…"
 
 
 def _quoted(values: Iterable[Any]) -> str:
@@ -75,7 +75,7 @@ def _quoted(values: Iterable[Any]) -> str:
 # --- one maker a fault ---------------------------------------------------------------------------
 
 
-def missing(path: str, hint: str = "") -> InvalidRequest:
+def missing_parameter(path: str, hint: str = "") -> InvalidRequest:
     """A field that must be there is not."""
     return InvalidRequest(
         f"Missing required parameter: '{path}'.{hint}",
@@ -84,7 +84,7 @@ def missing(path: str, hint: str = "") -> InvalidRequest:
     )
 
 
-def bad_type(path: str, expected: str, got: str) -> InvalidRequest:
+def invalid_type(path: str, expected: str, got: str) -> InvalidRequest:
     """A field of the wrong JSON kind."""
     return InvalidRequest(
         f"Invalid type for '{path}': expected {expected}, but got {got} instead.",
@@ -93,25 +93,25 @@ def bad_type(path: str, expected: str, got: str) -> InvalidRequest:
     )
 
 
-def bad_value(path: str, value: str, supported: Iterable[Any] = ()) -> InvalidRequest:
+def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> InvalidRequest:
     """A value that is none of those allowed."""
     values = _quoted(supported)
     tail = f" Supported values are: {values}." if values else ""
     return InvalidRequest(
-        f"Invalid value: '{shortened(value)}'.{tail}", param=path, code="invalid_value"
+        f"Invalid value: '{truncated(value)}'.{tail}", param=path, code="invalid_value"
     )
 
 
-def duplicate(path: str, id: str) -> InvalidRequest:
+def duplicate_item(path: str, id: str) -> InvalidRequest:
     """Two items of one id. Clients look for the id, of which ours have 52 characters."""
     return InvalidRequest(
-        f"Duplicate item found with id {id[:_ID_SHOWN]}. Remove duplicate items from your input and"
-        " try again.",
+        f"Duplicate item found with id {id[:_MAX_ID_CHARS]}. Remove duplicate items from your input"
+        " and try again.",
         param=path,
     )
 
 
-def bad_pattern(path: str, pattern: str) -> InvalidRequest:
+def pattern_mismatch(path: str, pattern: str) -> InvalidRequest:
     """A string that does not look as it must."""
     return _invalid(
         path,
@@ -129,7 +129,7 @@ def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> I
     return _invalid(
         path,
         f"{kind} {side} value. Expected a value {sign} {bound}, "
-        f"but got {shortened(value)} instead.",
+        f"but got {truncated(value)} instead.",
         f"{kind}_{code}_value",
     )
 
@@ -145,7 +145,7 @@ def too_many(path: str, length: int, limit: int) -> InvalidRequest:
 
 
 def _too_much(path: str, kind: str, length: int, limit: int) -> InvalidRequest:
-    a = kind_of([] if kind == "array" else "")
+    a = json_type_name([] if kind == "array" else "")
     return _invalid(
         path,
         f"{kind} too long. Expected {a} with maximum length {limit}, "
@@ -164,12 +164,12 @@ def too_many_properties(path: str, length: int, limit: int) -> InvalidRequest:
     )
 
 
-def empty(path: str, value: Any) -> InvalidRequest:
+def empty_value(path: str, value: Any) -> InvalidRequest:
     """A string or an array that must hold something."""
     kind = "string" if isinstance(value, str) else "array"
     return _invalid(
         path,
-        f"empty {kind}. Expected {kind_of(value)} with minimum length 1, "
+        f"empty {kind}. Expected {json_type_name(value)} with minimum length 1, "
         f"but got an empty {kind} instead.",
         f"empty_{kind}",
     )
@@ -181,11 +181,11 @@ def _invalid(path: str, what: str, code: str) -> InvalidRequest:
 
 # --- msgspec's complaints ------------------------------------------------------------------------
 
-_PLACE = re.compile(r" - at (?:`key` in )?`\$?([^`]*)`$")
-_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_PATH_SUFFIX = re.compile(r" - at (?:`key` in )?`\$?([^`]*)`$")
+_PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
-def from_validation(
+def translate_validation_error(
     error: msgspec.ValidationError, path: str, raw: Any, supported: Iterable[Any] = ()
 ) -> InvalidRequest:
     """msgspec's complaint about ``raw``, which stands at ``path``, in OpenAI's words.
@@ -193,20 +193,20 @@ def from_validation(
     ``supported`` are the values allowed there, if it complains that a value is none of them.
     """
     text = str(error)
-    found = _PLACE.search(text)
+    found = _PATH_SUFFIX.search(text)
     place = found.group(1).replace("[...]", "") if found else ""
     at = path + (place if path else place.removeprefix("."))
     value = _value_at(raw, place)
-    for pattern, said in _COMPLAINTS.items():
+    for pattern, said in _TRANSLATIONS.items():
         if (match := re.match(pattern, text)) is not None:
             return said(match, at, value)
     if text.startswith("Invalid ") and isinstance(value, str):
-        return bad_value(at, value, supported)
+        return invalid_value(at, value, supported)
     return InvalidRequest(f"Invalid value for '{at}'.", param=at, code="invalid_value")
 
 
 def _value_at(raw: Any, place: str) -> Any:
-    for name, index in _STEP.findall(place):
+    for name, index in _PATH_STEP.findall(place):
         try:
             raw = raw[name] if name else raw[int(index)]
         except (KeyError, IndexError, TypeError):
@@ -214,38 +214,40 @@ def _value_at(raw: Any, place: str) -> Any:
     return raw
 
 
-def _absent(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
-    return missing(f"{at}.{match[1]}" if at else match[1])
+def _missing_field(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+    return missing_parameter(f"{at}.{match[1]}" if at else match[1])
 
 
-def _other_kind(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
-    wanted = " or ".join(_NAMES.get(name, name) for name in match[1].split(" | ") if name != "null")
-    return bad_type(at, wanted, _NAMES.get(match[2], match[2]))
+def _wrong_type(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+    wanted = " or ".join(
+        _MSGSPEC_TYPE_NAMES.get(name, name) for name in match[1].split(" | ") if name != "null"
+    )
+    return invalid_type(at, wanted, _MSGSPEC_TYPE_NAMES.get(match[2], match[2]))
 
 
-def _other_size(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+def _wrong_length(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
     sign, limit = match[1], int(match[2])
     if not isinstance(value, str | list | tuple):
         return _invalid(at, f"expected a length {sign} {limit}.", "invalid_value")
     if sign == ">=":
-        return empty(at, value)
+        return empty_value(at, value)
     return (too_long if isinstance(value, str) else too_many)(at, len(value), limit)
 
 
-def _other_number(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+def _wrong_range(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
     kind = "integer" if match[1] == "int" else "decimal"
     return out_of_range(at, kind, value, match[2], match[3].removesuffix(".0"))
 
 
-def _other_pattern(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
-    return bad_pattern(at, match[1])
+def _wrong_pattern(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
+    return pattern_mismatch(at, match[1])
 
 
 #: How msgspec says it → who says it in OpenAI's words: (match, path, value).
-_COMPLAINTS: Mapping[str, Callable[[re.Match[str], str, Any], InvalidRequest]] = {
-    r"Object missing required field `([^`]*)`": _absent,
-    r"Expected `([^`]*)`, got `([^`]*)`": _other_kind,
-    r"Expected `\w+` of length (<=|>=) (\d+)": _other_size,
-    r"Expected `(int|float)` ([<>]=?) (\S+)": _other_number,
-    r"Expected `str` matching regex '(.*)'": _other_pattern,
+_TRANSLATIONS: Mapping[str, Callable[[re.Match[str], str, Any], InvalidRequest]] = {
+    r"Object missing required field `([^`]*)`": _missing_field,
+    r"Expected `([^`]*)`, got `([^`]*)`": _wrong_type,
+    r"Expected `\w+` of length (<=|>=) (\d+)": _wrong_length,
+    r"Expected `(int|float)` ([<>]=?) (\S+)": _wrong_range,
+    r"Expected `str` matching regex '(.*)'": _wrong_pattern,
 }

@@ -12,97 +12,107 @@ import msgspec
 
 from antiphon.errors import InvalidRequest
 
-from .errors import bad_type, bad_value, from_validation, kind_of, missing, shortened, too_many
+from .errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+    too_many,
+    translate_validation_error,
+    truncated,
+)
 
 __all__ = [
     "Json",
-    "array",
-    "by_tag",
-    "converted",
-    "fields_of",
-    "known",
-    "tag_of",
-    "without_nulls",
+    "classes_by_tag",
+    "convert",
+    "drop_nulls",
+    "known_fields",
+    "read_array",
+    "read_object",
+    "read_tag",
 ]
 
 Json = dict[str, Any]
 _S = TypeVar("_S", bound=msgspec.Struct)
-_FIELD = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
+_FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 
 
-def by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
+def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
     """Classes by the ``type`` that stands for them on the wire."""
     return {str(cls.__struct_config__.tag): cls for cls in classes}
 
 
-def without_nulls(raw: Json) -> Json:
+def drop_nulls(raw: Json) -> Json:
     """Null means "not given"."""
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def fields_of(raw: Any, path: str) -> Json:
+def read_object(raw: Any, path: str) -> Json:
     """What was given of an object. Raises ``InvalidRequest`` if it is none."""
     if not isinstance(raw, dict):
-        raise bad_type(path, "an object", kind_of(raw))
-    return without_nulls(raw)
+        raise invalid_type(path, "an object", json_type_name(raw))
+    return drop_nulls(raw)
 
 
-def known(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
+def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
     """What was given of an object that may have these fields. Raises ``InvalidRequest`` for
     another one, which could not be honoured, unless it says nothing."""
-    given = without_nulls(dict(raw))
+    given = drop_nulls(dict(raw))
     for name, value in given.items():
         if name not in names and value != []:
-            where = f"{path}.{shortened(name)}" if path else shortened(name)
+            where = f"{path}.{truncated(name)}" if path else truncated(name)
             raise InvalidRequest(
                 f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
             )
     return {name: value for name, value in given.items() if name in names}
 
 
-def array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:
+def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:
     """``raw``, which must be an array no longer than ``limit``. Raises ``InvalidRequest``."""
     if not isinstance(raw, list):
-        raise bad_type(path, expected, kind_of(raw))
+        raise invalid_type(path, expected, json_type_name(raw))
     if len(raw) > limit:
         raise too_many(path, len(raw), limit)
     return raw
 
 
-def tag_of(fields: Json, path: str, allowed: Collection[str]) -> str:
+def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
     """The ``type`` of an object, one of ``allowed``. Raises ``InvalidRequest``."""
     tag = fields.get("type")
     if tag is None:
-        raise missing(f"{path}.type")
+        raise missing_parameter(f"{path}.type")
     if not isinstance(tag, str):
-        raise bad_type(f"{path}.type", "a string", kind_of(tag))
+        raise invalid_type(f"{path}.type", "a string", json_type_name(tag))
     if tag not in allowed:
-        raise bad_value(f"{path}.type", tag, allowed)
+        raise invalid_value(f"{path}.type", tag, allowed)
     return tag
 
 
-def converted(fields: Json, cls: type[_S], path: str) -> _S:
+def convert(fields: Json, cls: type[_S], path: str) -> _S:
     """``fields`` as a ``cls``. Raises ``InvalidRequest`` with the path of what does not fit."""
     try:
         return msgspec.convert(fields, cls)
     except msgspec.ValidationError as error:
-        raise from_validation(error, path, fields, _supported(cls, error)) from None
+        raise translate_validation_error(
+            error, path, fields, _supported_values(cls, error)
+        ) from None
 
 
-def _supported(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
+def _supported_values(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
     """The values allowed in the field of ``cls`` that msgspec complains about, if it lists any."""
-    field = _FIELD.search(str(error))
-    return _literals(cls).get(field.group(1), ()) if field else ()
+    field = _FIELD_PATH.search(str(error))
+    return _literal_values(cls).get(field.group(1), ()) if field else ()
 
 
 @lru_cache(maxsize=256)
-def _literals(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(_values(hint)) for name, hint in get_type_hints(cls).items()}
+def _literal_values(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(_values_of(hint)) for name, hint in get_type_hints(cls).items()}
 
 
-def _values(hint: Any) -> list[Any]:
+def _values_of(hint: Any) -> list[Any]:
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     if get_origin(hint) in (Union, UnionType, tuple):
-        return [value for arm in get_args(hint) for value in _values(arm)]
+        return [value for arm in get_args(hint) for value in _values_of(arm)]
     return []

@@ -16,23 +16,30 @@ from msgspec.structs import replace
 
 from antiphon.wire import items as it
 
-from .errors import bad_type, bad_value, duplicate, kind_of, missing
-from .fields import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
+from .errors import duplicate_item, invalid_type, invalid_value, json_type_name, missing_parameter
+from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 from .json_body import DEFAULT_LIMITS, Limits
 from .tools import read_tools
 
 __all__ = ["read_items", "read_part"]
 
-_ITEMS: Mapping[str, type[it.Item]] = by_tag(it.Item.__args__)
-_PARTS: Mapping[str, type[it.Part]] = by_tag(it.Part.__args__)
-_SAID = ("output_text", "refusal", "text", "summary_text", "reasoning_text")
-_GIVEN = ("input_text", "input_image", "input_file", "input_audio", "input_video", "text")
+_ITEMS: Mapping[str, type[it.Item]] = classes_by_tag(it.Item.__args__)
+_PARTS: Mapping[str, type[it.Part]] = classes_by_tag(it.Part.__args__)
+_OUTPUT_CONTENT_PARTS = ("output_text", "refusal", "text", "summary_text", "reasoning_text")
+_INPUT_CONTENT_PARTS = (
+    "input_text",
+    "input_image",
+    "input_file",
+    "input_audio",
+    "input_video",
+    "text",
+)
 #: What may stand in a message, by role. Other roles stand in listings only.
 _ROLE_PARTS: Mapping[str, tuple[str, ...]] = {
-    "user": _GIVEN,
-    "assistant": _SAID,
-    "system": _GIVEN,
-    "developer": _GIVEN,
+    "user": _INPUT_CONTENT_PARTS,
+    "assistant": _OUTPUT_CONTENT_PARTS,
+    "system": _INPUT_CONTENT_PARTS,
+    "developer": _INPUT_CONTENT_PARTS,
 }
 #: Parts that show something need one of these to say where it is.
 _SOURCES: Mapping[str, tuple[str, ...]] = {
@@ -40,110 +47,112 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "input_file": ("file_data", "file_id", "file_url"),
 }
 #: What is named when an assistant's part is none of them: OpenAI's words, which clients know.
-_SAID_NAMED = ("output_text", "refusal")
-_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
+_NAMED_OUTPUT_PARTS = ("output_text", "refusal")
+_TOOL_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
 def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
     """The items of an array that stands at ``path``. Raises ``InvalidRequest``."""
-    items = array(raw, path, limits.items)
+    items = read_array(raw, path, limits.items)
     found: list[it.Item] = []
     seen: set[str] = set()
     for index, each in enumerate(items):
-        item = _item(each, f"{path}[{index}]", limits)
+        item = _read_item(each, f"{path}[{index}]", limits)
         if item.id in seen and isinstance(item, it.LocalShellCallOutput):
             # OpenAI's clients name there the call that is answered; others have a call_id.
             call = item.id if item.call_id is UNSET else item.call_id
             item = replace(item, id="", call_id=call)
         if item.id and item.id in seen:
-            raise duplicate(path, item.id)
+            raise duplicate_item(path, item.id)
         seen.add(item.id)
         found.append(item)
     return tuple(found)
 
 
-def _item(raw: Any, path: str, limits: Limits) -> it.Item:
-    fields = fields_of(raw, path)
-    if "type" not in fields and (implied := _implied(fields)):
+def _read_item(raw: Any, path: str, limits: Limits) -> it.Item:
+    fields = read_object(raw, path)
+    if "type" not in fields and (implied := _implied_type(fields)):
         fields["type"] = implied
-    cls = _ITEMS[tag_of(fields, path, _ITEMS)]
-    if (adapt := _ADAPT.get(cls)) is not None:
+    cls = _ITEMS[read_tag(fields, path, _ITEMS)]
+    if (adapt := _NORMALIZERS.get(cls)) is not None:
         adapt(fields, path, limits)
-    item = converted(fields, cls, path)
+    item = convert(fields, cls, path)
     if cls is it.ItemReference and not item.id:
-        raise missing(f"{path}.id")
+        raise missing_parameter(f"{path}.id")
     if isinstance(item, it.LocalShellCallOutput) and not item.id and item.call_id is UNSET:
-        raise missing(f"{path}.call_id")
+        raise missing_parameter(f"{path}.call_id")
     return item
 
 
-def _implied(fields: Json) -> str | None:
+def _implied_type(fields: Json) -> str | None:
     """What an item without a type is."""
     return "message" if "role" in fields else "item_reference" if "id" in fields else None
 
 
-def _message(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_message(fields: Json, path: str, limits: Limits) -> None:
     role = fields.get("role")
     if role is None:
-        raise missing(f"{path}.role")
+        raise missing_parameter(f"{path}.role")
     if not isinstance(role, str):
-        raise bad_type(f"{path}.role", "a string", kind_of(role))
+        raise invalid_type(f"{path}.role", "a string", json_type_name(role))
     if role not in _ROLE_PARTS:
-        raise bad_value(f"{path}.role", role, _ROLE_PARTS)
+        raise invalid_value(f"{path}.role", role, _ROLE_PARTS)
     content = fields.get("content")
     if content is None:
-        raise missing(f"{path}.content")
+        raise missing_parameter(f"{path}.content")
     said = role == "assistant"
     if isinstance(content, str):
         fields["content"] = (it.OutputText(text=content) if said else it.InputText(text=content),)
         return
     allowed = _ROLE_PARTS[role]
-    named = _SAID_NAMED if said else allowed
-    parts = array(content, f"{path}.content", limits.parts, "a string or an array")
+    named = _NAMED_OUTPUT_PARTS if said else allowed
+    parts = read_array(content, f"{path}.content", limits.parts, "a string or an array")
     fields["content"] = _read_parts(parts, f"{path}.content", allowed, named)
 
 
 def _read_parts(
     raw: list[Any], path: str, allowed: tuple[str, ...], named: tuple[str, ...]
 ) -> tuple[it.Part, ...]:
-    return tuple(_part(part, f"{path}[{index}]", allowed, named) for index, part in enumerate(raw))
+    return tuple(
+        _read_part(part, f"{path}[{index}]", allowed, named) for index, part in enumerate(raw)
+    )
 
 
 def read_part(raw: Any, path: str, allowed: tuple[str, ...]) -> it.Part:
     """One part, of a type that is ``allowed`` where it stands. Raises ``InvalidRequest``."""
-    return _part(raw, path, allowed, allowed)
+    return _read_part(raw, path, allowed, allowed)
 
 
-def _part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, ...]) -> it.Part:
-    fields = fields_of(raw, path)
+def _read_part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, ...]) -> it.Part:
+    fields = read_object(raw, path)
     tag = fields.get("type")
     if tag in allowed:
         if tag == "output_text":
-            _output_text(fields)
+            _normalize_output_text(fields)
         _check_source(fields, tag, path)
-        return converted(fields, _PARTS[tag], path)
+        return convert(fields, _PARTS[tag], path)
     if isinstance(tag, str) and tag in _PARTS:
         # A part in the wrong place: OpenAI's own error for it names the part, not its field.
-        raise bad_value(path, tag, named)
-    raise bad_value(f"{path}.type", tag_of(fields, path, _PARTS), named)
+        raise invalid_value(path, tag, named)
+    raise invalid_value(f"{path}.type", read_tag(fields, path, _PARTS), named)
 
 
 def _check_source(fields: Json, tag: str, path: str) -> None:
     sources = _SOURCES.get(tag, ())
     if sources and not any(source in fields for source in sources):
-        raise missing(f"{path}.{sources[0]}")
+        raise missing_parameter(f"{path}.{sources[0]}")
 
 
-def _output_text(fields: Json) -> None:
+def _normalize_output_text(fields: Json) -> None:
     """Annotations of a kind we do not know are dropped. A replayed citation says nothing to the
     model, and gateways invent kinds of their own: losing one is better than the conversation."""
     if "annotations" in fields:
-        fields["annotations"] = _known_annotations(fields["annotations"])
+        fields["annotations"] = _read_annotations(fields["annotations"])
     if isinstance(fields.get("logprobs"), list):
-        fields["logprobs"] = [_logprob(logprob) for logprob in fields["logprobs"]]
+        fields["logprobs"] = [_drop_logprob_nulls(logprob) for logprob in fields["logprobs"]]
 
 
-def _known_annotations(raw: Any) -> list[it.Annotation]:
+def _read_annotations(raw: Any) -> list[it.Annotation]:
     known: list[it.Annotation] = []
     for annotation in raw if isinstance(raw, list) else ():
         try:
@@ -153,16 +162,16 @@ def _known_annotations(raw: Any) -> list[it.Annotation]:
     return known
 
 
-def _logprob(raw: Any) -> Any:
+def _drop_logprob_nulls(raw: Any) -> Any:
     if not isinstance(raw, dict):
         return raw
-    fields = without_nulls(raw)
+    fields = drop_nulls(raw)
     if isinstance(fields.get("top_logprobs"), list):
-        fields["top_logprobs"] = [_logprob(top) for top in fields["top_logprobs"]]
+        fields["top_logprobs"] = [_drop_logprob_nulls(top) for top in fields["top_logprobs"]]
     return fields
 
 
-def _reasoning(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_reasoning(fields: Json, path: str, limits: Limits) -> None:
     """Other servers call both kinds of its text ``text``."""
     for name, tag, into in (
         ("content", "reasoning_text", it.ReasoningText),
@@ -170,45 +179,47 @@ def _reasoning(fields: Json, path: str, limits: Limits) -> None:
     ):
         if name not in fields:
             continue
-        parts = array(fields[name], f"{path}.{name}", limits.parts)
+        parts = read_array(fields[name], f"{path}.{name}", limits.parts)
         read = _read_parts(parts, f"{path}.{name}", (tag, "text"), (tag,))
         fields[name] = tuple(into(text=part.text) for part in read)  # type: ignore[union-attr]
     if fields.get("content") == ():
         del fields["content"]
 
 
-def _output(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_tool_output(fields: Json, path: str, limits: Limits) -> None:
     if isinstance(fields.get("output"), list):
-        parts = array(fields["output"], f"{path}.output", limits.parts)
-        fields["output"] = _read_parts(parts, f"{path}.output", _OUTPUT_PARTS, _OUTPUT_PARTS)
+        parts = read_array(fields["output"], f"{path}.output", limits.parts)
+        fields["output"] = _read_parts(
+            parts, f"{path}.output", _TOOL_OUTPUT_PARTS, _TOOL_OUTPUT_PARTS
+        )
 
 
-def _screenshot(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_screenshot(fields: Json, path: str, limits: Limits) -> None:
     if isinstance(fields.get("output"), dict):
-        fields["output"] = without_nulls(fields["output"])
+        fields["output"] = drop_nulls(fields["output"])
 
 
-def _more_tools(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_tools(fields: Json, path: str, limits: Limits) -> None:
     if "tools" in fields:
         fields["tools"] = read_tools(fields["tools"], f"{path}.tools", limits.tools)
 
 
-def _mcp_tools(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_mcp_tools(fields: Json, path: str, limits: Limits) -> None:
     """Clients insist that what a tool lacks is absent, not null."""
     if isinstance(fields.get("tools"), list):
         fields["tools"] = [
-            without_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]
+            drop_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]
         ]
 
 
 #: Items of which a field needs more than its nulls taken away.
-_ADAPT: Mapping[type[it.Item], Callable[[Json, str, Limits], None]] = {
-    it.Message: _message,
-    it.Reasoning: _reasoning,
-    it.FunctionCallOutput: _output,
-    it.CustomToolCallOutput: _output,
-    it.ComputerCallOutput: _screenshot,
-    it.AdditionalTools: _more_tools,
-    it.ToolSearchOutput: _more_tools,
-    it.McpListTools: _mcp_tools,
+_NORMALIZERS: Mapping[type[it.Item], Callable[[Json, str, Limits], None]] = {
+    it.Message: _normalize_message,
+    it.Reasoning: _normalize_reasoning,
+    it.FunctionCallOutput: _normalize_tool_output,
+    it.CustomToolCallOutput: _normalize_tool_output,
+    it.ComputerCallOutput: _normalize_screenshot,
+    it.AdditionalTools: _normalize_tools,
+    it.ToolSearchOutput: _normalize_tools,
+    it.McpListTools: _normalize_mcp_tools,
 }

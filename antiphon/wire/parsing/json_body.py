@@ -12,9 +12,9 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.text import replace_lone_surrogates
 
-from .errors import kind_of
+from .errors import json_type_name
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "parse"]
+__all__ = ["DEFAULT_LIMITS", "Limits", "parse_json_object"]
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -36,14 +36,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS = Limits()
 
 
-def parse(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]:
+def parse_json_object(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]:
     """The JSON object of a body, top-level nulls left out unless they are asked for: then they mean
     "none" instead of "not given". Raises ``InvalidRequest``."""
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > limits.containers:
-        raise _too_much(limits.containers, "arrays and objects")
+        raise _too_many(limits.containers, "arrays and objects")
     if body.count(b":") > limits.members:
-        raise _too_much(limits.members, "members of objects")
+        raise _too_many(limits.members, "members of objects")
     try:
         raw = msgspec.json.decode(body)
     except RecursionError:
@@ -51,11 +51,11 @@ def parse(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]
     except (msgspec.DecodeError, UnicodeDecodeError):
         if not _SURROGATE.search(body):
             raise _not_json() from None
-        raw = _mended(body, limits)
+        raw = _decode_with_surrogates(body, limits)
     if not isinstance(raw, dict):
         raise InvalidRequest(
             "Invalid type for the body of your request: expected an object, "
-            f"but got {kind_of(raw)} instead.",
+            f"but got {json_type_name(raw)} instead.",
             code="invalid_type",
         )
     # Counting brackets is a cheap upper bound that spares nearly every request the walk.
@@ -66,11 +66,11 @@ def parse(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def _mended(body: bytes, limits: Limits) -> Any:
+def _decode_with_surrogates(body: bytes, limits: Limits) -> Any:
     """JSON with halves of surrogate pairs is legal to the letter, and real clients cut text in the
     middle of one. No engine can read them: they become replacement characters."""
     try:
-        raw = json.loads(body.decode(), parse_constant=_no_constant)
+        raw = json.loads(body.decode(), parse_constant=_refuse_constant)
         return msgspec.json.decode(replace_lone_surrogates(json.dumps(raw, ensure_ascii=False)))
     except RecursionError:
         raise _too_deep(limits.nesting) from None
@@ -78,7 +78,7 @@ def _mended(body: bytes, limits: Limits) -> Any:
         raise _not_json() from None
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -100,7 +100,7 @@ def _not_json() -> InvalidRequest:
     return InvalidRequest("We could not parse the JSON body of your request.", code="invalid_json")
 
 
-def _too_much(limit: int, what: str) -> InvalidRequest:
+def _too_many(limit: int, what: str) -> InvalidRequest:
     return InvalidRequest(
         f"The body of your request holds more than {limit} {what}.", code="invalid_value"
     )

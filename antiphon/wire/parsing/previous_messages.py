@@ -10,33 +10,33 @@ from typing import Any
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
-from .errors import bad_type, bad_value, kind_of, missing
-from .fields import array, fields_of
+from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
+from .fields import read_array, read_object
 
-__all__ = ["earlier_items"]
+__all__ = ["read_previous_messages"]
 
 Json = dict[str, Any]
 
 #: These are made anew by each request.
-_REBUILT = frozenset({"system", "developer"})
+_IGNORED_ROLES = frozenset({"system", "developer"})
 _ROLES = ("assistant", "developer", "system", "tool", "user")
-_FUNCTIONS = "functions."
+_FUNCTION_PREFIX = "functions."
 
 
-def earlier_items(raw: Any, path: str, limit: int) -> tuple[it.Item, ...]:
+def read_previous_messages(raw: Any, path: str, limit: int) -> tuple[it.Item, ...]:
     """The items that the messages stand for. Calls are matched with their results by id, or, as
     harmony has none, by their order. Raises ``InvalidRequest``."""
-    messages = array(raw, path, limit)
-    reader = _Reader()
+    messages = read_array(raw, path, limit)
+    reader = _PreviousMessageReader()
     found = [
         item
         for at, message in enumerate(messages)
-        for item in reader.items(fields_of(message, f"{path}[{at}]"), f"{path}[{at}]")
+        for item in reader.items(read_object(message, f"{path}[{at}]"), f"{path}[{at}]")
     ]
     return tuple(found)
 
 
-class _Reader:
+class _PreviousMessageReader:
     """Remembers the calls that wait for a result."""
 
     def __init__(self) -> None:
@@ -48,41 +48,45 @@ class _Reader:
         fields = {**message, **author} if isinstance(author, dict) else message
         role = fields.get("role")
         if role is None:
-            raise missing(f"{path}.role")
+            raise missing_parameter(f"{path}.role")
         if not isinstance(role, str):
-            raise bad_type(f"{path}.role", "a string", kind_of(role))
+            raise invalid_type(f"{path}.role", "a string", json_type_name(role))
         if role not in _ROLES:
-            raise bad_value(f"{path}.role", role, _ROLES)
-        text = _text(fields.get("content"), f"{path}.content")
+            raise invalid_value(f"{path}.role", role, _ROLES)
+        text = _read_text(fields.get("content"), f"{path}.content")
         if role == "user":
             yield it.Message(role="user", content=(it.InputText(text=text),))
         elif role == "tool":
             yield it.FunctionCallOutput(call_id=self._answered(fields, path), output=text)
-        elif role not in _REBUILT:
+        elif role not in _IGNORED_ROLES:
             yield from self._said(fields, text, path)
 
     def _said(self, fields: Json, text: str, path: str) -> Iterator[it.Item]:
         recipient = fields.get("recipient")
-        if isinstance(recipient, str) and recipient.startswith(_FUNCTIONS):
-            name = recipient.removeprefix(_FUNCTIONS)
+        if isinstance(recipient, str) and recipient.startswith(_FUNCTION_PREFIX):
+            name = recipient.removeprefix(_FUNCTION_PREFIX)
             yield it.FunctionCall(call_id=self._called(None), name=name, arguments=text)
             return
         if fields.get("channel") == "analysis":
-            yield _thought(text)
+            yield _reasoning(text)
             return
         if isinstance(before := fields.get("reasoning_content"), str) and before:
-            yield _thought(before)
+            yield _reasoning(before)
         if text:
             yield it.Message(role="assistant", content=(it.OutputText(text=text),))
-        for at, call in enumerate(array(fields.get("tool_calls", []), f"{path}.tool_calls", 128)):
+        for at, call in enumerate(
+            read_array(fields.get("tool_calls", []), f"{path}.tool_calls", 128)
+        ):
             yield self._call(call, f"{path}.tool_calls[{at}]")
 
     def _call(self, raw: Any, path: str) -> it.Item:
-        call = fields_of(raw, path)
-        function = fields_of(call.get("function"), f"{path}.function")
+        call = read_object(raw, path)
+        function = read_object(call.get("function"), f"{path}.function")
         for name in ("name", "arguments"):
             if not isinstance(function.get(name), str):
-                raise bad_type(f"{path}.function.{name}", "a string", kind_of(function.get(name)))
+                raise invalid_type(
+                    f"{path}.function.{name}", "a string", json_type_name(function.get(name))
+                )
         id = call.get("id")
         return it.FunctionCall(
             call_id=self._called(id if isinstance(id, str) else None),
@@ -107,19 +111,19 @@ class _Reader:
         )
 
 
-def _thought(text: str) -> it.Item:
+def _reasoning(text: str) -> it.Item:
     return it.Reasoning(summary=(), content=(it.ReasoningText(text=text),))
 
 
-def _text(raw: Any, path: str) -> str:
+def _read_text(raw: Any, path: str) -> str:
     """A text, or the texts of parts."""
     if raw is None or isinstance(raw, str):
         return raw or ""
-    parts = [raw] if isinstance(raw, dict) else array(raw, path, 1000)
+    parts = [raw] if isinstance(raw, dict) else read_array(raw, path, 1000)
     said = []
     for at, part in enumerate(parts):
-        text = fields_of(part, f"{path}[{at}]").get("text", "")
+        text = read_object(part, f"{path}[{at}]").get("text", "")
         if not isinstance(text, str):
-            raise bad_type(f"{path}[{at}].text", "a string", kind_of(text))
+            raise invalid_type(f"{path}[{at}].text", "a string", json_type_name(text))
         said.append(text)
     return "\n".join(said)

@@ -9,16 +9,16 @@ from antiphon.wire import items as it
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.tools import Mcp, Tool
 
-from .errors import empty
-from .tools import check_choice
+from .errors import empty_value
+from .tools import check_tool_choice
 
-__all__ = ["check", "check_tools"]
+__all__ = ["check_request", "check_tools"]
 
 
-def check(request: CreateResponse) -> None:
+def check_request(request: CreateResponse) -> None:
     """Raises ``InvalidRequest`` for the first thing that does not hold."""
     _check_context(request)
-    _check_trigger(request.input or ())
+    _check_compaction_trigger(request.input or ())
     if request.prompt is None:  # which may bring the tool that is chosen
         check_tools(request)
     if request.stream_options is not None and not request.stream:
@@ -41,12 +41,12 @@ def check_tools(request: CreateResponse) -> None:
                     code="invalid_value",
                 )
             labels.add(tool.server_label)
-    check_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
+    check_tool_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
 
 
 def _check_context(request: CreateResponse) -> None:
     if request.input == () and not request.has_context and not request.instructions:
-        raise empty("input", ())
+        raise empty_value("input", ())
     if request.previous_response_id is not None and request.conversation is not None:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
@@ -56,7 +56,7 @@ def _check_context(request: CreateResponse) -> None:
         )
 
 
-def _check_trigger(items: tuple[it.Item, ...]) -> None:
+def _check_compaction_trigger(items: tuple[it.Item, ...]) -> None:
     for index, item in enumerate(items[:-1]):
         if isinstance(item, it.CompactionTrigger):
             raise InvalidRequest(

@@ -11,35 +11,49 @@ from msgspec import UNSET
 from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
 
-from .errors import bad_pattern, bad_type, bad_value, empty, kind_of, missing, too_long
-from .fields import array, by_tag, converted, fields_of, tag_of, without_nulls
+from .errors import (
+    empty_value,
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+    pattern_mismatch,
+    too_long,
+)
+from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 
-__all__ = ["TOOL_TYPE_SPELLINGS", "check_choice", "check_name", "read_choice", "read_tools"]
+__all__ = [
+    "TOOL_TYPE_SPELLINGS",
+    "check_name",
+    "check_tool_choice",
+    "read_tool_choice",
+    "read_tools",
+]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
-_NAME_LENGTH = 128  # the SDK's limit; Open Responses has 64
-_NAMESPACE_LENGTH = 64
-_ALLOWED_LENGTH = 128  # tools of an `allowed_tools` choice
+_MAX_NAME_CHARS = 128  # the SDK's limit; Open Responses has 64
+_MAX_NAMESPACE_CHARS = 64
+_MAX_ALLOWED_TOOLS = 128  # tools of an `allowed_tools` choice
 
-_TOOLS: Mapping[str, type[tl.Tool]] = by_tag(tl.Tool.__args__)
-_NESTED: Mapping[str, type[tl.Tool]] = by_tag((tl.Function, tl.Custom))
+_TOOLS: Mapping[str, type[tl.Tool]] = classes_by_tag(tl.Tool.__args__)
+_NAMESPACE_TOOLS: Mapping[str, type[tl.Tool]] = classes_by_tag((tl.Function, tl.Custom))
 _MODES = ("none", "auto", "required")
 _CHOICES = ("function", "custom", "mcp", "allowed_tools", *tl.HOSTED_CHOICES)
-_NEEDED: Mapping[str, tuple[str, ...]] = {
+_REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "function": ("name",),
     "custom": ("name",),
     "mcp": ("server_label",),
     "allowed_tools": ("mode", "tools"),
 }
 #: Spellings of one tool: a choice by any of them means any of them.
-_SYNONYMS = (
+_SPELLINGS = (
     ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
     ("computer", "computer_use", "computer_use_preview"),
 )
 TOOL_TYPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
-    name: group for group in _SYNONYMS for name in group
+    name: group for group in _SPELLINGS for name in group
 }
-_CHAT_SHAPE = (
+_CHAT_SHAPE_HINT = (
     " This looks like a tool of the Chat Completions API; here its fields stand beside 'type'."
 )
 
@@ -47,26 +61,26 @@ _CHAT_SHAPE = (
 def read_tools(raw: Any, path: str, limit: int) -> tuple[tl.Tool, ...]:
     """The tools of an array of at most ``limit``. Raises ``InvalidRequest``."""
     return tuple(
-        _tool(tool, f"{path}[{index}]", limit, _TOOLS)
-        for index, tool in enumerate(array(raw, path, limit))
+        _read_tool(tool, f"{path}[{index}]", limit, _TOOLS)
+        for index, tool in enumerate(read_array(raw, path, limit))
     )
 
 
-def _tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]]) -> tl.Tool:
-    fields = fields_of(raw, path)
-    cls = allowed[tag_of(fields, path, allowed)]
+def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]]) -> tl.Tool:
+    fields = read_object(raw, path)
+    cls = allowed[read_tag(fields, path, allowed)]
     if "name" not in fields and "function" in fields:
-        raise missing(f"{path}.name", _CHAT_SHAPE)
+        raise missing_parameter(f"{path}.name", _CHAT_SHAPE_HINT)
     if cls is tl.Namespace and "tools" in fields:
-        inner = array(fields["tools"], f"{path}.tools", limit)
+        inner = read_array(fields["tools"], f"{path}.tools", limit)
         fields["tools"] = tuple(
-            _tool(tool, f"{path}.tools[{index}]", limit, _NESTED)
+            _read_tool(tool, f"{path}.tools[{index}]", limit, _NAMESPACE_TOOLS)
             for index, tool in enumerate(inner)
         )
     for group in ("filters", "user_location", "format"):
         if isinstance(fields.get(group), dict):
-            fields[group] = without_nulls(fields[group])
-    tool = converted(fields, cls, path)
+            fields[group] = drop_nulls(fields[group])
+    tool = convert(fields, cls, path)
     _check_tool(tool, path)
     return tool
 
@@ -74,9 +88,9 @@ def _tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]])
 def _check_tool(tool: tl.Tool, path: str) -> None:
     match tool:
         case tl.Function(name=name) | tl.Custom(name=name):
-            check_name(name, f"{path}.name", _NAME_LENGTH)
+            check_name(name, f"{path}.name", _MAX_NAME_CHARS)
         case tl.Namespace(name=name):
-            check_name(name, f"{path}.name", _NAMESPACE_LENGTH)
+            check_name(name, f"{path}.name", _MAX_NAMESPACE_CHARS)
 
 
 def check_name(name: str, path: str, limit: int) -> None:
@@ -84,42 +98,44 @@ def check_name(name: str, path: str, limit: int) -> None:
     if len(name) > limit:
         raise too_long(path, len(name), limit)
     if not _NAME.match(name):
-        raise bad_pattern(path, "^[a-zA-Z0-9_-]+$")
+        raise pattern_mismatch(path, "^[a-zA-Z0-9_-]+$")
 
 
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def read_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
+def read_tool_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
     """A ``tool_choice`` of any form. Raises ``InvalidRequest``."""
     if isinstance(raw, str):
         if raw not in _MODES:
-            raise bad_value(path, raw, _MODES)
+            raise invalid_value(path, raw, _MODES)
         return raw  # type: ignore[return-value]
     if not isinstance(raw, dict):
-        raise bad_type(path, "a string or an object", kind_of(raw))
-    return _choice(raw, path)
+        raise invalid_type(path, "a string or an object", json_type_name(raw))
+    return _read_choice(raw, path)
 
 
-def _choice(raw: Any, path: str) -> tl.Choice:
-    fields = fields_of(raw, path)
-    tag = tag_of(fields, path, _CHOICES)
-    for name in _NEEDED.get(tag, ()):
+def _read_choice(raw: Any, path: str) -> tl.Choice:
+    fields = read_object(raw, path)
+    tag = read_tag(fields, path, _CHOICES)
+    for name in _REQUIRED_FIELDS.get(tag, ()):
         if name not in fields:
-            raise missing(f"{path}.{name}", _CHAT_SHAPE if "function" in fields else "")
+            raise missing_parameter(
+                f"{path}.{name}", _CHAT_SHAPE_HINT if "function" in fields else ""
+            )
     if tag == "allowed_tools":
-        fields["tools"] = _allowed(fields["tools"], f"{path}.tools")
-    return converted(fields, tl.Choice, path)
+        fields["tools"] = _read_allowed_tools(fields["tools"], f"{path}.tools")
+    return convert(fields, tl.Choice, path)
 
 
-def _allowed(raw: Any, path: str) -> tuple[tl.Choice, ...]:
-    choices = array(raw, path, _ALLOWED_LENGTH)
+def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.Choice, ...]:
+    choices = read_array(raw, path, _MAX_ALLOWED_TOOLS)
     if not choices:
-        raise empty(path, choices)
-    return tuple(_choice(choice, f"{path}[{index}]") for index, choice in enumerate(choices))
+        raise empty_value(path, choices)
+    return tuple(_read_choice(choice, f"{path}[{index}]") for index, choice in enumerate(choices))
 
 
-def check_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool]) -> None:
+def check_tool_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool]) -> None:
     """A choice may only name tools that are there. Raises ``InvalidRequest``."""
     declared = tuple(tools)
     if choice == "required" and not declared:
@@ -129,17 +145,17 @@ def check_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool]) ->
     if not isinstance(choice, tl.Choice):
         return
     for one in choice.tools if choice.type == "allowed_tools" and choice.tools else (choice,):
-        if not any(_is(one, tool) for tool in declared):
+        if not any(_chooses(one, tool) for tool in declared):
             raise InvalidRequest(
                 f"Tool choice '{one.type}' not found in 'tools' parameter.", param="tool_choice"
             )
 
 
-def _is(choice: tl.Choice, tool: tl.Tool) -> bool:
+def _chooses(choice: tl.Choice, tool: tl.Tool) -> bool:
     match tool:
         case tl.Namespace():
             inside = choice.namespace in (UNSET, tool.name)
-            return inside and any(_is(choice, inner) for inner in tool.tools)
+            return inside and any(_chooses(choice, inner) for inner in tool.tools)
         case tl.Function(name=name) | tl.Custom(name=name):
             return choice.name == name and choice.type == tool.__struct_config__.tag
         case tl.Mcp(server_label=label):

@@ -9,10 +9,10 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest
 
-__all__ = ["refuse_foreign"]
+__all__ = ["refuse_unsupported_fields"]
 
 #: Field → the values that ask for nothing.
-_FOREIGN: Mapping[str, tuple[Any, ...]] = {
+_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
     "audio": (),
     "bad_words": ([],),
@@ -55,13 +55,13 @@ _FOREIGN: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def refuse_foreign(
+def refuse_unsupported_fields(
     raw: Mapping[str, Any], known: Collection[str] = (), path: str | None = None
 ) -> None:
     """``known``: those that the API has; ``path``: of the object they are in. Raises
     ``InvalidRequest`` that names the field."""
     for name, value in raw.items():
-        if name in _FOREIGN and name not in known and value not in _FOREIGN[name]:
+        if name in _NEUTRAL_VALUES and name not in known and value not in _NEUTRAL_VALUES[name]:
             field = name if path is None else f"{path}.{name}"
             raise InvalidRequest(
                 f"Unsupported parameter: '{field}' is not supported by this server.",

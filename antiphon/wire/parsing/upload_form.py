@@ -7,46 +7,46 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.wire.files import PURPOSES, ExpiresAfter
+from antiphon.wire.files import PURPOSES, FileExpiresAfter
 
-from .errors import bad_type, bad_value, missing, out_of_range
+from .errors import invalid_type, invalid_value, missing_parameter, out_of_range
 
-__all__ = ["UploadFields", "upload_fields"]
+__all__ = ["UploadFields", "parse_upload_form"]
 
-_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
+_EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
 class UploadFields(Struct, frozen=True):
     """What stands beside the file in the form of ``POST /files``."""
 
     purpose: str
-    expires_after: ExpiresAfter | None
+    expires_after: FileExpiresAfter | None
 
 
-def upload_fields(form: Mapping[str, str]) -> UploadFields:
+def parse_upload_form(form: Mapping[str, str]) -> UploadFields:
     """Objects are written as clients do: ``expires_after[seconds]``. Raises ``InvalidRequest``."""
     purpose = form.get("purpose")
     if not purpose:
-        raise missing("purpose")
+        raise missing_parameter("purpose")
     if purpose not in PURPOSES:
-        raise bad_value("purpose", purpose, PURPOSES)
+        raise invalid_value("purpose", purpose, PURPOSES)
     return UploadFields(purpose, _expires_after(form))
 
 
-def _expires_after(form: Mapping[str, str]) -> ExpiresAfter | None:
+def _expires_after(form: Mapping[str, str]) -> FileExpiresAfter | None:
     anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return None
     if anchor is None:
-        raise missing("expires_after.anchor")
+        raise missing_parameter("expires_after.anchor")
     if seconds is None:
-        raise missing("expires_after.seconds")
+        raise missing_parameter("expires_after.seconds")
     if anchor != "created_at":
-        raise bad_value("expires_after.anchor", anchor, ("created_at",))
+        raise invalid_value("expires_after.anchor", anchor, ("created_at",))
     if not re.fullmatch(r"-?[0-9]{1,18}", seconds):
-        raise bad_type("expires_after.seconds", "an integer", "a string")
-    least, most = _SECONDS
+        raise invalid_type("expires_after.seconds", "an integer", "a string")
+    least, most = _EXPIRY_SECONDS
     if not least <= int(seconds) <= most:
         sign, bound = (">=", least) if int(seconds) < least else ("<=", most)
         raise out_of_range("expires_after.seconds", "integer", int(seconds), sign, str(bound))
-    return ExpiresAfter(anchor="created_at", seconds=int(seconds))
+    return FileExpiresAfter(anchor="created_at", seconds=int(seconds))

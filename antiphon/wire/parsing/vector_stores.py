@@ -9,49 +9,56 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.filters import Filter, read_filter
-from antiphon.wire.vector_stores import ExpiresAfter, StaticChunking
+from antiphon.wire.vector_stores import StaticChunking, VectorStoreExpiresAfter
 
 from .errors import (
-    bad_type,
-    bad_value,
-    empty,
-    kind_of,
-    missing,
+    empty_value,
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
     out_of_range,
     too_long,
     too_many,
     too_many_properties,
 )
-from .fields import Json, array, fields_of, known, tag_of, without_nulls
-from .json_body import DEFAULT_LIMITS, Limits, parse
+from .fields import Json, drop_nulls, known_fields, read_array, read_object, read_tag
+from .json_body import DEFAULT_LIMITS, Limits, parse_json_object
 from .requests import read_metadata
 
 __all__ = [
     "AddFile",
     "CreateVectorStore",
-    "Ranking",
-    "Search",
+    "RankingOptions",
+    "SearchRequest",
     "UpdateVectorStore",
-    "add_batch",
-    "add_file",
-    "create_vector_store",
+    "parse_add_file",
+    "parse_create_vector_store",
+    "parse_file_attributes",
+    "parse_file_batch",
+    "parse_search",
+    "parse_update_vector_store",
     "read_ranking",
-    "search",
-    "update_file",
-    "update_vector_store",
 ]
 
-_MOST_FILES, _MOST_IN_BATCH = 500, 2000
-_MOST_QUERIES = 32
-_LONGEST_QUERY = 4096
+_MAX_FILES, _MAX_BATCH_FILES = 500, 2000
+_MAX_QUERIES = 32
+_MAX_QUERY_CHARS = 4096
 _RANKERS = ("none", "auto", "default-2024-11-15")
 #: What bodies and the objects in them may say.
-_CREATED = ("name", "description", "metadata", "expires_after", "file_ids", "chunking_strategy")
-_ADDED = ("file_id", "attributes", "chunking_strategy")
-_BATCH = ("file_ids", "files", "attributes", "chunking_strategy")
-_SEARCHED = ("query", "filters", "max_num_results", "ranking_options", "rewrite_query")
-_RANKED = ("ranker", "score_threshold", "hybrid_search")
-_WEIGHTS = ("embedding_weight", "text_weight")
+_STORE_FIELDS = (
+    "name",
+    "description",
+    "metadata",
+    "expires_after",
+    "file_ids",
+    "chunking_strategy",
+)
+_FILE_FIELDS = ("file_id", "attributes", "chunking_strategy")
+_BATCH_FIELDS = ("file_ids", "files", "attributes", "chunking_strategy")
+_SEARCH_FIELDS = ("query", "filters", "max_num_results", "ranking_options", "rewrite_query")
+_RANKING_FIELDS = ("ranker", "score_threshold", "hybrid_search")
+_WEIGHT_FIELDS = ("embedding_weight", "text_weight")
 
 Attributes = dict[str, str | int | float | bool]
 
@@ -71,7 +78,7 @@ class CreateVectorStore(Struct, frozen=True, kw_only=True):
     name: str = ""
     description: str | UnsetType = UNSET
     metadata: dict[str, str] = {}
-    expires_after: ExpiresAfter | None = None
+    expires_after: VectorStoreExpiresAfter | None = None
     files: tuple[AddFile, ...] = ()
 
 
@@ -80,10 +87,10 @@ class UpdateVectorStore(Struct, frozen=True, kw_only=True):
 
     name: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
-    expires_after: ExpiresAfter | UnsetType | None = UNSET
+    expires_after: VectorStoreExpiresAfter | UnsetType | None = UNSET
 
 
-class Ranking(Struct, frozen=True, kw_only=True):
+class RankingOptions(Struct, frozen=True, kw_only=True):
     """Results below ``threshold`` are left out. The weights are those of the two rankings that are
     fused: by meaning and by words."""
 
@@ -92,50 +99,50 @@ class Ranking(Struct, frozen=True, kw_only=True):
     words: float = 1.0
 
 
-class Search(Struct, frozen=True, kw_only=True):
+class SearchRequest(Struct, frozen=True, kw_only=True):
     """What is looked for, in files that ``filter`` lets through."""
 
     queries: tuple[str, ...]
     limit: int = 10
     filter: Filter | None = None
-    ranking: Ranking = Ranking()
+    ranking: RankingOptions = RankingOptions()
 
 
-def create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateVectorStore:
+def parse_create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateVectorStore:
     """Raises ``InvalidRequest``."""
-    raw = known(parse(body, limits) if body.strip() else {}, _CREATED, "")
-    cut = _chunking(raw)
-    ids = _ids(raw.get("file_ids", []), "file_ids", _MOST_FILES)
+    raw = known_fields(parse_json_object(body, limits) if body.strip() else {}, _STORE_FIELDS, "")
+    cut = _read_chunking(raw)
+    ids = _read_ids(raw.get("file_ids", []), "file_ids", _MAX_FILES)
     return CreateVectorStore(
-        name=_text(raw, "name") or "",
-        description=_text(raw, "description") or UNSET,
+        name=_read_text(raw, "name") or "",
+        description=_read_text(raw, "description") or UNSET,
         metadata=read_metadata(raw.get("metadata", {})),
-        expires_after=_expiry(raw["expires_after"]) if "expires_after" in raw else None,
+        expires_after=_read_expiry(raw["expires_after"]) if "expires_after" in raw else None,
         files=tuple(AddFile(file_id=one, path=where, chunking=cut) for one, where in ids.items()),
     )
 
 
-def update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> UpdateVectorStore:
+def parse_update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> UpdateVectorStore:
     """Raises ``InvalidRequest``."""
-    raw = parse(body, limits, nulls=True)
-    known(raw, UpdateVectorStore.__struct_fields__, "")
+    raw = parse_json_object(body, limits, nulls=True)
+    known_fields(raw, UpdateVectorStore.__struct_fields__, "")
     metadata, after = raw.get("metadata", UNSET), raw.get("expires_after", UNSET)
     return UpdateVectorStore(
-        name=UNSET if "name" not in raw else _text(raw, "name") or "",
+        name=UNSET if "name" not in raw else _read_text(raw, "name") or "",
         metadata=UNSET if metadata is UNSET else read_metadata(metadata or {}),
-        expires_after=_expiry(after) if after is not UNSET and after is not None else after,
+        expires_after=_read_expiry(after) if after is not UNSET and after is not None else after,
     )
 
 
-def add_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AddFile:
+def parse_add_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AddFile:
     """Raises ``InvalidRequest``."""
-    return _added(parse(body, limits), "")
+    return _read_file(parse_json_object(body, limits), "")
 
 
-def add_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
+def parse_file_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
     """Either ``file_ids`` with what holds of all of them, or ``files``, of which the last holds of
     a file that is named twice. Raises ``InvalidRequest``."""
-    raw = known(parse(body, limits), _BATCH, "")
+    raw = known_fields(parse_json_object(body, limits), _BATCH_FIELDS, "")
     if "files" in raw:
         if "file_ids" in raw:
             raise InvalidRequest(
@@ -143,37 +150,38 @@ def add_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ..
                 param="files",
                 code="mutually_exclusive_parameters",
             )
-        files = array(raw["files"], "files", _MOST_IN_BATCH)
+        files = read_array(raw["files"], "files", _MAX_BATCH_FILES)
         if not files:
-            raise empty("files", ())
+            raise empty_value("files", ())
         added = (
-            _added(fields_of(one, f"files[{at}]"), f"files[{at}]") for at, one in enumerate(files)
+            _read_file(read_object(one, f"files[{at}]"), f"files[{at}]")
+            for at, one in enumerate(files)
         )
         return tuple({one.file_id: one for one in added}.values())
     if "file_ids" not in raw:
-        raise missing("file_ids")
-    ids = _ids(raw["file_ids"], "file_ids", _MOST_IN_BATCH)
+        raise missing_parameter("file_ids")
+    ids = _read_ids(raw["file_ids"], "file_ids", _MAX_BATCH_FILES)
     if not ids:
-        raise empty("file_ids", ())
-    attributes, cut = _attributes(raw), _chunking(raw)
+        raise empty_value("file_ids", ())
+    attributes, cut = _read_attributes(raw), _read_chunking(raw)
     return tuple(
         AddFile(file_id=one, path=where, attributes=attributes, chunking=cut)
         for one, where in ids.items()
     )
 
 
-def update_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+def parse_file_attributes(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """The attributes that replace the old ones. Raises ``InvalidRequest``."""
-    raw = parse(body, limits, nulls=True)
-    known(raw, ("attributes",), "")
+    raw = parse_json_object(body, limits, nulls=True)
+    known_fields(raw, ("attributes",), "")
     if "attributes" not in raw:
-        raise missing("attributes")
-    return _attributes(without_nulls(raw))
+        raise missing_parameter("attributes")
+    return _read_attributes(drop_nulls(raw))
 
 
-def search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Search:
+def parse_search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> SearchRequest:
     """Raises ``InvalidRequest``."""
-    raw = known(parse(body, limits), _SEARCHED, "")
+    raw = known_fields(parse_json_object(body, limits), _SEARCH_FIELDS, "")
     if raw.get("rewrite_query"):
         raise InvalidRequest(
             "Queries are searched as they are written: 'rewrite_query' is not supported.",
@@ -181,57 +189,59 @@ def search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Search:
             code="unsupported_value",
         )
     count = raw.get("max_num_results", 10)
-    return Search(
-        queries=_queries(raw.get("query")),
-        limit=_whole(count, "max_num_results", 1, 50),
+    return SearchRequest(
+        queries=_read_queries(raw.get("query")),
+        limit=_read_integer(count, "max_num_results", 1, 50),
         filter=read_filter(raw["filters"], "filters") if "filters" in raw else None,
         ranking=read_ranking(raw.get("ranking_options", {}), "ranking_options"),
     )
 
 
-def read_ranking(raw: Any, path: str) -> Ranking:
+def read_ranking(raw: Any, path: str) -> RankingOptions:
     """``ranking_options``. Raises ``InvalidRequest``."""
-    fields = known(fields_of(raw, path), _RANKED, path)
+    fields = known_fields(read_object(raw, path), _RANKING_FIELDS, path)
     ranker = fields.get("ranker", "auto")
     if ranker not in _RANKERS:
-        raise bad_value(f"{path}.ranker", str(ranker), _RANKERS)
-    threshold = _decimal(fields.get("score_threshold", 0.0), f"{path}.score_threshold", 1.0)
+        raise invalid_value(f"{path}.ranker", str(ranker), _RANKERS)
+    threshold = _read_decimal(fields.get("score_threshold", 0.0), f"{path}.score_threshold", 1.0)
     where = f"{path}.hybrid_search"
-    weights = known(fields_of(fields.get("hybrid_search", {}), where), _WEIGHTS, where)
-    meaning = _decimal(weights.get("embedding_weight", 1.0), f"{where}.embedding_weight")
-    words = _decimal(weights.get("text_weight", 1.0), f"{where}.text_weight")
+    weights = known_fields(
+        read_object(fields.get("hybrid_search", {}), where), _WEIGHT_FIELDS, where
+    )
+    meaning = _read_decimal(weights.get("embedding_weight", 1.0), f"{where}.embedding_weight")
+    words = _read_decimal(weights.get("text_weight", 1.0), f"{where}.text_weight")
     if not meaning + words:
         raise InvalidRequest(
             f"Invalid '{where}': at least one weight must be above 0.",
             param=where,
             code="invalid_value",
         )
-    return Ranking(threshold=threshold, meaning=meaning, words=words)
+    return RankingOptions(threshold=threshold, meaning=meaning, words=words)
 
 
 # --- pieces --------------------------------------------------------------------------------------
 
 
-def _added(raw: Json, path: str) -> AddFile:
+def _read_file(raw: Json, path: str) -> AddFile:
     before = f"{path}." if path else ""
-    fields, where = known(raw, _ADDED, path), f"{before}file_id"
+    fields, where = known_fields(raw, _FILE_FIELDS, path), f"{before}file_id"
     if "file_id" not in fields:
-        raise missing(where)
+        raise missing_parameter(where)
     if not isinstance(fields["file_id"], str):
-        raise bad_type(where, "a string", kind_of(fields["file_id"]))
+        raise invalid_type(where, "a string", json_type_name(fields["file_id"]))
     return AddFile(
         file_id=fields["file_id"],
         path=where,
-        attributes=_attributes(fields, before),
-        chunking=_chunking(fields, before),
+        attributes=_read_attributes(fields, before),
+        chunking=_read_chunking(fields, before),
     )
 
 
-def _attributes(raw: Json, path: str = "") -> Attributes:
+def _read_attributes(raw: Json, path: str = "") -> Attributes:
     where = f"{path}attributes"
     fields = raw.get("attributes", {})
     if not isinstance(fields, dict):
-        raise bad_type(where, "an object", kind_of(fields))
+        raise invalid_type(where, "an object", json_type_name(fields))
     if len(fields) > 16:
         raise too_many_properties(where, len(fields), 16)
     for name, value in fields.items():
@@ -239,101 +249,103 @@ def _attributes(raw: Json, path: str = "") -> Attributes:
             raise too_long(where, len(name), 64)
         if not isinstance(value, str | bool | int | float):
             at = f"{where}.{name}"
-            raise bad_type(at, "a string, a number or a boolean", kind_of(value))
+            raise invalid_type(at, "a string, a number or a boolean", json_type_name(value))
         if isinstance(value, str) and len(value) > 512:
             raise too_long(f"{where}.{name}", len(value), 512)
     return fields
 
 
-def _chunking(raw: Json, path: str = "") -> StaticChunking:
+def _read_chunking(raw: Json, path: str = "") -> StaticChunking:
     """``auto`` is 800 tokens, of which 400 stand in two chunks: OpenAI's rule."""
     where = f"{path}chunking_strategy"
-    fields = known(
-        fields_of(raw.get("chunking_strategy", {"type": "auto"}), where), ("type", "static"), where
+    fields = known_fields(
+        read_object(raw.get("chunking_strategy", {"type": "auto"}), where),
+        ("type", "static"),
+        where,
     )
-    if tag_of(fields, where, ("auto", "static")) == "auto":
+    if read_tag(fields, where, ("auto", "static")) == "auto":
         return StaticChunking()
     if "static" not in fields:
-        raise missing(f"{where}.static")
+        raise missing_parameter(f"{where}.static")
     names = StaticChunking.__struct_fields__
-    inner = known(fields_of(fields["static"], f"{where}.static"), names, f"{where}.static")
+    inner = known_fields(read_object(fields["static"], f"{where}.static"), names, f"{where}.static")
     for name in ("max_chunk_size_tokens", "chunk_overlap_tokens"):
         if name not in inner:
-            raise missing(f"{where}.static.{name}")
+            raise missing_parameter(f"{where}.static.{name}")
     at = f"{where}.static.max_chunk_size_tokens"
-    size = _whole(inner["max_chunk_size_tokens"], at, 100, 4096)
+    size = _read_integer(inner["max_chunk_size_tokens"], at, 100, 4096)
     at = f"{where}.static.chunk_overlap_tokens"
-    overlap = _whole(inner["chunk_overlap_tokens"], at, 0, size // 2)
+    overlap = _read_integer(inner["chunk_overlap_tokens"], at, 0, size // 2)
     return StaticChunking(max_chunk_size_tokens=size, chunk_overlap_tokens=overlap)
 
 
-def _expiry(raw: Any) -> ExpiresAfter:
-    fields = known(fields_of(raw, "expires_after"), ("anchor", "days"), "expires_after")
+def _read_expiry(raw: Any) -> VectorStoreExpiresAfter:
+    fields = known_fields(read_object(raw, "expires_after"), ("anchor", "days"), "expires_after")
     anchor = fields.get("anchor")
     if anchor is None:
-        raise missing("expires_after.anchor")
+        raise missing_parameter("expires_after.anchor")
     if anchor != "last_active_at":
-        raise bad_value("expires_after.anchor", str(anchor), ("last_active_at",))
+        raise invalid_value("expires_after.anchor", str(anchor), ("last_active_at",))
     if "days" not in fields:
-        raise missing("expires_after.days")
-    return ExpiresAfter(
-        anchor="last_active_at", days=_whole(fields["days"], "expires_after.days", 1, 365)
+        raise missing_parameter("expires_after.days")
+    return VectorStoreExpiresAfter(
+        anchor="last_active_at", days=_read_integer(fields["days"], "expires_after.days", 1, 365)
     )
 
 
-def _queries(raw: Any) -> tuple[str, ...]:
+def _read_queries(raw: Any) -> tuple[str, ...]:
     if raw is None:
-        raise missing("query")
+        raise missing_parameter("query")
     texts = [raw] if isinstance(raw, str) else raw
     if not isinstance(texts, list):
-        raise bad_type("query", "a string or an array of strings", kind_of(raw))
-    if len(texts) > _MOST_QUERIES:
-        raise too_many("query", len(texts), _MOST_QUERIES)
+        raise invalid_type("query", "a string or an array of strings", json_type_name(raw))
+    if len(texts) > _MAX_QUERIES:
+        raise too_many("query", len(texts), _MAX_QUERIES)
     for at, text in enumerate(texts):
         where = "query" if isinstance(raw, str) else f"query[{at}]"
         if not isinstance(text, str):
-            raise bad_type(where, "a string", kind_of(text))
-        if len(text) > _LONGEST_QUERY:
-            raise too_long(where, len(text), _LONGEST_QUERY)
+            raise invalid_type(where, "a string", json_type_name(text))
+        if len(text) > _MAX_QUERY_CHARS:
+            raise too_long(where, len(text), _MAX_QUERY_CHARS)
         if not text.strip():
-            raise empty(where, "")
+            raise empty_value(where, "")
     if not texts:
-        raise empty("query", ())
+        raise empty_value("query", ())
     return tuple(texts)
 
 
-def _ids(raw: Any, path: str, most: int) -> dict[str, str]:
+def _read_ids(raw: Any, path: str, most: int) -> dict[str, str]:
     """Each once, with where it stands."""
-    ids = array(raw, path, most)
+    ids = read_array(raw, path, most)
     for at, one in enumerate(ids):
         if not isinstance(one, str):
-            raise bad_type(f"{path}[{at}]", "a string", kind_of(one))
+            raise invalid_type(f"{path}[{at}]", "a string", json_type_name(one))
     return {one: f"{path}[{at}]" for at, one in enumerate(ids)}
 
 
-def _text(raw: Json, name: str) -> str | None:
+def _read_text(raw: Json, name: str) -> str | None:
     value = raw.get(name)
     if value is None:
         return None
     if not isinstance(value, str):
-        raise bad_type(name, "a string", kind_of(value))
+        raise invalid_type(name, "a string", json_type_name(value))
     if len(value) > 512:
         raise too_long(name, len(value), 512)
     return value
 
 
-def _whole(raw: Any, path: str, least: int, most: int) -> int:
+def _read_integer(raw: Any, path: str, least: int, most: int) -> int:
     if not isinstance(raw, int) or isinstance(raw, bool):
-        raise bad_type(path, "an integer", kind_of(raw))
+        raise invalid_type(path, "an integer", json_type_name(raw))
     if not least <= raw <= most:
         sign, bound = (">=", least) if raw < least else ("<=", most)
         raise out_of_range(path, "integer", raw, sign, str(bound))
     return raw
 
 
-def _decimal(raw: Any, path: str, most: float = math.inf) -> float:
+def _read_decimal(raw: Any, path: str, most: float = math.inf) -> float:
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise bad_type(path, "a decimal", kind_of(raw))
+        raise invalid_type(path, "a decimal", json_type_name(raw))
     if not 0 <= raw <= most:
         sign, bound = (">=", 0.0) if raw < 0 else ("<=", most)
         raise out_of_range(path, "decimal", raw, sign, str(bound))

@@ -13,8 +13,8 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.request import CreateResponse
 
-from .errors import bad_type, bad_value, kind_of, missing
-from .json_body import DEFAULT_LIMITS, Limits, parse
+from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
+from .json_body import DEFAULT_LIMITS, Limits, parse_json_object
 from .requests import read_create
 
 __all__ = ["CreateFrame", "FrameEnvelope", "SteerFrame", "read_envelope", "read_frame"]
@@ -47,12 +47,12 @@ class SteerFrame(Struct, frozen=True):
 
 def read_envelope(text: str, limits: Limits = DEFAULT_LIMITS) -> FrameEnvelope:
     """Parse the JSON of a frame and check its type and lane. Raises ``InvalidRequest``."""
-    fields = parse(text.encode(), limits)
+    fields = parse_json_object(text.encode(), limits)
     kind = fields.pop("type", None)
     if kind is None:
-        raise missing("type")
+        raise missing_parameter("type")
     if kind not in _TYPES:
-        raise bad_value("type", str(kind)[:64], _TYPES)
+        raise invalid_value("type", str(kind)[:64], _TYPES)
     stream_id = fields.pop("stream_id", None)
     if stream_id is not None and not (isinstance(stream_id, str) and _STREAM_ID.match(stream_id)):
         raise InvalidRequest(
@@ -74,7 +74,7 @@ def read_frame(
         return SteerFrame(previous if isinstance(previous, str) else None)
     generate = fields.pop("generate", True)
     if not isinstance(generate, bool):
-        raise bad_type("generate", "a boolean", kind_of(generate))
+        raise invalid_type("generate", "a boolean", json_type_name(generate))
     # Responses over a WebSocket are always streamed. Some clients set the field anyway.
     fields.pop("stream", None)
     request = read_create(fields, limits)

@@ -14,7 +14,7 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
-from antiphon.wire.extensions import read_guides
+from antiphon.wire.extensions import read_structured_outputs
 from antiphon.wire.items import FunctionCall, Message, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Function
@@ -115,7 +115,7 @@ async def test_a_call_that_is_held_to_its_form_may_be_cut_anywhere(most: int) ->
     ],
 )
 async def test_other_forms_are_checked_as_well(guides: Any, wrong: str, right: str) -> None:
-    deltas, played = await told(wrong, right, guide=read_guides(guides, "").guide)
+    deltas, played = await told(wrong, right, guide=read_structured_outputs(guides, "").guide)
     assert text(deltas) == right and len(played.requests) == 2
 
 
@@ -257,8 +257,8 @@ async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
         ({"text": SCHEMA}, '{"age": x}', '{"age":'),
         ({"text": SCHEMA}, '{"age": 7', '{"age": 7'),
         ({"text": SCHEMA}, '{"age": 7} I think.', '{"age": 7}'),
-        ({"guide": read_guides({"regex": "[0-9]{3}"}, "").guide}, "12x", "12"),
-        ({"guide": read_guides({"choice": ["no", "yes"]}, "").guide}, "ye", "ye"),
+        ({"guide": read_structured_outputs({"regex": "[0-9]{3}"}, "").guide}, "12x", "12"),
+        ({"guide": read_structured_outputs({"choice": ["no", "yes"]}, "").guide}, "ye", "ye"),
     ],
 )
 async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, out: str) -> None:
@@ -302,7 +302,7 @@ async def test_calls_are_read_along_as_well() -> None:
 @pytest.mark.parametrize("can", [GRAMMARS, NO_GRAMMARS])
 async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> None:
     """As vLLM's own example has it: a regex that ends with the line, and a stop string there."""
-    guide = read_guides({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
+    guide = read_structured_outputs({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
     for said in ("ada@home.com\n", "ada@\nhome.com"):
         deltas, _ = await told(said, can=can, guide=guide, stop=("\n",))
         assert text(deltas) == said.partition("\n")[0]
@@ -314,7 +314,7 @@ async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> 
 async def test_what_a_grammar_makes_hard_is_judged_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    guide = read_guides({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
+    guide = read_structured_outputs({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
     deltas, _ = await told("x" * 150, can=GRAMMARS, guide=guide)
     assert text(deltas) == "x" * 150
     played = engine("x" * 150 + "y" * 600, capabilities=GRAMMARS)

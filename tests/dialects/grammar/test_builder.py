@@ -18,7 +18,7 @@ from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
-from antiphon.wire.extensions import Guide, read_guides
+from antiphon.wire.extensions import Guide, read_structured_outputs
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Custom, Function, Grammar, Namespace, Tool
 from tests.dialects.grammars import Held
@@ -90,7 +90,11 @@ TIME = call("clock", "{}")
     [
         (Guide(syntax="regex", definition="[0-9]{3}", path=""), "123", ("12", "1234", "abc")),
         (Guide(syntax="lark", definition='start: "a" b\nb: /c+/', path=""), "acc", ("a", "c")),
-        (read_guides({"choice": ["yes", 'n"o']}, "").guide, 'n"o', ("no", "yesyes", "")),
+        (
+            read_structured_outputs({"choice": ["yes", 'n"o']}, "").guide,
+            'n"o',
+            ("no", "yesyes", ""),
+        ),
     ],
 )
 def test_an_answer_can_have_a_grammar_of_its_own(

@@ -27,7 +27,7 @@ from antiphon.testing.postgres import Postgres
 from antiphon.tools.base import CallContext, ToolProgress, ToolResult
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import McpCall, McpListTools, Message
-from antiphon.wire.parsing.requests import create_response
+from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from tests.conformance.served import engine, local
 from tests.conformance.test_hosted import Dice
@@ -58,7 +58,7 @@ async def serving(backend: Backend, store: Store, **policy: Any) -> AsyncIterato
 
 async def enqueue(served: Service, tenant: str = "t", **fields: Any) -> Response:
     body = {"model": "scripted", "input": "hi", "background": True, **fields}
-    return (await served.enqueue(tenant, create_response(json.dumps(body).encode()))).response
+    return (await served.enqueue(tenant, parse_create_response(json.dumps(body).encode()))).response
 
 
 async def followed(served: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
@@ -179,7 +179,9 @@ async def test_cancel_knows_what_it_cannot_cancel(store: Store) -> None:
     async with serving(ScriptedBackend([TEXT]), store) as served:
         with pytest.raises(NotFound):
             await served.cancel("t", "resp_none")
-        run = await served.create("t", create_response(b'{"model": "scripted", "input": "hi"}'))
+        run = await served.create(
+            "t", parse_create_response(b'{"model": "scripted", "input": "hi"}')
+        )
         await run.drive()
         with pytest.raises(InvalidRequest, match="synchronous"):
             await served.cancel("t", run.id)

@@ -18,7 +18,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.wire import items as it
-from antiphon.wire.parsing.requests import compact
+from antiphon.wire.parsing.requests import parse_compact_request
 from antiphon.wire.response import CompactedResponse, Response, Usage
 from tests.runs.served import create, events_of, service
 
@@ -106,7 +106,7 @@ async def answered(served: Service, **fields: Any) -> Response:
 
 async def compacted(served: Service, tenant: str = "t", **fields: Any) -> CompactedResponse:
     asked = await served.compact(
-        tenant, compact(json.dumps({"model": "scripted", **fields}).encode())
+        tenant, parse_compact_request(json.dumps({"model": "scripted", **fields}).encode())
     )
     response = await asked.run.drive()
     assert response.status == "completed", response.error
@@ -387,7 +387,7 @@ async def test_it_may_name_nothing_but_a_previous_response() -> None:
 )
 def test_a_body_that_cannot_be_compacted_is_refused(body: Any, param: str, code: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        compact(json.dumps(body).encode())
+        parse_compact_request(json.dumps(body).encode())
     assert (raised.value.param, raised.value.code) == (param, code)
 
 

@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.runs.request.tool_selection import select_tools
-from antiphon.wire.parsing.requests import create_response
+from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.request import CreateResponse
 
 FUNCTION = {"type": "function", "name": "f"}
@@ -25,7 +25,7 @@ SECRET = {
 
 
 def asked(**fields: Any) -> CreateResponse:
-    return create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
+    return parse_create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
 
 
 def test_hosted_tools_are_left_out_and_named() -> None:

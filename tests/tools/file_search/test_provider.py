@@ -9,9 +9,9 @@ from antiphon.tools.base import CallContext, ResponseContext, ToolResult
 from antiphon.tools.citations import CitationReader
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import FileSearchCall
-from antiphon.wire.parsing.vector_stores import Search
+from antiphon.wire.parsing.vector_stores import SearchRequest
 from antiphon.wire.tools import FileSearch as Tool
-from antiphon.wire.vector_stores import Found, TextPart
+from antiphon.wire.vector_stores import SearchResult, TextPart
 
 
 class Fixed:
@@ -21,14 +21,16 @@ class Fixed:
         self.asked: list[tuple[str, ...]] = []
         self._texts = texts
 
-    async def check(self, tenant: str, store_ids: Sequence[str]) -> None: ...
+    async def check_searchable(self, tenant: str, store_ids: Sequence[str]) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: Search
-    ) -> tuple[Found, ...]:
+        self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
+    ) -> tuple[SearchResult, ...]:
         self.asked.append(asked.queries)
         return tuple(
-            Found(file_id=f"file-{n}", filename="a【】.md", score=1, content=(TextPart(text=text),))
+            SearchResult(
+                file_id=f"file-{n}", filename="a【】.md", score=1, content=(TextPart(text=text),)
+            )
             for n, text in enumerate(self._texts)
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.requests import Limits, create_response, input_tokens
+from antiphon.wire.parsing.requests import Limits, parse_create_response, parse_input_tokens_request
 
 #: As long as those of this server.
 LONGEST = "msg_" + "0" * 48
@@ -19,7 +19,7 @@ CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        create_response(body, limits or Limits())
+        parse_create_response(body, limits or Limits())
     error = caught.value
     assert error.status == 400
     assert len(error.message) < 800
@@ -763,7 +763,7 @@ def test_a_fault_is_named_with_its_path(
 @pytest.mark.parametrize("fields", [{"input": "hi", "text": 7}, {"tools": [{}]}, {"input": 7}])
 def test_a_token_count_is_refused_for_the_same_faults(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        input_tokens(json.dumps(fields).encode())
+        parse_input_tokens_request(json.dumps(fields).encode())
     expected = refused(asked(**fields))
     assert (caught.value.param, caught.value.code) == (expected.param, expected.code)
 

@@ -9,12 +9,12 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from antiphon.wire.parsing.requests import Limits, create_response
+from antiphon.wire.parsing.requests import Limits, parse_create_response
 
 
 def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        create_response(body, limits or Limits())
+        parse_create_response(body, limits or Limits())
     assert len(caught.value.message) < 300
     return caught.value
 
@@ -72,14 +72,14 @@ def test_a_body_is_an_object(body: bytes) -> None:
     ],
 )
 def test_half_a_surrogate_pair_becomes_a_replacement_character(written: str, read: str) -> None:
-    request = create_response(b'{"input":"%b"}' % written.encode())
+    request = parse_create_response(b'{"input":"%b"}' % written.encode())
     assert request.input == (it.Message(role="user", content=(it.InputText(text=read),)),)
 
 
 def test_half_a_surrogate_pair_may_be_anywhere() -> None:
     body = rb"""{"input":"hi","metadata":{"\ud800":"\udfff"},"tools":[
         {"type":"function","name":"f","parameters":{"\ud800":{"default":"\ud800"}}}]}"""
-    request = create_response(body)
+    request = parse_create_response(body)
     assert request.metadata == {"\ufffd": "\ufffd"}
     json.dumps(request.tools[0].parameters).encode()  # type: ignore[union-attr]
 
@@ -98,15 +98,15 @@ def schema_of(levels: int) -> bytes:
 
 def test_nesting_has_a_limit() -> None:
     # The body, `tools`, the tool, its `parameters`, and the innermost object take five levels.
-    create_response(schema_of(Limits().nesting - 5))
+    parse_create_response(schema_of(Limits().nesting - 5))
     error = refused(schema_of(Limits().nesting - 4))
     assert error.code == "invalid_value"
     assert "deeper than 64 levels" in error.message
-    create_response(schema_of(95), Limits(nesting=100))
+    parse_create_response(schema_of(95), Limits(nesting=100))
 
 
 def test_brackets_in_text_are_no_nesting() -> None:
-    create_response(json.dumps({"input": "[" * 10_000}).encode())
+    parse_create_response(json.dumps({"input": "[" * 10_000}).encode())
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"input":[', b'[{"a":'])
@@ -155,12 +155,12 @@ def test_there_is_a_limit_to_everything(limits: Limits, fields: dict[str, Any], 
         f"Invalid '{param}': array too long. Expected an array with maximum length 2, "
         "but got an array with length 3 instead."
     )
-    create_response(json.dumps({"input": "hi", **fields}).encode())
+    parse_create_response(json.dumps({"input": "hi", **fields}).encode())
 
 
 def test_objects_may_not_have_too_many_members() -> None:
     body = b'{"input":"12:30:00","metadata":{"a":"b"}}'
-    create_response(body, Limits(members=5))
+    parse_create_response(body, Limits(members=5))
     error = refused(body, Limits(members=4))
     assert (error.param, error.code) == (None, "invalid_value")
     assert "more than 4 members" in error.message
@@ -204,4 +204,4 @@ def test_texts_have_a_limit(name: str) -> None:
 def test_a_body_made_of_brackets_is_refused_before_it_is_read() -> None:
     body = b'{"input": [' + b"{}," * 600_000 + b"{}]}"
     with pytest.raises(InvalidRequest, match="arrays and objects"):
-        create_response(body, Limits())
+        parse_create_response(body, Limits())

@@ -9,13 +9,13 @@ import pytest
 
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
-from antiphon.wire.parsing.requests import create_response, input_tokens
-from antiphon.wire.request import CreateResponse, InputTokens, StreamOptions
+from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
+from antiphon.wire.request import CreateResponse, InputTokensRequest, StreamOptions
 from antiphon.wire.response import JsonSchemaFormat, ReasoningConfig, TextConfig
 
 
 def asked(**fields: Any) -> CreateResponse:
-    return create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
+    return parse_create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
 
 
 def one(item: Any) -> it.Item:
@@ -227,8 +227,8 @@ def test_null_means_not_given(name: str) -> None:
 
 
 def test_an_absent_model_is_left_to_the_server() -> None:
-    assert create_response(b'{"input":"hi"}').model is None
-    assert create_response(b'{"input":"hi","model":null}').model is None
+    assert parse_create_response(b'{"input":"hi"}').model is None
+    assert parse_create_response(b'{"input":"hi","model":null}').model is None
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_format_and_a_forced_tool_may_come_together() -> None:
 
 def test_fields_of_others_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
     idle = {"n": 1, "best_of": 1, "logprobs": False, "use_beam_search": False, "min_tokens": 0}
-    assert create_response(json.dumps({"input": "hi", **idle}).encode()).input is not None
+    assert parse_create_response(json.dumps({"input": "hi", **idle}).encode()).input is not None
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -415,11 +415,11 @@ def test_a_choice_finds_its_tool(choice: Any, tools: list[Any], items: list[Any]
     ids=json.dumps,
 )
 def test_input_may_be_missing_where_context_comes_from_elsewhere(context: Any) -> None:
-    assert create_response(json.dumps(context).encode()).input is None
+    assert parse_create_response(json.dumps(context).encode()).input is None
 
 
 def test_a_token_count_needs_no_field_at_all() -> None:
-    assert input_tokens(b"{}") == InputTokens()
+    assert parse_input_tokens_request(b"{}") == InputTokensRequest()
 
 
 def test_a_token_count_reads_its_fields_as_a_request_does() -> None:
@@ -432,7 +432,7 @@ def test_a_token_count_reads_its_fields_as_a_request_does() -> None:
         "personality": "friendly",
         "temperature": 9,
     }
-    counted = input_tokens(json.dumps(fields).encode())
+    counted = parse_input_tokens_request(json.dumps(fields).encode())
     del fields["personality"], fields["temperature"]
     assert counted.personality == "friendly"
-    assert counted.as_create() == create_response(json.dumps(fields).encode())
+    assert counted.as_create() == parse_create_response(json.dumps(fields).encode())
