@@ -18,6 +18,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
     CallContext,
     CallsTools,
+    DeclaresFunctions,
     FollowUpItem,
     ResponseContext,
     ToolFunction,
@@ -64,6 +65,7 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
         provider.check(trial.tool, "tools[0]")
         lead = provider.leading_item(trial.tool, response)
         assert lead is None or type(lead) in KINDS, "its leading item is of no known kind"
+        await _offers_what_it_declares(provider, trial, response)
         async with _opened(provider, trial.tool, response) as toolset:
             _offers_functions(toolset)
             assert not toolset.failed, "it failed to open"
@@ -88,6 +90,21 @@ async def _opened(
         if isinstance(provider, CallsTools):
             toolset = provider.compose((), response, {})
         yield toolset
+
+
+async def _offers_what_it_declares(
+    provider: ToolProvider, trial: ToolTrial, response: ResponseContext
+) -> None:
+    """The functions declared before ``open`` are those that ``open`` offers."""
+    if not isinstance(provider, DeclaresFunctions):
+        return
+    declared = await provider.declared_functions(trial.tool, response)
+    if declared is None:
+        return
+    async with provider.open(trial.tool, response) as toolset:
+        offered = [(each.tool, each.namespace) for each in toolset.functions]
+    expected = [(each.tool, each.namespace) for each in declared]
+    assert offered == expected, f"it declares {expected}, but offers {offered}"
 
 
 async def _is_read(function: ToolFunction, trial: ToolTrial) -> None:

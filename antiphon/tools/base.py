@@ -24,6 +24,7 @@ __all__ = [
     "CallHandler",
     "CallsTools",
     "ChecksAccess",
+    "DeclaresFunctions",
     "FollowUpItem",
     "NestedCall",
     "PendingCall",
@@ -209,6 +210,22 @@ class ToolProvider(Protocol):
         One task enters and leaves the context, and it may be cancelled; resources that must be
         entered and left by the same task need a task of their own. Raises ``ToolError``: then
         the response continues without the tool."""
+
+
+@runtime_checkable
+class DeclaresFunctions(Protocol):
+    """A provider that can tell its functions before the tool is opened.
+
+    The first prompt of a response is rendered with the declared functions. If ``open`` offers other
+    functions, or the provider declares none, the prompt is rendered again."""
+
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> Sequence[ToolFunction] | None:
+        """Return the functions that ``open`` will offer, or None if only ``open`` can tell.
+
+        Only ``tool``, ``namespace`` and the type of ``initial_item`` matter. Nothing is acquired.
+        Raises ``RequestError``."""
 
 
 @runtime_checkable

@@ -31,12 +31,7 @@ from antiphon.wire.response import Usage
 
 from .executor import Budget, CallEnvironment, ToolLimits, output_budget, run_all
 from .recovery import calls_of, fail_open_items, interrupted_in_tools, turns_of
-from .toolsets import (
-    assign_program_tools,
-    deduplicate_names,
-    reader_of,
-    with_functions,
-)
+from .toolsets import combine_toolsets, reader_of, with_functions
 from .turn import ToolCall, Turn, conversation_items
 
 __all__ = ["ToolLoop", "ToolLoopSpec"]
@@ -217,22 +212,17 @@ class ToolLoop(ReplyWrapper):
         if begun is not None and not within:
             yield self._failed(begun)
         opening = replace(self._opening(), items=self._conversation.items)
-        toolsets = deduplicate_names(toolsets, self._options.tools)
-        toolsets = assign_program_tools(
-            self._work.tools.server_tools,
-            toolsets,
-            self._work.tools.program_functions or (),
-            opening,
-        )
+        toolsets = combine_toolsets(self._work.tools, toolsets, opening)
         offered = tuple(offer for toolset in toolsets for offer in toolset.functions)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
         self._reader = reader_of(toolsets)
+        rendered = self._options
         if self._work.tools.server_tools:
             self._options = with_functions(
-                self._options, self._work.tools, toolsets, self._conversation.items
+                rendered, self._work.tools, toolsets, self._conversation.items
             )
         if begun is not None and within:
-            if offered:
+            if self._options != rendered:
                 self._now = await self._work.prepare(self._work.conversation, self._options)
             self._now = self._now.resume(begun)
             return
@@ -248,7 +238,7 @@ class ToolLoop(ReplyWrapper):
                 yield (step,)
         if any(call.waits for call in calls):
             self._ended = "stop"
-        elif begun is not None or calls or offered:
+        elif begun is not None or calls or self._options != rendered:
             afresh = begun is None and not going  # what a choice demanded has been done otherwise
             prompted = await self._next(partial(conversation_items, calls), first=afresh)
             self._ended = "length" if prompted is None else None

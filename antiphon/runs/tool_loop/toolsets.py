@@ -19,6 +19,7 @@ from antiphon.tools.allowed_callers import callers_of
 from antiphon.tools.base import (
     CallsTools,
     ChecksAccess,
+    DeclaresFunctions,
     ResponseContext,
     ToolFunction,
     Toolset,
@@ -28,9 +29,9 @@ from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
 __all__ = [
-    "assign_program_tools",
     "check_access",
-    "deduplicate_names",
+    "combine_toolsets",
+    "declared_toolsets",
     "reader_of",
     "with_functions",
 ]
@@ -55,7 +56,35 @@ async def check_access(
         )
 
 
-def deduplicate_names(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset]:
+async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> list[Toolset]:
+    """Return what the server's tools offer, as far as they declare it before they are opened.
+
+    A tool that does not declare its functions offers nothing yet. Raises ``RequestError``."""
+    toolsets: list[Toolset] = []
+    for each in tools.server_tools:
+        functions = (
+            await each.provider.declared_functions(each.tool, response)
+            if isinstance(each.provider, DeclaresFunctions)
+            else None
+        )
+        toolsets.append(Toolset(functions=tuple(functions or ())))
+    return combine_toolsets(tools, toolsets, response)
+
+
+def combine_toolsets(
+    tools: ToolSelection, toolsets: Sequence[Toolset], response: ResponseContext
+) -> list[Toolset]:
+    """Return what each of ``tools.server_tools`` offers the model, given what each offers alone.
+
+    Functions get unique names. Functions that only programs may call go to the tool that runs
+    programs."""
+    unique = _deduplicate_names(toolsets, tools.visible_tools)
+    return _assign_program_tools(
+        tools.server_tools, unique, tools.program_functions or (), response
+    )
+
+
+def _deduplicate_names(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset]:
     """The toolsets under names that nothing else has, what the client runs (``shown``) least of
     all: its own ``python`` is not ours."""
     taken = {one for tool in shown for one in function_names(tool)}
@@ -73,7 +102,7 @@ def deduplicate_names(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> 
     return out
 
 
-def assign_program_tools(
+def _assign_program_tools(
     hosted: Sequence[ServerTool],
     toolsets: Sequence[Toolset],
     own: Sequence[ToolFunction],

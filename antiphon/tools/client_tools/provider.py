@@ -51,21 +51,22 @@ class ClientToolProvider:
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
 
-    @asynccontextmanager
-    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
         spec = self._spec
         description = f"{spec.function.description}{spec.extra_description(tool)}"
-        function = replace(spec.function, description=description)
-        yield Toolset(
-            functions=(
-                ToolFunction(
-                    tool=function,
-                    initial_item=spec.initial_item,
-                    parse_fields=spec.parse_fields,
-                    argument_observer=spec.argument_observer,
-                ),
-            )
+        function = ToolFunction(
+            tool=replace(spec.function, description=description),
+            initial_item=spec.initial_item,
+            parse_fields=spec.parse_fields,
+            argument_observer=spec.argument_observer,
         )
+        return (function,)
+
+    @asynccontextmanager
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+        yield Toolset(functions=await self.declared_functions(tool, response))
 
 
 def shell_function(description: str) -> tl.Function:

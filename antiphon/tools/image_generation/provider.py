@@ -113,22 +113,30 @@ class ImageGenerationProvider:
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
 
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        action = self._action(tool)
+        return (ToolFunction(tool=_function(action), initial_item=ImageGenerationCall()),)
+
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         work = _ImageSession(
             self._generator,
             self._conversation_images(response),
             request=self._image_request(tool, "tools"),
-            action=requested_action(tool) if self._generator.supports_edits else "generate",
+            action=self._action(tool),
             slots=self._slots,
             max_bytes=self._policy.max_bytes,
         )
         if tool.input_image_mask is not UNSET:
             work.mask = await self._sources.read(response.tenant, tool.input_image_mask)
-        function = ToolFunction(
-            tool=_function(work.action), initial_item=ImageGenerationCall(), handler=work.run
-        )
-        yield Toolset(functions=(function,))
+        (function,) = await self.declared_functions(tool, response)
+        yield Toolset(functions=(replace(function, handler=work.run),))
+
+    def _action(self, tool: Any) -> str:
+        """The action that the request asks for, as far as the generator supports it."""
+        return requested_action(tool) if self._generator.supports_edits else "generate"
 
     def _image_request(self, tool: Any, path: str) -> ImageRequest:
         rules = self._policy

@@ -83,22 +83,28 @@ class McpProvider:
             return None
         return it.McpListTools(server_label=tool.server_label, tools=())
 
+    async def declared_functions(
+        self, tool: Mcp, response: ResponseContext
+    ) -> tuple[ToolFunction, ...] | None:
+        """Return the functions if the conversation contains the server's list of tools."""
+        tools = listed_tools(tool.server_label, response.items)
+        if tools is None:
+            return None
+        return self._tool_functions(tool, self._server(tool, "tools"), tools)
+
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
         """What is in the conversation need not be listed: its server is dialled when a tool of it
         is called."""
-        label, server, wished = (
-            tool.server_label,
-            self._server(tool, "tools"),
-            parse_tool_rules(tool),
-        )
+        label, server = tool.server_label, self._server(tool, "tools")
         tools = listed_tools(label, response.items)
         if tools is None:
             tools = await self._list_tools(label, response.tenant, server)
-        tools = tuple(each for each in tools if wished.allows(each))
+        rules = parse_tool_rules(tool)
+        tools = tuple(each for each in tools if rules.allows(each))
         allowed = approved_requests(label, response.items)
         yield Toolset(
-            functions=tuple(self._tool_function(label, server, each, wished) for each in tools),
+            functions=self._tool_functions(tool, server, tools),
             pending_calls=tuple(
                 self._approved_call(label, server, tools, request) for request in allowed
             ),
@@ -158,6 +164,17 @@ class McpProvider:
             raise ToolError(
                 f"Error retrieving tool list from MCP server: '{label}'. {why}"
             ) from None
+
+    def _tool_functions(
+        self, tool: Mcp, server: McpServer, tools: Sequence[ListedTool]
+    ) -> tuple[ToolFunction, ...]:
+        """Return the functions of those of the server's ``tools`` that the request allows."""
+        rules = parse_tool_rules(tool)
+        return tuple(
+            self._tool_function(tool.server_label, server, each, rules)
+            for each in tools
+            if rules.allows(each)
+        )
 
     def _tool_function(
         self, label: str, server: McpServer, tool: ListedTool, rules: ToolRules

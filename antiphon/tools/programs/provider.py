@@ -97,6 +97,11 @@ class ProgramProvider:
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
 
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        return ()  # ``compose`` offers the function
+
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         yield Toolset()  # until it is known what there is to call

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.errors import ToolError
 from antiphon.tools.arguments import parse_arguments
 from antiphon.tools.base import (
@@ -91,9 +93,20 @@ class WebSearchProvider:
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
 
+    async def declared_functions(
+        self, tool: Any, response: ResponseContext
+    ) -> tuple[ToolFunction, ...]:
+        if self._is_forbidden(tool):
+            return ()
+        return tuple(_tool_function(name, tool) for name in _STEPS)
+
+    def _is_forbidden(self, tool: Any) -> bool:
+        """Whether the request forbids access to the web, which the source needs."""
+        return self._is_external and tool.external_web_access is False
+
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        if self._is_external and tool.external_web_access is False:
+        if self._is_forbidden(tool):
             yield Toolset()
             return
         browser = Browser(
@@ -102,18 +115,25 @@ class WebSearchProvider:
             _earlier_pages((*response.items, *response.interrupted_items)),
         )
         functions = tuple(
-            ToolFunction(
-                tool=_function(name, describe_location(tool)),
-                initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),
+            replace(
+                _tool_function(name, tool),
                 handler=partial(_run, browser, step, response.include),
-                parse_fields=partial(_call_fields, name),
-                namespace=_NAMESPACE,
             )
             for name, step in _STEPS.items()
         )
         yield Toolset(
             functions=functions, citation_notation=page_citation_notation(browser.page_at)
         )
+
+
+def _tool_function(name: str, tool: Any) -> ToolFunction:
+    """Return one function, without its handler."""
+    return ToolFunction(
+        tool=_function(name, describe_location(tool)),
+        initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),
+        parse_fields=partial(_call_fields, name),
+        namespace=_NAMESPACE,
+    )
 
 
 async def _run(
