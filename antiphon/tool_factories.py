@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from antiphon.attachments.documents import Documents, Reader
+from antiphon.attachments.documents import DocumentReader, Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -32,11 +32,12 @@ _log = structlog.get_logger(__name__)
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
-    """What the tools are made with.
+    """The parts that tools are created with.
 
-    ``fetcher`` is None if the server may fetch no URLs, ``containers`` if it runs no code.
-    ``uploads``: the clients' uploaded files. ``seal`` encrypts state that clients carry, None if
-    they may carry none. ``clock`` gives Unix seconds."""
+    ``fetcher`` is None if the server fetches no URLs, ``containers`` if it runs no code.
+    ``uploads``: the clients' uploaded files. ``encryptor`` encrypts state that clients store, None
+    if they may store none. ``clock`` returns Unix seconds.
+    """
 
     settings: Settings
     clock: Callable[[], float]
@@ -66,7 +67,7 @@ async def open_containers(
         return
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 
-    rules = ContainerPolicy(
+    policy = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
         max_containers=settings.max_containers,
         memory=settings.sandbox_memory,
@@ -76,29 +77,30 @@ async def open_containers(
     )
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
     try:
-        built = await asyncio.to_thread(BoxSetup.detect, python)
+        setup = await asyncio.to_thread(BoxSetup.detect, python)
         sandbox = Bubblewrap(
-            built, default_limits=rules.box_limits("1g"), pool_size=settings.sandbox_pool
+            setup, default_limits=policy.box_limits("1g"), pool_size=settings.sandbox_pool
         )
         version = await sandbox.check()
     except SetupError as error:
         log.warning(f"code execution is off: {error}")
         yield None
         return
-    log.info("code execution is on, in sandboxes", python=version, program=built.bwrap)
+    log.info("code execution is on, in sandboxes", python=version, program=setup.bwrap)
     async with ContainerRegistry(
-        sandbox, rules, uploads=uploads, library=library, clock=clock, ids=ids
+        sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids
     ) as containers:
         yield containers
 
 
 @asynccontextmanager
-async def open_reader(settings: Settings, log: Any) -> AsyncIterator[Reader | None]:
-    """Open the reader of documents.
+async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
+    """Open the reader of documents, in a sandbox.
 
-    Yields a reader in sandboxes if they are available. Yields None otherwise: documents are then
-    read in a plain subprocess, which is logged if the settings ask for sandboxes."""
-    from antiphon.attachments.sandboxed_reader import BoxedReader, mounts
+    Yields None if there are no sandboxes: documents are then read in a plain subprocess. That is
+    logged if the settings ask for sandboxes.
+    """
+    from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
     if settings.sandbox == "off" or not (needed := mounts()):
         yield None
@@ -109,10 +111,10 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[Reader | No
     async with AsyncExitStack() as stack:
         reader = None
         try:
-            built = replace(await asyncio.to_thread(BoxSetup.detect, python), mounts=needed)
-            sandbox = Bubblewrap(built)
+            setup = replace(await asyncio.to_thread(BoxSetup.detect, python), mounts=needed)
+            sandbox = Bubblewrap(setup)
             stack.push_async_callback(sandbox.close)
-            reader = BoxedReader(sandbox, built.python)
+            reader = SandboxedReader(sandbox, setup.python)
             await reader.check()
         except SetupError as error:
             log.warning(f"documents are read without a sandbox: {error}")
@@ -152,13 +154,13 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
     from antiphon.tools.web_search.live_web import LiveWeb, SearchEngine
 
     if dependencies.fetcher is None:
-        raise SetupError(f"web_search = {setting!r} has to fetch pages: set fetch_urls")
+        raise SetupError(f"web_search = {setting!r} fetches pages: set fetch_urls")
     if setting == "ddgs":
-        finder: SearchEngine = Ddgs.open()
+        engine: SearchEngine = Ddgs.open()
     else:
         key, url = settings.web_search_key, settings.web_search_url
-        finder = HttpSearchEngine.open(setting, key=key, url=url)
-    web = LiveWeb(finder, dependencies.fetcher, dependencies.documents)
+        engine = HttpSearchEngine.open(setting, key=key, url=url)
+    web = LiveWeb(engine, dependencies.fetcher, dependencies.documents)
     try:
         yield dict.fromkeys(TYPES, WebSearchProvider(web, is_external=True))
     finally:
@@ -167,8 +169,8 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
 
 @asynccontextmanager
 async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the MCP provider. It is on by default but its extra is not installed by default, so that
-    the extra is required only if servers are configured."""
+    """Open the MCP provider. The setting is on by default but its extra is optional, so a missing
+    extra is an error only if servers are configured."""
     settings = dependencies.settings
     if not settings.mcp:
         yield {}
@@ -200,7 +202,7 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
     servers = McpProvider(
         configured,
         pool,
-        urls=settings.mcp_urls,
+        allow_urls=settings.mcp_urls,
         networks=tuple(
             parse_network(text, "mcp_allowed_networks") for text in settings.mcp_allowed_networks
         ),
@@ -239,7 +241,7 @@ async def _image_generation(
     )
     try:
         model = settings.image_generation_model
-        rules = provider.ImagePolicy(
+        policy = provider.ImagePolicy(
             model=model,
             models={**settings.image_generation_models, **({model: model} if model else {})},
             max_pixels=settings.image_generation_max_pixels,
@@ -249,7 +251,7 @@ async def _image_generation(
         sources = ImageSources(
             dependencies.uploads, dependencies.fetcher, settings.image_generation_max_bytes
         )
-        yield {"image_generation": provider.ImageGenerationProvider(generator, sources, rules)}
+        yield {"image_generation": provider.ImageGenerationProvider(generator, sources, policy)}
     finally:
         await generator.close()
 
@@ -283,8 +285,7 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
 
 @asynccontextmanager
 async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider of programs, if its extra is installed. It is on by default, its extra is
-    not."""
+    """Open the provider of programs, if its extra is installed."""
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import ProgramProvider
 
@@ -311,15 +312,15 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
 async def _client_tools(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the tools that clients run; for ``shell`` the request says whether it runs here."""
+    """Open the tools that clients run. The request says where ``shell`` commands run."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import ShellProvider
 
     yield {**CLIENT_TOOLS, "shell": ShellProvider(dependencies.containers)}
 
 
-#: Tool → what opens its providers. Other packages add theirs as entry points of the group
-#: ``antiphon.tools``.
+#: Tool → the function that opens its providers. Other packages add theirs as entry points of the
+#: group ``antiphon.tools``.
 PROVIDERS: Mapping[str, ProviderOpener] = {
     "web_search": _web_search,
     "mcp": _mcp,

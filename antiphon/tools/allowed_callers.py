@@ -26,7 +26,7 @@ def callers_of(tool: Any) -> Sequence[str]:
 
 
 def check_callers(tools: Sequence[tl.Tool]) -> None:
-    """Raise ``InvalidRequest`` for a tool that nothing may call."""
+    """Raise ``InvalidRequest`` for a tool that only programs may call if no tool runs programs."""
     programs = any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools)
     for path, tool in _tools_with_paths(tools):
         if "direct" in callers_of(tool):

@@ -1,6 +1,6 @@
 """Read the arguments of a tool call as a model wrote them.
 
-Models write lone surrogates, which no UTF-8 encoder accepts: both readers replace them.
+Both readers replace lone surrogates, which models write and UTF-8 cannot encode.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["non_negative_int", "parse_arguments", "parse_lenient"]
 
 
 def parse_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a tool that runs here; nothing at all is the empty object.
+    """Parse the arguments of a tool that runs here. Empty text is the empty object.
 
     Raises ``ToolError``, with a message for the model, unless they are a JSON object.
     """
@@ -31,7 +31,8 @@ def parse_arguments(arguments: str) -> dict[str, Any]:
 def parse_lenient(arguments: str, default_name: str) -> dict[str, Any]:
     """Parse the arguments of a tool that the client runs. Never raises.
 
-    A value that is no object, or text that is no JSON, becomes the argument ``default_name``.
+    A value that is not an object, or text that is not JSON, becomes the argument
+    ``default_name``.
     """
     parsed: Any
     try:

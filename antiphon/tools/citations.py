@@ -76,8 +76,8 @@ class CitationReader:
         if self._logprobs:  # of a mark that was removed
             out.append(self._text_delta(""))
         text = "".join(self._text)
-        found = (each for finder in self._finders for each in finder(text)) if text else ()
-        return [*out, *map(Annotate, found)]
+        matches = (each for finder in self._finders for each in finder(text)) if text else ()
+        return [*out, *map(Annotate, matches)]
 
     def _read(self, text: str, *, final: bool) -> list[Delta]:
         out: list[Delta] = []
@@ -97,8 +97,8 @@ class CitationReader:
         return out
 
     def _marks(self, text: str) -> list[tuple[CitationNotation, re.Match[str]]]:
-        found = [(each, mark) for each in self._notations for mark in each.pattern.finditer(text)]
-        return sorted(found, key=lambda pair: pair[1].start())
+        matches = [(each, mark) for each in self._notations for mark in each.pattern.finditer(text)]
+        return sorted(matches, key=lambda pair: pair[1].start())
 
     def _partial_marks(self, text: str) -> Iterator[int]:
         """Yield the positions where an incomplete mark may begin."""

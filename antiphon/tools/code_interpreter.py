@@ -36,7 +36,7 @@ _DESCRIPTION = (
 )
 _ENDED_TEXT: dict[EndReason, str] = {
     "timeout": "It took too long and was interrupted.",
-    "memory": "It used more memory than there is and was ended.",
+    "memory": "It exceeded the memory limit and was stopped.",
     "output": "It wrote too much and was interrupted.",
     "stopped": "It was stopped.",
     "died": "Python ended.",
@@ -103,7 +103,7 @@ class CodeInterpreterProvider:
             return None
 
     def _container(self, tool: Any, response: ResponseContext) -> Container:
-        """Return the container the request names, or that of the last call before, or a new one."""
+        """Return the container that the request names, that of the last call, or a new one."""
         try:
             if isinstance(tool.container, str):
                 return self._containers.acquire(response.tenant, tool.container)
@@ -190,7 +190,7 @@ def _mentions(path: str, text: str) -> list[tuple[int, int]]:
 
 
 def _result_text(outcome: ExecutionResult, files: tuple[wc.ContainerFile, ...]) -> str:
-    """Return the result as the model is shown it."""
+    """Return the result as the model sees it."""
     lines = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
     if outcome.end_reason in _ENDED_TEXT:
         lines.append(_ENDED_TEXT[outcome.end_reason])

@@ -167,8 +167,8 @@ def _hosted_function(skills: Iterable[ContainerSkill], container_id: str = "") -
 async def _acquire_container(
     containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
 ) -> tuple[Container, tuple[ContainerSkill, ...]]:
-    """Return the container the request names, or that of the last call before, or a new one; and
-    the skills that the model is shown."""
+    """Return the container that the request names, that of the last call, or a new one; and the
+    skills that the model is shown."""
     if environment["type"] == "container_reference":
         container = containers.acquire(response.tenant, environment["container_id"])
         return container, container.skills
@@ -254,6 +254,7 @@ async def _stream_output(
 
 
 def _output(outcome: ExecutionResult) -> dict[str, Any]:
+    """Return the output of one command as the item carries it."""
     timed_out = outcome.end_reason == "timeout"
     return {
         "stdout": outcome.output,
@@ -266,5 +267,5 @@ def _output(outcome: ExecutionResult) -> dict[str, Any]:
 
 def _environment(tool: Any) -> Mapping[str, Any]:
     """Return the environment of the tool; by default commands run on the client's machine."""
-    found = tool.environment
-    return {"type": "local"} if found is UNSET or found is None else dict(found)
+    environment = tool.environment
+    return {"type": "local"} if environment is UNSET or environment is None else dict(environment)

@@ -1,5 +1,4 @@
-"""One container: a sandbox box that is opened when it is first needed, and its files, which have
-ids."""
+"""One container: a sandbox box, opened when it is first needed, and its files with their ids."""
 
 from __future__ import annotations
 
@@ -31,11 +30,13 @@ class Uploads(Protocol):
 
 
 class ContainerPolicy(Struct, frozen=True, kw_only=True):
-    """What the operator allows.
+    """The operator's limits.
 
-    ``idle_s``: seconds after which an unused container expires. ``max_containers``: per tenant,
-    at a time. ``memory``: the highest memory limit. ``code_s``: the longest run of one call, in
-    seconds. ``max_output``: characters kept of its output."""
+    ``idle_s``: seconds after which an unused container expires. ``max_containers``: active
+    containers per tenant. ``memory``: the highest memory limit a request may set.
+    ``code_timeout_s``: the longest run of one call, in seconds. ``max_output``: characters of a
+    call's output that are returned.
+    """
 
     idle_s: float = 1200
     max_containers: int = 16
@@ -64,8 +65,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """One container. Its box is opened when it is first needed, and filled with the requested
-    files."""
+    """One container. Its box is opened on first use and filled with the requested files."""
 
     def __init__(
         self,
@@ -104,34 +104,37 @@ class Container:
 
     @property
     def idle_s(self) -> float:
-        """Seconds after the last use at which it expires."""
+        """Seconds after the last use at which the container expires."""
         after = self.request.expires_after
         return self._policy.idle_s if after is None else after.minutes * 60
 
     @property
     def is_active(self) -> bool:
-        """Whether it can be used."""
+        """Whether the container can be used."""
         if self._is_closed or (self._box is not None and not self._box.is_alive):
             return False
         return bool(self._use_count) or self._clock() - self._last_used < self.idle_s
 
     @property
     def last_used_at(self) -> float:
-        """When it was last used, in Unix seconds."""
+        """Time of the last use, in Unix seconds."""
         return self._last_used
 
     @property
     def is_busy(self) -> bool:
-        """Whether something runs in it or is about to."""
+        """Whether a call is running in the container or about to run."""
         return self._use_count > 0
 
     def expire(self) -> None:
-        """Make it unusable; its box is closed with the next ``close_expired`` of the registry."""
+        """Make the container unusable.
+
+        The next ``close_expired`` of the registry closes its box.
+        """
         self._is_closed = True
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing has used it yet, or is about to."""
+        """Whether the container was never used and no call is about to use it."""
         return self._box is None and not self._use_count and not self._is_closed
 
     @property
@@ -148,18 +151,20 @@ class Container:
         )
 
     def add_files(self, file_ids: Iterable[str]) -> None:
-        """Add uploaded files, once each; they are written when the container is used next."""
+        """Add uploaded files, each once. They are written at the container's next use."""
         existing = {*self._pending_file_ids, *self._loaded_file_ids}
         self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in existing]
 
     def add_skills(self, skills: Iterable[ContainerSkill]) -> None:
-        """Add skills, replacing those of the same name; they are mounted when the container is used
-        next."""
+        """Add skills, replacing those of the same name.
+
+        They are mounted at the container's next use.
+        """
         self._skills.update((each.name, each) for each in skills)
 
     @property
     def skills(self) -> tuple[ContainerSkill, ...]:
-        """Its skills."""
+        """The container's skills."""
         return tuple(self._skills.values())
 
     async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
@@ -183,8 +188,9 @@ class Container:
         max_output: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run a command in a shell. ``on_output`` receives its output as it comes. Raises
-        ``ToolError``."""
+        """Run a command in a shell. ``on_output`` receives its output while it runs. Raises
+        ``ToolError``.
+        """
         async with _ExclusiveUse(self) as box:
             outcome = await box.command(
                 command,
@@ -196,7 +202,7 @@ class Container:
             return outcome
 
     async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
-        """Write a file for the user. Raises ``ToolError`` if there is no room."""
+        """Write a file on the user's behalf. Raises ``ToolError`` if the disk is full."""
         async with _ExclusiveUse(self) as box:
             await box.write(name, content)
             await self.refresh_files(box, "user", name)
@@ -213,7 +219,7 @@ class Container:
         for file in await self.list_files():
             if file.id == file_id:
                 return file
-        raise NotFound(f"Container file '{file_id}' not file.", param="file_id")
+        raise _file_not_found(file_id)
 
     async def read_file(self, file_id: str) -> bytes:
         """Return a file's content. Raises ``NotFound``."""
@@ -221,7 +227,7 @@ class Container:
         async with _ExclusiveUse(self) as box:
             content = await box.read(file.path.removeprefix(_HOME))
         if content is None:
-            raise NotFound(f"Container file '{file_id}' not file.", param="file_id")
+            raise _file_not_found(file_id)
         return content
 
     async def delete_file(self, file_id: str) -> None:
@@ -259,8 +265,10 @@ class Container:
     async def refresh_files(
         self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None
     ) -> tuple[wc.ContainerFile, ...]:
-        """Compare the box with the last call; return the files that changed. ``source`` is recorded
-        for the file called ``name``; other new files are the assistant's."""
+        """List the files in the box and return those that changed since the last call.
+
+        ``source`` is recorded for the file called ``name``; other new files are the assistant's.
+        """
         current = {entry.path: entry for entry in await box.list_files()}
         for path in self._files.keys() - current.keys():
             del self._files[path]
@@ -279,6 +287,10 @@ class Container:
             )
         self._known_entries = current
         return tuple(self._files[path] for path in changed)
+
+
+def _file_not_found(file_id: str) -> NotFound:
+    return NotFound(f"Container file '{file_id}' not found.", param="file_id")
 
 
 async def _mount_skill(box: Box, skill: ContainerSkill) -> None:

@@ -1,6 +1,7 @@
-"""Containers by id: each belongs to one tenant and expires when it is not used.
+"""Registry of containers by id. A container belongs to one tenant and expires when unused.
 
-They live in this process: a box is processes and memory of this machine."""
+Containers live in this process: a box consists of processes and memory of this machine.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from .skills import ContainerSkill, SkillLibrary, check_inline_skills, resolve_s
 __all__ = ["ContainerRegistry"]
 
 _SWEEP_INTERVAL_S = 5.0
-#: How many expired containers are kept to report their status.
+#: The number of expired containers whose status can still be queried.
 _MAX_EXPIRED = 1000
 
 
 class ContainerRegistry:
-    """All containers of the server. An async context manager; ``clock`` gives Unix seconds."""
+    """All containers of the server. An async context manager. ``clock`` returns Unix seconds."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class ContainerRegistry:
             self.policy.idle_s, 60
         ):
             raise InvalidRequest(
-                f"Containers of this server are kept for {round(self.policy.idle_s / 60)} idle"
-                " minutes at most.",
+                "Containers of this server expire after at most"
+                f" {round(self.policy.idle_s / 60)} idle minutes.",
                 param="expires_after.minutes",
                 code="invalid_value",
             )
@@ -96,7 +97,7 @@ class ContainerRegistry:
         ]
         if len(containers) >= self.policy.max_containers and not self._evict_idle(containers):
             raise InvalidRequest(
-                f"There are {len(containers)} containers, which is the limit: delete one.",
+                f"The limit of {len(containers)} active containers is reached. Delete one.",
                 code="container_limit_exceeded",
             )
         container = Container(
@@ -191,7 +192,7 @@ class ContainerRegistry:
         )
 
     def release(self, container: Container) -> None:
-        """End a response's use of a container. A container that was never used is forgotten."""
+        """End a response's use of a container. A container that was never used is removed."""
         if container.id in self._auto_users:
             self._auto_users[container.id] -= 1
         if container.is_unused and not self._auto_users.get(container.id):
@@ -224,20 +225,20 @@ class ContainerRegistry:
         name, content = await self._uploads.read(tenant, file_id)
         return await container.write_file(safe_file_name(name), content)
 
-    def list(self, tenant: str, cut: PageParams) -> Page[wc.Container]:
+    def list(self, tenant: str, page_params: PageParams) -> Page[wc.Container]:
         """Return one page of containers. Raises ``InvalidRequest`` for an unknown cursor."""
         containers = [
             container.resource
             for container in self._containers.values()
             if container.tenant == tenant
         ]
-        return make_page(containers, cut)
+        return make_page(containers, page_params)
 
     async def list_files(
-        self, tenant: str, container_id: str, cut: PageParams
+        self, tenant: str, container_id: str, page_params: PageParams
     ) -> Page[wc.ContainerFile]:
         """Return one page of files. Raises ``NotFound``, ``InvalidRequest``."""
-        return make_page(await self.get_active(tenant, container_id).list_files(), cut)
+        return make_page(await self.get_active(tenant, container_id).list_files(), page_params)
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """Delete a container and its files. Raises ``NotFound``."""
@@ -246,7 +247,7 @@ class ContainerRegistry:
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the boxes of expired containers, and forget the oldest of these."""
+        """Close the boxes of expired containers, and remove the oldest of these containers."""
         expired = [container for container in self._containers.values() if not container.is_active]
         for container in expired:
             await container.close()

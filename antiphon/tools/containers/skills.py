@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.attachments.skill_bundles import BadBundle, Bundle, bundled, unpacked
+from antiphon.attachments.skill_bundles import Bundle, InvalidBundle, make_bundle, unpack
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.wire.skills import (
     InlineSkill,
@@ -42,13 +42,15 @@ _PROMPT = (
 
 
 class SkillLibrary(Protocol):
-    """Where skills are stored."""
+    """Storage of skills."""
 
-    async def version(self, tenant: str, skill_id: str, version: str | None) -> SkillVersion:
+    async def retrieve_version(
+        self, tenant: str, skill_id: str, version: str | None
+    ) -> SkillVersion:
         """Return a version by its number or ``latest``; None: the default version. Raises
         ``NotFound``."""
 
-    async def bundle(self, tenant: str, skill_id: str, version: str | None) -> bytes:
+    async def read_bundle(self, tenant: str, skill_id: str, version: str | None) -> bytes:
         """Return the files of a version as a zip. Raises ``NotFound``."""
 
 
@@ -65,8 +67,8 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
         """Return the skill's files. Raises ``NotFound``, ``ToolError``."""
         content = await self.load()
         try:
-            return await asyncio.to_thread(lambda: bundled(unpacked(content)))
-        except BadBundle as error:
+            return await asyncio.to_thread(lambda: make_bundle(unpack(content)))
+        except InvalidBundle as error:
             raise ToolError(f"Skill {self.name}: {error}") from None
 
 
@@ -131,7 +133,7 @@ async def _stored_skill(
     library: SkillLibrary, tenant: str, skill: SkillReference, path: str
 ) -> ContainerSkill:
     try:
-        resolved = await library.version(tenant, skill.skill_id, skill.version)
+        resolved = await library.retrieve_version(tenant, skill.skill_id, skill.version)
     except NotFound as error:
         field = "version" if error.param == "version" else "skill_id"
         raise InvalidRequest(error.message, param=f"{path}.{field}", code=error.code) from None
@@ -139,7 +141,7 @@ async def _stored_skill(
         name=resolved.name,
         description=resolved.description,
         key=f"{resolved.skill_id} {resolved.version}",
-        load=partial(library.bundle, tenant, resolved.skill_id, resolved.version),
+        load=partial(library.read_bundle, tenant, resolved.skill_id, resolved.version),
     )
 
 

@@ -1,6 +1,4 @@
-"""The contract of a maker of images: words and images in, images out. It knows no responses, no
-conversation and no HTTP.
-"""
+"""The contract of image generators: a prompt and images in, an image out."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.attachments.image_header import Broken, sniff
+from antiphon.attachments.image_header import InvalidImage, sniff
 
 __all__ = [
     "MIME_TYPES",
@@ -23,7 +21,7 @@ __all__ = [
     "read_image",
 ]
 
-#: ``output_format`` → the type of such bytes.
+#: ``output_format`` → MIME type.
 MIME_TYPES: Mapping[str, str] = {
     "png": "image/png",
     "jpeg": "image/jpeg",
@@ -35,8 +33,7 @@ _FORMATS = {mime: name for name, mime in MIME_TYPES.items()}
 
 
 class Image(Struct, frozen=True):
-    """An image as bytes, with what these tell of it. Sizes are pixels; those of an ``svg`` are 0:
-    it has none."""
+    """An encoded image. ``width`` and ``height`` are pixels; both are 0 for an SVG."""
 
     content: bytes
     format: str
@@ -45,15 +42,15 @@ class Image(Struct, frozen=True):
 
     @property
     def size(self) -> str | None:
-        """As the API writes it."""
+        """Width and height as the API writes them, None for an SVG."""
         return f"{self.width}x{self.height}" if self.width else None
 
 
 def read_image(content: bytes) -> Image | None:
-    """The image that these bytes are; None if they are none."""
+    """Return the image in ``content``, or None if it is not an image."""
     try:
         head = sniff(content)
-    except Broken:
+    except InvalidImage:
         return None
     if head is not None:
         return Image(content, _FORMATS[head.mime], head.width, head.height)
@@ -63,9 +60,11 @@ def read_image(content: bytes) -> Image | None:
 
 
 class ImageRequest(Struct, frozen=True, kw_only=True):
-    """How images are to be, as a request's tool says it. None: as the maker sees fit. The fields
-    have the names and values of the API, but ``auto``; ``model`` is what the maker calls it, and
-    ``partial_images`` how many previews of an image are wanted."""
+    """The options of a request's tool. None: the generator's default.
+
+    The fields have the names and values of the API, except that ``auto`` is None. ``model`` is
+    the generator's name of the model. ``partial_images`` is the number of previews.
+    """
 
     model: str | None = None
     size: tuple[int, int] | None = None
@@ -83,8 +82,10 @@ class ImageRequest(Struct, frozen=True, kw_only=True):
 
 
 class ImageTask(Struct, frozen=True, kw_only=True):
-    """One image to make: of words alone, or of ``images`` too. What ``mask`` (a PNG as large as the
-    first image) shows transparent is to change, the rest to stay."""
+    """One image to generate, from a prompt alone or from ``images`` too.
+
+    ``mask`` is a PNG as large as the first image: transparent areas change, the rest stays.
+    """
 
     prompt: str
     request: ImageRequest
@@ -99,8 +100,10 @@ class PartialImage(Struct, frozen=True):
 
 
 class GeneratedImage(Struct, frozen=True, kw_only=True):
-    """The image. What the maker tells of it: None, where it does not. ``used``: tokens, by the
-    names of ``tool_usage.image_gen``."""
+    """The final image. A field is None if the generator does not report it.
+
+    ``usage``: token counts under the names of ``tool_usage.image_gen``.
+    """
 
     image: Image
     quality: str | None = None
@@ -111,7 +114,7 @@ class GeneratedImage(Struct, frozen=True, kw_only=True):
 
 
 class UnsupportedOption(Exception):
-    """What a request wants, the maker cannot do. ``field``: of ``Wish``."""
+    """An option that the generator does not support. ``field`` is a field of ``ImageRequest``."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -119,22 +122,24 @@ class UnsupportedOption(Exception):
 
 
 class ImageGenerator(Protocol):
-    """One a server; its calls may come side by side."""
+    """Generates images. One instance per server; its calls may run concurrently."""
 
     @property
     def supports_edits(self) -> bool:
-        """It takes images."""
+        """Whether it accepts images."""
 
     @property
     def supports_masks(self) -> bool:
-        """It takes a mask."""
+        """Whether it accepts a mask."""
 
     def check(self, request: ImageRequest) -> None:
-        """Raises ``Unable`` for what it would otherwise have to leave out."""
+        """Raise ``UnsupportedOption`` for an option that it would otherwise ignore."""
 
     def generate(self, task: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
-        """Previews, if they are wanted, and the image last. Closing the iterator stops the work, at
-        the next step of it. Raises ``RunError``; its code is ``image_content_policy_violation``
-        for what the maker will not show."""
+        """Yield previews, if requested, and the final image last.
+
+        Closing the iterator stops the work at its next step. Raises ``RunError``, with the code
+        ``image_content_policy_violation`` if the generator's moderation rejects the image.
+        """
 
     async def close(self) -> None: ...

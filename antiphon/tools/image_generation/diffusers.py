@@ -1,5 +1,6 @@
-"""Images by a model of diffusers in this process. Its pipelines run in one thread of their own, one
-image after the other, and stop between steps.
+"""Image generation with a model of the diffusers library in this process.
+
+The pipelines run in one dedicated thread, one image at a time, and can stop between steps.
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ __all__ = ["Diffusers", "DiffusersOptions"]
 
 _log = structlog.get_logger(__name__)
 
-#: Sides of images are multiples of it: of 8 for the encoders of most models, times their patches.
+#: Width and height are multiples of this: 8 for the encoders of most models, times a patch of 2.
 _SIDE_MULTIPLE = 16
-#: ``quality`` → how many times the usual steps.
+#: ``quality`` → factor on the default number of steps.
 _STEP_FACTORS: Mapping[str, float] = {"low": 0.5, "medium": 1, "high": 2}
-#: ``input_fidelity`` → how much of an image is made anew, for pipelines that can be told.
+#: ``input_fidelity`` → ``strength``: how much of the input image changes, if the pipeline has it.
 _STRENGTHS: Mapping[str | None, float] = {"high": 0.5, "low": 0.8, None: 0.8}
 _PREVIEW_DECODERS = ("AutoencoderKL", "AutoencoderTiny")
 _CALLBACK = "callback_on_step_end"
+_CANCELLED_MESSAGE = "The image generation was cancelled."
 
 
 class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator may say of the model. ``device``: unset, the best there is. ``dtype``:
-    ``auto`` is bfloat16 on GPUs and float32 else. ``steps``: of an image of medium quality; unset,
-    as the pipeline has it. ``images``: how many it takes at a time to edit. ``offload``: keep on
-    the GPU only what is at work. ``arguments``: what every call of the pipeline gets besides
-    (``guidance_scale`` …)."""
+    """The operator's options (``image_generation_options``).
+
+    ``device``: by default the best available. ``dtype``: ``auto`` is bfloat16 on GPUs and float32
+    otherwise. ``steps``: number of steps at medium quality, by default the pipeline's. ``images``:
+    the maximum number of input images of an edit. ``offload``: keep only the active part of the
+    model on the GPU. ``arguments``: further arguments of every pipeline call
+    (``guidance_scale`` …).
+    """
 
     device: str | None = None
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
@@ -54,11 +59,11 @@ class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Cancelled(Exception):
-    """Nobody waits for the image any more."""
+    """The caller has cancelled the generation."""
 
 
 class Diffusers:
-    """``Maker`` over a pipeline; those that edit share its parts."""
+    """``ImageGenerator`` over a pipeline. The pipelines for edits share its parts."""
 
     def __init__(self, pipeline: Any, options: DiffusersOptions) -> None:
         self._options = options
@@ -72,8 +77,10 @@ class Diffusers:
 
     @classmethod
     def load(cls, source: str, settings: Mapping[str, Any]) -> Diffusers:
-        """The model in a folder or repository. ``told``: what the operator says of it. Takes its
-        time. Raises ``SetupError``."""
+        """Load the model from a folder or repository. Blocks, possibly for minutes.
+
+        ``settings``: the operator's options. Raises ``SetupError``.
+        """
         try:
             options = msgspec.convert(dict(settings), DiffusersOptions)
         except msgspec.ValidationError as error:
@@ -83,16 +90,16 @@ class Diffusers:
             from diffusers import DiffusionPipeline
         except ImportError:
             raise SetupError(
-                'diffusers makes images with an extra: pip install "antiphon[diffusers]"'
+                'image_generation = "diffusers" needs an extra: pip install "antiphon[diffusers]"'
             ) from None
         device = options.device or _best_device(torch)
-        usual = "float32" if device == "cpu" else "bfloat16"
-        kept = {"variant": options.variant, "revision": options.revision}
+        default_dtype = "float32" if device == "cpu" else "bfloat16"
+        load_options = {"variant": options.variant, "revision": options.revision}
         try:
             pipeline = DiffusionPipeline.from_pretrained(
                 source,
-                dtype=getattr(torch, usual if options.dtype == "auto" else options.dtype),
-                **{name: value for name, value in kept.items() if value is not None},
+                dtype=getattr(torch, default_dtype if options.dtype == "auto" else options.dtype),
+                **{name: value for name, value in load_options.items() if value is not None},
             )
             if options.offload:
                 pipeline.enable_model_cpu_offload(device=device)
@@ -115,14 +122,14 @@ class Diffusers:
     def check(self, request: ImageRequest) -> None:
         if request.output_format not in WRITABLE_FORMATS:
             raise UnsupportedOption(
-                "output_format", f"the formats here are {', '.join(WRITABLE_FORMATS)}"
+                "output_format", f"this model supports {', '.join(WRITABLE_FORMATS)}"
             )
         if request.background == "transparent":
             raise UnsupportedOption("background", "this model makes no transparent images")
         if request.quality is not None and request.quality not in _STEP_FACTORS:
-            raise UnsupportedOption("quality", f"the qualities here are {', '.join(_STEP_FACTORS)}")
+            raise UnsupportedOption("quality", f"this model supports {', '.join(_STEP_FACTORS)}")
         if request.complexity is not None:
-            raise UnsupportedOption("complexity", "this model does not plan")
+            raise UnsupportedOption("complexity", "this model does not support it")
         if request.size is not None and any(side % _SIDE_MULTIPLE for side in request.size):
             raise UnsupportedOption(
                 "size", f"width and height must be multiples of {_SIDE_MULTIPLE}"
@@ -130,12 +137,12 @@ class Diffusers:
         if request.input_fidelity is not None and not _has_argument(
             self._image_to_image, "strength"
         ):
-            raise UnsupportedOption("input_fidelity", "this model cannot be told")
+            raise UnsupportedOption("input_fidelity", "this model does not support it")
         if (
             request.moderation == "low"
             and getattr(self._text_to_image, "safety_checker", None) is not None
         ):
-            raise UnsupportedOption("moderation", "this model has one level of it")
+            raise UnsupportedOption("moderation", "this model has only one level of moderation")
         if request.partial_images and not self._supports_previews:
             raise UnsupportedOption("partial_images", "this model makes no previews")
 
@@ -145,36 +152,36 @@ class Diffusers:
         if len(task.images) > self._options.images:
             raise BackendError(f"At most {self._options.images} images can be used at a time.")
         loop = asyncio.get_running_loop()
-        news: asyncio.Queue[PartialImage | None] = asyncio.Queue()
+        previews: asyncio.Queue[PartialImage | None] = asyncio.Queue()
         stop = threading.Event()
 
-        def tell(partial: PartialImage | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody is there
-                loop.call_soon_threadsafe(news.put_nowait, partial)
+        def send_threadsafe(partial: PartialImage | None) -> None:
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(previews.put_nowait, partial)
 
-        work = loop.run_in_executor(self._thread, self._run_pipeline, task, tell, stop)
-        work.add_done_callback(lambda _: news.put_nowait(None))
+        future = loop.run_in_executor(self._thread, self._run_pipeline, task, send_threadsafe, stop)
+        future.add_done_callback(lambda _: previews.put_nowait(None))
         try:
-            while (partial := await news.get()) is not None:
+            while (partial := await previews.get()) is not None:
                 yield partial
-            yield work.result()
+            yield future.result()
         finally:
             stop.set()
-            work.cancel()  # where it has not begun
-            if work.done() and not work.cancelled():
-                work.exception()  # has been heard of
+            future.cancel()  # has an effect only before it starts
+            if future.done() and not future.cancelled():
+                future.exception()  # mark the exception as retrieved
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
-    # --- in the thread ---------------------------------------------------------------------------
+    # --- worker thread ---------------------------------------------------------------------------
 
     def _run_pipeline(
         self, task: ImageTask, send: Callable[[PartialImage], None], stop: threading.Event
     ) -> GeneratedImage:
-        """Raises ``BackendError``."""
+        """Generate one image. Raises ``BackendError``."""
         if stop.is_set():
-            raise BackendError("The image was not waited for.")
+            raise BackendError(_CANCELLED_MESSAGE)
         pipeline = (
             self._inpainting
             if task.mask
@@ -186,56 +193,57 @@ class Diffusers:
             arguments = self._pipeline_arguments(pipeline, task)
             if _has_argument(pipeline, _CALLBACK):
                 arguments[_CALLBACK] = _StepCallback(task.request, arguments, send, stop)
-            drawn = pipeline(**arguments)
+            output = pipeline(**arguments)
         except _Cancelled:
-            raise BackendError("The image was not waited for.") from None
+            raise BackendError(_CANCELLED_MESSAGE) from None
         except BackendError:
             raise
         except Exception as error:
-            _log.exception("an image could not be made")
+            _log.exception("an image could not be generated")
             if type(error).__name__ == "OutOfMemoryError":
                 raise BackendError("The image model ran out of memory.") from None
             raise BackendError("The image model failed.") from None
         finally:
             if hasattr(pipeline, "maybe_free_model_hooks"):
                 pipeline.maybe_free_model_hooks()
-        if any(getattr(drawn, "nsfw_content_detected", None) or ()):
+        if any(getattr(output, "nsfw_content_detected", None) or ()):
             raise BackendError(
-                "The image is not fit to be shown.", code="image_content_policy_violation"
+                "The model's safety checker rejected the image.",
+                code="image_content_policy_violation",
             )
         return GeneratedImage(
-            image=encode_picture(drawn.images[0], task.request), background="opaque"
+            image=encode_picture(output.images[0], task.request), background="opaque"
         )
 
     def _pipeline_arguments(self, pipeline: Any, task: ImageTask) -> dict[str, Any]:
-        wish = task.request
-        width, height = wish.size or self._default_size(task)
+        request = task.request
+        width, height = request.size or self._default_size(task)
         arguments: dict[str, Any] = {
             "prompt": task.prompt,
-            "num_inference_steps": self._step_count(pipeline, wish.quality),
+            "num_inference_steps": self._step_count(pipeline, request.quality),
             **self._options.arguments,
         }
         sizes = {"width": width, "height": height}
         arguments |= {name: value for name, value in sizes.items() if _has_argument(pipeline, name)}
         if task.images:
             pictures = [_open_picture(image) for image in task.images]
-            if _has_argument(pipeline, "strength"):  # which go on from the image itself
+            if _has_argument(pipeline, "strength"):  # such pipelines start from the image itself
                 pictures = [each.resize((width, height)) for each in pictures]
-                arguments["strength"] = _STRENGTHS[wish.input_fidelity]
+                arguments["strength"] = _STRENGTHS[request.input_fidelity]
             arguments["image"] = pictures if len(pictures) > 1 else pictures[0]
         if task.mask is not None:
             arguments["mask_image"] = _mask_picture(task.mask, (width, height))
         return arguments
 
     def _step_count(self, pipeline: Any, quality: str | None) -> int:
-        usual = self._options.steps
-        if usual is None:
+        default_steps = self._options.steps
+        if default_steps is None:
             parameter = inspect.signature(pipeline.__call__).parameters["num_inference_steps"]
-            usual = parameter.default
-        return max(1, round(usual * _STEP_FACTORS[quality or "medium"]))
+            default_steps = parameter.default
+        return max(1, round(default_steps * _STEP_FACTORS[quality or "medium"]))
 
     def _default_size(self, task: ImageTask) -> tuple[int, int]:
-        """As large as the model was made for; of an edit, in the shape of its first image."""
+        """Return the model's native size; for an edit, with the aspect ratio of the first image."""
         side = _native_side(self._text_to_image)
         if not task.images:
             return side, side
@@ -245,14 +253,14 @@ class Diffusers:
 
     @property
     def _supports_previews(self) -> bool:
-        """Its latents are decoded as those of the models that came first are."""
+        """Whether the latents can be decoded with the VAE alone."""
         encoder = getattr(self._text_to_image, "vae", None)
         is_plain = type(encoder).__name__ in _PREVIEW_DECODERS
         return is_plain and _has_argument(self._text_to_image, _CALLBACK)
 
 
 class _StepCallback:
-    """Called after each step: stops, or shows what there is at evenly spread steps."""
+    """Called after each step. Stops the pipeline, or sends a preview at evenly spaced steps."""
 
     def __init__(
         self,
@@ -267,14 +275,16 @@ class _StepCallback:
         self._send = send
         self._stop = stop
 
-    def __call__(self, pipeline: Any, step: int, time: Any, known: dict[str, Any]) -> Any:
+    def __call__(
+        self, pipeline: Any, step: int, timestep: Any, callback_kwargs: dict[str, Any]
+    ) -> Any:
         if self._stop.is_set():
             raise _Cancelled
         count = self._request.partial_images
         steps = getattr(pipeline, "num_timesteps", None) or self._steps
-        spread = {round(steps * part / (count + 1)) for part in range(1, count + 1)}
-        if step + 1 in spread and step + 1 < steps and "latents" in known:
-            preview = self._preview(pipeline, known["latents"])
+        preview_steps = {round(steps * part / (count + 1)) for part in range(1, count + 1)}
+        if step + 1 in preview_steps and step + 1 < steps and "latents" in callback_kwargs:
+            preview = self._preview(pipeline, callback_kwargs["latents"])
             self._send(PartialImage(encode_picture(preview, self._request)))
         return {}
 
@@ -296,7 +306,7 @@ def _best_device(torch: Any) -> str:
 
 
 def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
-    """The pipeline of the same parts that takes this argument; None if there is none."""
+    """Return a pipeline with the same parts that takes ``argument``; None if there is none."""
     if _has_argument(pipeline, argument):
         return pipeline
     import diffusers
@@ -312,7 +322,7 @@ def _has_argument(pipeline: Any, argument: str) -> bool:
 
 
 def _native_side(pipeline: Any) -> int:
-    """Of the square images that a model was made for."""
+    """Return the side length in pixels of the square images that the model was trained on."""
     side = getattr(pipeline, "default_sample_size", None)
     if side is None:
         model = getattr(pipeline, "unet", None) or getattr(pipeline, "transformer", None)
@@ -326,7 +336,7 @@ def _round_side(side: float) -> int:
 
 
 def _open_picture(image: Image) -> Any:
-    """Raises ``BackendError`` for what cannot be decoded."""
+    """Decode an image. Raises ``BackendError`` if it is damaged."""
     from PIL import Image as pictures
 
     try:
@@ -336,7 +346,7 @@ def _open_picture(image: Image) -> Any:
 
 
 def _mask_picture(mask: Image, size: tuple[int, int]) -> Any:
-    """White where the image is to change: where the mask is transparent."""
+    """Return the mask for the pipeline: white where the given mask is transparent."""
     from PIL import Image as pictures
 
     try:
@@ -344,5 +354,5 @@ def _mask_picture(mask: Image, size: tuple[int, int]) -> Any:
     except (OSError, ValueError, pictures.DecompressionBombError):
         raise BackendError("The mask is damaged.") from None
     if alpha.getextrema()[0] > 0:
-        raise BackendError("The mask is nowhere transparent, so that nothing would change.")
+        raise BackendError("The mask has no transparent area, so nothing would change.")
     return alpha.point(lambda value: 0 if value else 255).resize(size)

@@ -1,4 +1,4 @@
-"""Pictures written as files of a format, by Pillow."""
+"""Encode images in a file format, with Pillow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .base import Image, ImageRequest, read_image
 
 __all__ = ["WRITABLE_FORMATS", "convert_image", "encode_picture"]
 
-#: What can be written.
+#: Formats that can be written.
 WRITABLE_FORMATS = ("png", "jpeg", "webp")
 
 
 def encode_picture(picture: Any, request: ImageRequest) -> Image:
-    """A picture of Pillow's as it is wished for."""
+    """Encode a Pillow image in the requested format and compression."""
     more: dict[str, Any] = {}
     if request.output_format != "png":
         level = 100 if request.output_compression is None else request.output_compression
@@ -28,7 +28,7 @@ def encode_picture(picture: Any, request: ImageRequest) -> Image:
 
 
 def convert_image(image: Image, request: ImageRequest) -> Image:
-    """The image in the format that is wished for; as it is, where that cannot be had."""
+    """Convert the image to the requested format. Returns it unchanged if that is not possible."""
     if image.format == request.output_format or {image.format, request.output_format} - {
         *WRITABLE_FORMATS
     }:

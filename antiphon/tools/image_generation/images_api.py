@@ -1,4 +1,4 @@
-"""Images by any server of OpenAI's Images API: ``/images/generations`` and ``/images/edits``."""
+"""Image generation by a server of OpenAI's Images API (``generations`` and ``edits``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from antiphon.attachments.fetch import Failed, Fetcher
+from antiphon.attachments.fetch import Fetcher, FetchError
 from antiphon.errors import BackendError, SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.errors import complaint, refused
@@ -31,8 +31,8 @@ from .base import (
 
 __all__ = ["ImagesApi", "ImagesApiOptions"]
 
-_NO_IMAGE = "The upstream's answer is no image."
-#: Fields of a wish that go to the upstream by their own names.
+_NO_IMAGE = "The upstream's answer contains no image."
+#: Fields of an image request that the upstream gets under the same names.
 _FIELDS = (
     "model",
     "quality",
@@ -42,18 +42,21 @@ _FIELDS = (
     "frame_count",
     "frame_duration_ms",
 )
-#: What only one of the routes knows.
+#: Fields that only one of the routes has.
 _GENERATION_FIELDS, _EDIT_FIELDS = ("moderation",), ("input_fidelity",)
-#: Of its usage, what is told on (OpenAI's ``tool_usage.image_gen``).
+#: Fields of the upstream's usage that are passed on (OpenAI's ``tool_usage.image_gen``).
 _COUNTS = ("input_tokens", "output_tokens", "total_tokens", "cached_tokens")
 _DETAILS = ("input_tokens_details", "output_tokens_details", "cached_tokens_details")
 
 
 class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator may say of the upstream. ``headers`` go with every request, ``body`` into
-    it. ``connect_s``, ``silence_s``: the longest waits, in seconds. ``streams``: it streams
-    previews; ``edits``, ``masks``: it has ``/images/edits``, with masks. ``without``: fields of the
-    tool that it does not know, for which requests are refused."""
+    """The operator's options (``image_generation_options``).
+
+    ``headers`` and ``body`` are added to every request. ``connect_s`` and ``silence_s``: the
+    longest waits for a connection and for data, in seconds. ``streams``: the upstream streams
+    previews. ``edits``, ``masks``: it has ``/images/edits``, with masks. ``without``: fields of
+    the tool that it does not support; requests with one of them are rejected.
+    """
 
     headers: dict[str, str] = field(default_factory=dict)
     body: dict[str, Any] = field(default_factory=dict)
@@ -66,8 +69,10 @@ class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ImagesApi:
-    """``Maker`` over an upstream, which it owns. ``fetcher``: for upstreams that answer with URLs;
-    ``most_bytes``: of one image."""
+    """``ImageGenerator`` over an upstream, which it owns.
+
+    ``fetcher`` is used for upstreams that answer with URLs. ``max_bytes``: size limit of one image.
+    """
 
     def __init__(
         self,
@@ -92,13 +97,15 @@ class ImagesApi:
         fetcher: Fetcher | None,
         max_bytes: int,
     ) -> ImagesApi:
-        """``told``: what the operator says of the upstream. Raises ``SetupError``."""
+        """Create the generator. ``settings``: the operator's options. Raises ``SetupError``."""
         try:
             options = msgspec.convert(dict(settings), ImagesApiOptions)
         except msgspec.ValidationError as error:
             raise SetupError(f"image_generation_options: {error}") from None
         if unknown := sorted(set(options.without) - set(ImageRequest.__struct_fields__)):
-            raise SetupError(f"image_generation_options.without: no tool has {unknown[0]!r}")
+            raise SetupError(
+                f"image_generation_options.without: the tool has no field {unknown[0]!r}"
+            )
         upstream = Upstream(
             url,
             key=key,
@@ -119,9 +126,9 @@ class ImagesApi:
     def check(self, request: ImageRequest) -> None:
         for name in self._options.without:
             if getattr(request, name) != getattr(ImageRequest(), name):
-                raise UnsupportedOption(name, "what makes images here does not know it")
+                raise UnsupportedOption(name, "the image generator does not support it")
         if request.partial_images and not self._options.streams:
-            raise UnsupportedOption("partial_images", "what makes images here makes no previews")
+            raise UnsupportedOption("partial_images", "the image generator makes no previews")
 
     async def generate(
         self, task: ImageTask
@@ -133,8 +140,8 @@ class ImagesApi:
         else:
             kind, body = "application/json", msgspec.json.encode(fields)
         url = f"{self._upstream.versioned}/images/{route}"
-        answers = self._upstream.stream(url, body, {"content-type": kind})
-        async with aclosing(answers) as batches:
+        response_stream = self._upstream.stream(url, body, {"content-type": kind})
+        async with aclosing(response_stream) as batches:
             async for payloads in batches:
                 for payload in payloads:
                     made = await self._parse_payload(payload)
@@ -147,48 +154,51 @@ class ImagesApi:
     async def close(self) -> None:
         await self._upstream.close()
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def _request_fields(self, task: ImageTask) -> dict[str, Any]:
-        wish = task.request
+        request = task.request
         names = (*_FIELDS, *(_EDIT_FIELDS if task.images else _GENERATION_FIELDS))
         fields: dict[str, Any] = {
             **self._options.body,
             "prompt": task.prompt,
-            **{name: value for name in names if (value := getattr(wish, name)) is not None},
+            **{name: value for name in names if (value := getattr(request, name)) is not None},
         }
-        if wish.size is not None:
-            fields["size"] = f"{wish.size[0]}x{wish.size[1]}"
-        if wish.output_format != "png":  # the default everywhere, and unknown to many
-            fields["output_format"] = wish.output_format
-        if wish.svg is not None:
-            fields["svg"] = dict(wish.svg)
-        if wish.partial_images:
-            fields |= {"stream": True, "partial_images": wish.partial_images}
+        if request.size is not None:
+            fields["size"] = f"{request.size[0]}x{request.size[1]}"
+        if request.output_format != "png":  # the default everywhere; many lack the field
+            fields["output_format"] = request.output_format
+        if request.svg is not None:
+            fields["svg"] = dict(request.svg)
+        if request.partial_images:
+            fields |= {"stream": True, "partial_images": request.partial_images}
         return fields
 
-    # --- what is answered ------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------
 
     async def _parse_payload(self, payload: bytes) -> PartialImage | GeneratedImage | None:
-        """What a payload brings: a preview, the image, or nothing. Raises ``BackendError``."""
+        """Return the preview or the image of a payload, None if it has neither.
+
+        Raises ``BackendError``.
+        """
         try:
-            told = msgspec.json.decode(payload)
+            message = msgspec.json.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BackendError("The upstream's answer is no JSON.") from None
-        if not isinstance(told, dict):
+            raise BackendError("The upstream's answer is not JSON.") from None
+        if not isinstance(message, dict):
             raise BackendError(_NO_IMAGE)
-        kind = str(told.get("type", ""))
-        if told.get("error") or kind == "error":
-            raise refused(400, complaint(told))
+        kind = str(message.get("type", ""))
+        if message.get("error") or kind == "error":
+            raise refused(400, complaint(message))
         if kind.endswith(".partial_image"):
-            return PartialImage(await self._decode_image(told))
-        if kind.endswith(".completed") or "data" in told:
-            return await self._generated_image(told)
+            return PartialImage(await self._decode_image(message))
+        if kind.endswith(".completed") or "data" in message:
+            return await self._generated_image(message)
         return None
 
     async def _generated_image(self, payload: Mapping[str, Any]) -> GeneratedImage:
-        listed = payload.get("data")
-        entry = listed[0] if isinstance(listed, list) and listed else payload
+        data = payload.get("data")
+        entry = data[0] if isinstance(data, list) and data else payload
         if not isinstance(entry, Mapping):
             raise BackendError(_NO_IMAGE)
         return GeneratedImage(
@@ -219,13 +229,12 @@ class ImagesApi:
         return image
 
     async def _fetch(self, url: str) -> bytes:
-        """An upstream says where its image is: anywhere, so that it is fetched like all URLs of
-        others."""
+        """Fetch an image from the URL in an answer, with the same SSRF guard as clients' URLs."""
         if self._fetcher is None:
-            raise BackendError("The upstream gives a URL, and this server fetches none.")
+            raise BackendError("The upstream answered with a URL, but this server fetches none.")
         try:
             return (await self._fetcher.fetch(url)).content
-        except Failed as failed:
+        except FetchError as failed:
             raise BackendError(f"The upstream's image cannot be fetched: {failed}.") from None
 
 
@@ -235,19 +244,19 @@ def _text(payload: Mapping[str, Any], name: str) -> str | None:
 
 
 def _parse_usage(payload: Any) -> dict[str, Any]:
-    """Its tokens, as far as they are numbers."""
+    """Return the upstream's token counts. Values that are not integers are left out."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get("total_tokens"), int):
         return {}
-    used: dict[str, Any] = {n: payload[n] for n in _COUNTS if isinstance(payload.get(n), int)}
+    usage: dict[str, Any] = {n: payload[n] for n in _COUNTS if isinstance(payload.get(n), int)}
     for name in _DETAILS:
         details = payload.get(name)
         if isinstance(details, Mapping):
-            used[name] = {n: count for n, count in details.items() if isinstance(count, int)}
-    return used
+            usage[name] = {n: count for n, count in details.items() if isinstance(count, int)}
+    return usage
 
 
 def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
-    """A form with files (RFC 7578), as OpenAI's clients write it; its content type and bytes."""
+    """Return content type and body of a form with files (RFC 7578), as OpenAI's clients send it."""
     field_name = "image" if len(task.images) == 1 else "image[]"
     files = [(field_name, f"image{at}", each) for at, each in enumerate(task.images, 1)]
     if task.mask is not None:
@@ -259,11 +268,11 @@ def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
     ]
     parts += [
         (
-            f'name="{name}"; filename="{called}.{image.format}"',
+            f'name="{name}"; filename="{file_name}.{image.format}"',
             f"Content-Type: {MIME_TYPES[image.format]}\r\n",
             image.content,
         )
-        for name, called, image in files
+        for name, file_name, image in files
     ]
     boundary = hashlib.sha256(b"".join(content for *_, content in parts)).hexdigest()
     pieces = [

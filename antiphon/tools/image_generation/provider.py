@@ -1,6 +1,4 @@
-"""image_generation, as responses have it: one function for the model, ``image_generation_call``
-items for the client. It does not know who makes the images.
-"""
+"""The ``image_generation`` tool: a function for the model, and ``image_generation_call`` items."""
 
 from __future__ import annotations
 
@@ -51,14 +49,17 @@ _EDIT_DESCRIPTION = (
 )
 _PROMPT = {"type": "string", "description": "What the image is to show, in detail."}
 _IMAGES = {"type": "array", "items": {"type": "integer"}}
-#: As many as OpenAI takes.
+#: OpenAI's limit.
 _MAX_IMAGES = 16
 _MODERATION_CODE = "image_content_policy_violation"
 
 
 class ImagePolicy(Struct, frozen=True, kw_only=True):
-    """``model``: what the maker calls the one of requests that name none; ``models``: names that
-    requests may give, and what the maker calls these. ``at_once``: images made side by side."""
+    """The operator's rules.
+
+    ``model``: the generator's name of the default model. ``models``: model names in requests → the
+    generator's names. ``concurrency``: the number of images generated at a time.
+    """
 
     model: str | None = None
     models: Mapping[str, str] = {}
@@ -68,7 +69,7 @@ class ImagePolicy(Struct, frozen=True, kw_only=True):
 
 
 class ImageGenerationProvider:
-    """``Provider`` over a maker, which it does not own."""
+    """``ToolProvider`` over an image generator, which it does not own."""
 
     def __init__(
         self, generator: ImageGenerator, sources: ImageSources, policy: ImagePolicy
@@ -80,14 +81,14 @@ class ImageGenerationProvider:
 
     def check(self, tool: Any, path: str) -> None:
         check_mask(tool, path)
-        wish = self._image_request(tool, path)
+        image_request = self._image_request(tool, path)
         if not self._generator.supports_edits and requested_action(tool) == "edit":
             what = "input_image_mask" if tool.action != "edit" else "action"
             raise unsupported_value(f"{path}.{what}", "images cannot be edited here")
         if not self._generator.supports_masks and tool.input_image_mask is not UNSET:
             raise unsupported_value(f"{path}.input_image_mask", "masks cannot be used here")
         try:
-            self._generator.check(wish)
+            self._generator.check(image_request)
         except UnsupportedOption as unable:
             raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
 
@@ -121,7 +122,7 @@ class ImageGenerationProvider:
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        work = _ImageSession(
+        session = _ImageSession(
             self._generator,
             self._conversation_images(response),
             request=self._image_request(tool, "tools"),
@@ -130,25 +131,31 @@ class ImageGenerationProvider:
             max_bytes=self._policy.max_bytes,
         )
         if tool.input_image_mask is not UNSET:
-            work.mask = await self._sources.read(response.tenant, tool.input_image_mask)
+            session.mask = await self._sources.read(response.tenant, tool.input_image_mask)
         (function,) = await self.declared_functions(tool, response)
-        yield Toolset(functions=(replace(function, handler=work.run),))
+        yield Toolset(functions=(replace(function, handler=session.run),))
 
     def _action(self, tool: Any) -> str:
-        """The action that the request asks for, as far as the generator supports it."""
+        """Return the requested action; ``generate`` if the generator cannot edit."""
         return requested_action(tool) if self._generator.supports_edits else "generate"
 
     def _image_request(self, tool: Any, path: str) -> ImageRequest:
-        rules = self._policy
-        wish = parse_image_request(tool, path, models=rules.models, max_pixels=rules.max_pixels)
-        return wish if wish.model is not None else replace(wish, model=rules.model)
+        policy = self._policy
+        image_request = parse_image_request(
+            tool, path, models=policy.models, max_pixels=policy.max_pixels
+        )
+        return (
+            image_request
+            if image_request.model is not None
+            else replace(image_request, model=policy.model)
+        )
 
     def _conversation_images(self, response: ResponseContext) -> ConversationImages:
         return ConversationImages(response.items, self._sources, response.tenant)
 
 
 class _ImageSession:
-    """What one response makes."""
+    """The image generation of one response."""
 
     def __init__(
         self,
@@ -171,43 +178,45 @@ class _ImageSession:
     async def run(
         self, arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """One call."""
-        order = await self._build_task(parse_arguments(arguments))
-        made: GeneratedImage | None = None
+        """Run one call."""
+        task = await self._build_task(parse_arguments(arguments))
+        generated: GeneratedImage | None = None
         try:
-            async with self._slots, aclosing(self._generator.generate(order)) as images:
+            async with self._slots, aclosing(self._generator.generate(task)) as images:
                 yield ToolProgress("generating")
-                shown = 0
+                preview_count = 0
                 async for image in images:
                     if isinstance(image, GeneratedImage):
-                        made = image
+                        generated = image
                         break
-                    if shown < self._request.partial_images:
+                    if preview_count < self._request.partial_images:
                         yield ToolProgress(
-                            "partial_image", await self._partial_fields(image, shown)
+                            "partial_image", await self._partial_fields(image, preview_count)
                         )
-                        shown += 1
-            if made is None or len(made.image.content) > self._max_bytes:
-                raise ToolError("The image is too large." if made else "No image was made.")
+                        preview_count += 1
+            if generated is None or len(generated.image.content) > self._max_bytes:
+                raise ToolError(
+                    "The image is too large." if generated else "No image was generated."
+                )
         except RunError as error:
             yield _failed_result(error)
             return
-        written = await asyncio.to_thread(convert_image, made.image, self._request)
-        made = replace(made, image=written)
-        fields = await self._item_fields(order, made)
-        number = self._images.add(made.image)
+        converted = await asyncio.to_thread(convert_image, generated.image, self._request)
+        generated = replace(generated, image=converted)
+        fields = await self._item_fields(task, generated)
+        number = self._images.add(generated.image)
         yield ToolResult(
-            text=_result_text(number, made.image),
+            text=_result_text(number, generated.image),
             fields=fields,
-            usage={"image_gen": made.usage} if made.usage else {},
+            usage={"image_gen": generated.usage} if generated.usage else {},
         )
 
     async def _build_task(self, arguments: Mapping[str, Any]) -> ImageTask:
-        """Raises ``ToolError`` for what the model cannot have."""
+        """Build the task of a call. Raises ``ToolError`` for invalid arguments."""
         prompt = arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ToolError("'prompt' is missing.")
-        # small models name images where there are none
+        # small models pass numbers of images that do not exist
         can_edit = self.action != "generate" and len(self._images) > 0
         numbers = _parse_numbers(arguments.get("images")) if can_edit else ()
         if self.action == "edit" and not numbers:
@@ -234,7 +243,7 @@ class _ImageSession:
         return {name: value for name, value in fields.items() if value is not None}
 
     async def _item_fields(self, task: ImageTask, generated: GeneratedImage) -> dict[str, Any]:
-        """What the item tells: what was made, which need not be what was asked."""
+        """Return the item's fields. They describe the actual image, not the request."""
         fields = {
             "result": await _base64(generated.image),
             "action": "edit" if task.images else "generate",
@@ -249,16 +258,16 @@ class _ImageSession:
 
 
 def _failed_result(error: RunError) -> ToolResult:
-    """What the client and the model are told. The form of what moderation stopped is OpenAI's."""
-    moderated = error.code == _MODERATION_CODE
-    told = {
-        "type": "image_generation_user_error" if moderated else "server_error",
-        "code": "moderation_blocked" if moderated else "image_generation_failed",
+    """Return the result of a failed call. OpenAI's error fields mark a moderation block."""
+    is_moderated = error.code == _MODERATION_CODE
+    error_fields = {
+        "type": "image_generation_user_error" if is_moderated else "server_error",
+        "code": "moderation_blocked" if is_moderated else "image_generation_failed",
         "message": error.message,
         "param": None,
     }
     return ToolResult(
-        text=f"No image was made: {error.message}", fields={"error": told}, failed=True
+        text=f"No image was generated: {error.message}", fields={"error": error_fields}, failed=True
     )
 
 
@@ -276,18 +285,18 @@ def _function(action: str) -> tl.Function:
     )
 
 
-def _parse_numbers(given: Any) -> tuple[int, ...]:
-    """As models write them: one or several, as numbers or as texts."""
-    several = given if isinstance(given, list) else [] if given is None else [given]
+def _parse_numbers(value: Any) -> tuple[int, ...]:
+    """Parse image numbers as models write them: one or several, as numbers or strings."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
     try:
-        return tuple(dict.fromkeys(int(each) for each in several))
+        return tuple(dict.fromkeys(int(number_text) for number_text in values))
     except (TypeError, ValueError, OverflowError):
         raise ToolError("'images' must be numbers of images.") from None
 
 
 def _result_text(number: int, image: Image) -> str:
     size = f" ({image.size} {image.format})" if image.size else f" ({image.format})"
-    return f"Image {number}{size} is made, and the user sees it."
+    return f"Image {number}{size} was generated, and the user sees it."
 
 
 async def _base64(image: Image) -> str:

@@ -1,6 +1,4 @@
-"""What a request's ``image_generation`` asks, field by field: read, or refused by name. It knows no
-maker.
-"""
+"""Read and check the fields of an ``image_generation`` tool in a request."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ __all__ = ["check_mask", "parse_image_request", "requested_action", "unsupported
 
 _QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-#: Field → its values (OpenAI's types of the tool).
+#: Field → its values (as in OpenAI's types).
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "action": ("generate", "edit", "auto"),
     "background": ("transparent", "opaque", "auto"),
@@ -30,10 +28,10 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "output_format": tuple(MIME_TYPES),
     "quality": _QUALITIES,
 }
-#: Field → the numbers it may be.
+#: Field → its minimum and maximum.
 _RANGES: Mapping[str, tuple[int, int]] = {"frame_count": (2, 16), "frame_duration_ms": (1, 655_350)}
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
-#: Field → the one format it has a meaning in.
+#: Field → the only format that supports it.
 _REQUIRED_FORMAT: Mapping[str, str] = {
     "frame_count": "gif",
     "frame_duration_ms": "gif",
@@ -45,35 +43,37 @@ _MASK_FIELDS = ("image_url", "file_id")
 def parse_image_request(
     tool: ImageGeneration, path: str, *, models: Mapping[str, str], max_pixels: int
 ) -> ImageRequest:
-    """What is asked. ``models``: name in requests → what the maker calls it. Raises
-    ``InvalidRequest``."""
-    given = {
+    """Return the request's options.
+
+    ``models``: model name in requests → the generator's name. Raises ``InvalidRequest``.
+    """
+    values = {
         name: value
         for name in ImageRequest.__struct_fields__
         if (value := getattr(tool, name)) is not UNSET
     }
     _check_values(tool, path)
-    if (named := given.get("model")) is not None:
-        if named not in models:
-            raise invalid_value(f"{path}.model", named, sorted(models))
-        given["model"] = models[named]
-    if "size" in given:
-        given["size"] = _parse_size(given["size"], f"{path}.size", max_pixels)
-    if "svg" in given:
-        _check_svg(given["svg"], f"{path}.svg")
-    wish = ImageRequest(**{name: value for name, value in given.items() if value != "auto"})
-    _check_combinations(wish, path)
-    return wish
+    if (model := values.get("model")) is not None:
+        if model not in models:
+            raise invalid_value(f"{path}.model", model, sorted(models))
+        values["model"] = models[model]
+    if "size" in values:
+        values["size"] = _parse_size(values["size"], f"{path}.size", max_pixels)
+    if "svg" in values:
+        _check_svg(values["svg"], f"{path}.svg")
+    request = ImageRequest(**{name: value for name, value in values.items() if value != "auto"})
+    _check_combinations(request, path)
+    return request
 
 
 def requested_action(tool: ImageGeneration) -> str:
-    """``generate``, ``edit``, or ``auto``: the model decides. A mask is of something to edit."""
-    asked = "auto" if tool.action is UNSET else tool.action
-    return "edit" if tool.input_image_mask is not UNSET else asked
+    """Return ``generate``, ``edit``, or ``auto`` (the model decides). A mask implies ``edit``."""
+    action = "auto" if tool.action is UNSET else tool.action
+    return "edit" if tool.input_image_mask is not UNSET else action
 
 
 def check_mask(tool: ImageGeneration, path: str) -> None:
-    """The form of the mask. Raises ``InvalidRequest``."""
+    """Check the mask's fields. Raises ``InvalidRequest``."""
     mask = tool.input_image_mask
     if mask is UNSET:
         return
@@ -81,7 +81,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
     if tool.action == "generate":
         raise unsupported_value(where, "a mask needs an image to edit, and 'action' is 'generate'")
     if tool.output_format == "gif":
-        raise unsupported_value(where, "there are no masks with output_format 'gif'")
+        raise unsupported_value(where, "output_format 'gif' does not support masks")
     for name, value in mask.items():
         if name not in _MASK_FIELDS:
             raise InvalidRequest(
@@ -92,11 +92,11 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
         if value is not None and not isinstance(value, str):
             raise invalid_type(f"{where}.{name}", "a string", json_type_name(value))
     if sum(bool(mask.get(name)) for name in _MASK_FIELDS) != 1:
-        raise unsupported_value(where, "it has either an image_url or a file_id")
+        raise unsupported_value(where, "it must have either an image_url or a file_id")
 
 
 def unsupported_value(path: str, reason: str) -> InvalidRequest:
-    """What can be said, but not done."""
+    """Return the error for a valid value that this server does not support."""
     return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
 
 
@@ -105,22 +105,22 @@ def _check_values(tool: ImageGeneration, path: str) -> None:
         value = getattr(tool, name)
         if value is not UNSET and value not in allowed:
             raise invalid_value(f"{path}.{name}", str(value), allowed)
-    for name, (least, most) in _RANGES.items():
+    for name, (minimum, maximum) in _RANGES.items():
         value = getattr(tool, name)
-        if value is not UNSET and not least <= value <= most:
-            sign, bound = (">=", least) if value < least else ("<=", most)
+        if value is not UNSET and not minimum <= value <= maximum:
+            sign, bound = (">=", minimum) if value < minimum else ("<=", maximum)
             raise out_of_range(f"{path}.{name}", "integer", value, sign, str(bound))
 
 
 def _parse_size(text: str, path: str, max_pixels: int) -> tuple[int, int] | str:
     if text == "auto":
         return text
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise invalid_value(path, text, ("auto", "WIDTHxHEIGHT"))
-    width, height = int(found[1]), int(found[2])
+    width, height = int(match[1]), int(match[2])
     if width * height > max_pixels:
-        raise unsupported_value(path, f"images may have {max_pixels} pixels")
+        raise unsupported_value(path, f"images may have at most {max_pixels} pixels")
     return width, height
 
 
@@ -139,18 +139,18 @@ def _check_svg(svg: Any, path: str) -> None:
 
 
 def _check_combinations(request: ImageRequest, path: str) -> None:
-    """What excludes or needs each other. The rules are OpenAI's."""
-    form = request.output_format
-    for name, only in _REQUIRED_FORMAT.items():
-        if getattr(request, name) is not None and form != only:
-            raise unsupported_value(f"{path}.{name}", f"it needs output_format '{only}'")
-    if request.background == "transparent" and form not in ("png", "webp"):
-        raise unsupported_value(f"{path}.background", f"'{form}' cannot be transparent")
-    if request.output_compression not in (None, 100) and form not in ("jpeg", "webp"):
+    """Check that options are consistent. The rules are OpenAI's."""
+    output_format = request.output_format
+    for name, required_format in _REQUIRED_FORMAT.items():
+        if getattr(request, name) is not None and output_format != required_format:
+            raise unsupported_value(f"{path}.{name}", f"it needs output_format '{required_format}'")
+    if request.background == "transparent" and output_format not in ("png", "webp"):
+        raise unsupported_value(f"{path}.background", f"'{output_format}' cannot be transparent")
+    if request.output_compression not in (None, 100) and output_format not in ("jpeg", "webp"):
         raise unsupported_value(
-            f"{path}.output_compression", f"'{form}' is not compressed by a level"
+            f"{path}.output_compression", f"'{output_format}' has no compression level"
         )
-    if request.partial_images and form in ("gif", "svg"):
+    if request.partial_images and output_format in ("gif", "svg"):
         raise unsupported_value(
-            f"{path}.partial_images", f"there are none with output_format '{form}'"
+            f"{path}.partial_images", f"output_format '{output_format}' has no previews"
         )

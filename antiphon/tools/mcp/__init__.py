@@ -1,5 +1,5 @@
-"""Remote MCP servers: their tools are listed, offered to models and called, by the official SDK.
+"""Remote MCP servers: list their tools, offer them to the model, call them with the official SDK.
 
-``servers`` is the provider; ``link`` reaches a server, ``pool`` keeps sessions, ``asking`` reads
-what a request wants, ``results`` says what came of a call.
+``provider`` is the tool provider; ``transport`` connects to a server, ``sessions`` pools
+connections, ``request`` reads the fields of a request, ``results`` reads results and errors.
 """

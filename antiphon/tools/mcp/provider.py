@@ -1,7 +1,8 @@
-"""The provider of tools of type ``mcp``. A server is one the operator has set, by its label or as a
-connector, or one at the request's URL.
+"""The provider of tools of type ``mcp``.
 
-Whoever asks is told what the server said; headers and authorizations go to it and nowhere else.
+A server is either configured by the operator and named by its label or connector id, or given by
+URL in the request. The model and the client see the server's error messages. Headers and
+authorizations are sent to the server and nowhere else.
 """
 
 from __future__ import annotations
@@ -53,24 +54,27 @@ _MAX_TOOLS = 1_000
 
 
 class McpProvider:
-    """``Provider``. ``configured``: the operator's servers by name. ``urls``: requests may bring
-    their own; their addresses are public, or in one of the ``networks``."""
+    """``ToolProvider`` of ``mcp``.
+
+    ``configured``: the operator's servers by name. ``allow_urls``: requests may name servers by
+    URL; their addresses must be public or in one of ``networks``.
+    """
 
     def __init__(
         self,
         configured: Mapping[str, McpServer],
         pool: SessionPool,
         *,
-        urls: bool = True,
+        allow_urls: bool = True,
         networks: Sequence[Network] = (),
     ) -> None:
         self._configured = configured
         self._pool = pool
-        self._urls = urls
+        self._allow_urls = allow_urls
         self._networks = tuple(networks)
 
     async def close(self) -> None:
-        """Leave all servers."""
+        """Close all sessions."""
         await self._pool.close()
 
     def check(self, tool: Mcp, path: str) -> None:
@@ -94,32 +98,38 @@ class McpProvider:
 
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
-        """What is in the conversation need not be listed: its server is dialled when a tool of it
-        is called."""
+        """Offer the server's tools.
+
+        If the conversation already lists them, the server is contacted only when a tool is called.
+        """
         label, server = tool.server_label, self._server(tool, "tools")
         tools = listed_tools(label, response.items)
         if tools is None:
             tools = await self._list_tools(label, response.tenant, server)
         rules = parse_tool_rules(tool)
         tools = tuple(each for each in tools if rules.allows(each))
-        allowed = approved_requests(label, response.items)
+        approved = approved_requests(label, response.items)
         yield Toolset(
             functions=self._tool_functions(tool, server, tools),
             pending_calls=tuple(
-                self._approved_call(label, server, tools, request) for request in allowed
+                self._approved_call(label, server, tools, request) for request in approved
             ),
             fields={"tools": tuple(to_builtins(each) for each in tools)},
         )
 
-    # --- within ----------------------------------------------------------------------------------
+    # --- servers and functions -------------------------------------------------------------------
 
     def _server(self, tool: Mcp, path: str) -> McpServer:
-        """Raises ``InvalidRequest`` for one that cannot be had."""
+        """Return the server that the request means.
+
+        Raises ``InvalidRequest`` if it is not available.
+        """
         if tool.server_url is UNSET:
             server = self._configured_server(tool, path)
-        elif not self._urls:
+        elif not self._allow_urls:
             raise _invalid_value(
-                f"{path}.server_url", "This server calls only MCP servers of its own."
+                f"{path}.server_url",
+                "This server calls only the MCP servers it is configured with.",
             )
         else:
             server = McpServer(url=tool.server_url, guarded=True, networks=self._networks)
@@ -132,14 +142,14 @@ class McpProvider:
             headers["Authorization"] = f"Bearer {tool.authorization}"
         if headers and server.command:
             raise _invalid_value(
-                f"{path}.headers", f"'{tool.server_label}' is not reached by HTTP."
+                f"{path}.headers", f"'{tool.server_label}' does not use HTTP and takes no headers."
             )
         _check_headers(headers, f"{path}.headers")
         return replace(server, headers=headers)
 
     def _configured_server(self, tool: Mcp, path: str) -> McpServer:
         if tool.tunnel_id is not UNSET:
-            raise _invalid_value(f"{path}.tunnel_id", "This server has no tunnels.")
+            raise _invalid_value(f"{path}.tunnel_id", "This server does not support tunnels.")
         if tool.connector_id is not UNSET:
             name, field = tool.connector_id, "connector_id"
         else:
@@ -160,9 +170,9 @@ class McpProvider:
         try:
             return await self._pool.call(tenant, server, _fetch_tools)
         except McpFailure as error:
-            why = error.details.message
+            reason = error.details.message
             raise ToolError(
-                f"Error retrieving tool list from MCP server: '{label}'. {why}"
+                f"Error retrieving tool list from MCP server: '{label}'. {reason}"
             ) from None
 
     def _tool_functions(
@@ -191,12 +201,16 @@ class McpProvider:
         return self._calling_function(label, server, tool)
 
     def _calling_function(
-        self, label: str, server: McpServer, tool: ListedTool, **more: Any
+        self, label: str, server: McpServer, tool: ListedTool, **extra_fields: Any
     ) -> ToolFunction:
         return ToolFunction(
             tool=to_function(tool),
             initial_item=it.McpCall(
-                server_label=label, name=tool.name, arguments="", status="in_progress", **more
+                server_label=label,
+                name=tool.name,
+                arguments="",
+                status="in_progress",
+                **extra_fields,
             ),
             handler=self._call_handler(server, tool.name),
             streams_text=True,
@@ -210,7 +224,7 @@ class McpProvider:
         tools: Sequence[ListedTool],
         request: it.McpApprovalRequest,
     ) -> PendingCall:
-        """What was allowed; a tool that this request does not want is not run for that."""
+        """Return the approved call. If the request no longer allows the tool, the call fails."""
         tool = next((each for each in tools if each.name == request.name), None)
         function = self._calling_function(
             label, server, tool or ListedTool(name=request.name), approval_request_id=request.id
@@ -225,25 +239,24 @@ class McpProvider:
         async def call(
             arguments: str, context: CallContext
         ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-            given = _parse_object(arguments)
-            if given is None:
+            parsed_arguments = _parse_object(arguments)
+            if parsed_arguments is None:
                 yield _failed_result(_INVALID_ARGUMENTS)
                 return
 
-            async def question(client: Client) -> CallToolResult:
-                return await client.call_tool(name, given)
+            async def call_tool(client: Client) -> CallToolResult:
+                return await client.call_tool(name, parsed_arguments)
 
             try:
-                result = await self._pool.call(context.tenant, server, question)
+                result = await self._pool.call(context.tenant, server, call_tool)
             except McpFailure as error:
                 yield _failed_result(error.details.error)
                 return
             if result.is_error:
                 yield _failed_result(tool_error(result, context.max_result_bytes))
                 return
-            text = truncate_middle(
-                result_text(result), context.max_result_bytes
-            )  # later turns are shown the item
+            # Later turns show the model the item, so both have the same text.
+            text = truncate_middle(result_text(result), context.max_result_bytes)
             yield ToolResult(text=text, fields={"output": text})
 
         return call
@@ -268,7 +281,7 @@ async def _call_disallowed_tool(
 
 
 def _failed_result(error: dict[str, Any]) -> ToolResult:
-    """The model is told the same now and whenever the call is shown to it again."""
+    """Return the result of a failed call. Later turns show the model the same text."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
     return ToolResult(text=text, fields={"error": error}, failed=True)
 
@@ -278,34 +291,34 @@ def _parse_object(arguments: str) -> dict[str, Any] | None:
         return {}
     try:
         value = json.loads(arguments)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a pair cannot be sent
+        json.dumps(value, ensure_ascii=False).encode()  # fails for lone surrogates
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 async def _fetch_tools(client: Client) -> tuple[ListedTool, ...]:
-    """All pages of them."""
-    found: list[ListedTool] = []
+    """List the tools of all pages, up to ``_MAX_TOOLS``."""
+    tools: list[ListedTool] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
-            about = tool.annotations
-            found.append(
+            annotations = tool.annotations
+            tools.append(
                 ListedTool(
                     name=tool.name,
                     input_schema=tool.input_schema,
                     description=tool.description,
                     annotations=None
-                    if about is None
-                    else about.model_dump(by_alias=True, exclude_none=True, mode="json"),
+                    if annotations is None
+                    else annotations.model_dump(by_alias=True, exclude_none=True, mode="json"),
                 )
             )
         cursor = page.next_cursor
-        if cursor is None or len(found) >= _MAX_TOOLS:
+        if cursor is None or len(tools) >= _MAX_TOOLS:
             break
-    return tuple(found[:_MAX_TOOLS])
+    return tuple(tools[:_MAX_TOOLS])
 
 
 def _invalid_value(path: str, message: str) -> InvalidRequest:
@@ -321,13 +334,13 @@ def _check_url(url: str, path: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise _invalid_value(path, "It is not an http or https URL.")
     if parts.username is not None or parts.password is not None:
-        raise _invalid_value(path, "It must not hold a user or password.")
+        raise _invalid_value(path, "It must not contain a user or password.")
 
 
 def _check_headers(headers: Mapping[str, str], path: str) -> None:
-    """What HTTP cannot carry is refused without being told."""
+    """Raise ``InvalidRequest`` for headers that HTTP cannot carry, without repeating them."""
     for name, value in headers.items():
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise _invalid_value(path, "A name of a header has characters that it may not have.")
+            raise _invalid_value(path, "A header name contains characters that are not allowed.")
         if not value.isascii() or not value.isprintable():
-            raise _invalid_value(path, "A value of a header has characters that it may not have.")
+            raise _invalid_value(path, "A header value contains characters that are not allowed.")

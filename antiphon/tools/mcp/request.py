@@ -1,5 +1,5 @@
-"""What a request wants of a server: which of its tools, and which of them a user has to allow.
-Each form of the API is checked here and becomes a rule.
+"""Read the ``mcp`` fields of a request and of the conversation: allowed tools, required approvals,
+listed tools and approved calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_ARGUMENTS: Json = {"type": "object", "properties": {}}
 
 
 class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool as ``mcp_list_tools`` shows it. What it lacks is absent: clients refuse nulls."""
+    """A tool as ``mcp_list_tools`` lists it. Absent fields are omitted: clients reject nulls."""
 
     name: str
     input_schema: Any = {}
@@ -42,92 +42,104 @@ class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_read_only(self) -> bool:
-        found = self.annotations
-        return isinstance(found, Mapping) and found.get("readOnlyHint") is True
+        annotations = self.annotations
+        return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
 
 Rule = Callable[[ListedTool], bool]
 
 
 class ToolRules(Struct, frozen=True, kw_only=True):
-    """``wanted``: the model is shown the tool. ``asks``: a user has to allow its calls."""
+    """``allows``: the model is shown the tool.
+
+    ``needs_approval``: a user has to approve its calls.
+    """
 
     allows: Rule
     needs_approval: Rule
 
 
 def check_label(label: str, path: str) -> None:
-    """Labels become part of names that models write. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` for an invalid label.
+
+    Labels become part of the names models write.
+    """
     if not _LABEL.fullmatch(label):
         raise InvalidRequest(
-            f"Invalid '{path}': a label begins with a letter and has at most 64 letters, digits,"
-            " '_' and '-'.",
+            f"Invalid '{path}': a label must begin with a letter and have at most 64 letters,"
+            " digits, '_' and '-'.",
             param=path,
             code="invalid_value",
         )
 
 
 def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
-    """``path``: where the request has the tool. Raises ``InvalidRequest``."""
+    """Read ``allowed_tools`` and ``require_approval``. Raises ``InvalidRequest``.
+
+    ``path``: the tool's path in the request.
+    """
     return ToolRules(
         allows=_parse_allowed_tools(tool.allowed_tools, f"{path}.allowed_tools"),
         needs_approval=_parse_require_approval(tool.require_approval, f"{path}.require_approval"),
     )
 
 
-def _parse_allowed_tools(given: Any, path: str) -> Rule:
-    if given is UNSET or given is None or given == {}:
+def _parse_allowed_tools(value: Any, path: str) -> Rule:
+    if value is UNSET or value is None or value == {}:
         return lambda tool: True
-    if isinstance(given, list | tuple):
-        return _parse_filter({"tool_names": list(given)}, path)
-    return _parse_filter(given, path)
+    if isinstance(value, list | tuple):
+        return _parse_filter({"tool_names": list(value)}, path)
+    return _parse_filter(value, path)
 
 
-def _parse_require_approval(given: Any, path: str) -> Rule:
-    """``always`` and ``never`` may each name some. What neither names is asked for, unless only
-    ``always`` says anything: whoever lists what has to be allowed means that the rest need not."""
-    if given is UNSET or given is None or given == "always":
+def _parse_require_approval(value: Any, path: str) -> Rule:
+    """Read ``require_approval``. ``always`` and ``never`` may each filter tools.
+
+    A tool that neither filter matches needs approval, unless only ``always`` is present.
+    """
+    if value is UNSET or value is None or value == "always":
         return lambda tool: True
-    if given == "never":
+    if value == "never":
         return lambda tool: False
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise _invalid_value(path, "'always', 'never' or an object with filters of these names")
-    _check_fields(given, ("always", "never"), path)
-    parts = {name: each for name, each in given.items() if each is not None}
+    _check_fields(value, ("always", "never"), path)
+    parts = {name: each for name, each in value.items() if each is not None}
     always = _parse_filter(parts["always"], f"{path}.always") if "always" in parts else None
     never = _parse_filter(parts["never"], f"{path}.never") if "never" in parts else None
 
-    def asks(tool: ListedTool) -> bool:
+    def needs_approval(tool: ListedTool) -> bool:
         if always is not None and always(tool):
             return True
         if never is not None:
             return not never(tool)
         return always is None
 
-    return asks
+    return needs_approval
 
 
-def _parse_filter(given: Any, path: str) -> Rule:
-    """All that it says must be true of a tool."""
-    if not isinstance(given, dict):
+def _parse_filter(value: Any, path: str) -> Rule:
+    """Read a filter. A tool matches if it meets all conditions."""
+    if not isinstance(value, dict):
         raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")
-    _check_fields(given, ("tool_names", "read_only"), path)
-    names, reads = given.get("tool_names"), given.get("read_only")
+    _check_fields(value, ("tool_names", "read_only"), path)
+    names, read_only = value.get("tool_names"), value.get("read_only")
     if names is not None and not (
         isinstance(names, list) and all(isinstance(name, str) for name in names)
     ):
         raise _invalid_value(f"{path}.tool_names", "an array of strings")
-    if reads is not None and not isinstance(reads, bool):
+    if read_only is not None and not isinstance(read_only, bool):
         raise _invalid_value(f"{path}.read_only", "a boolean")
     chosen = None if names is None else frozenset(names)
     return lambda tool: (
-        (chosen is None or tool.name in chosen) and (reads is None or tool.is_read_only is reads)
+        (chosen is None or tool.name in chosen)
+        and (read_only is None or tool.is_read_only is read_only)
     )
 
 
-def _check_fields(given: Mapping[str, Any], allowed: Iterable[str], path: str) -> None:
-    for name in given:
-        if name not in allowed:
+def _check_fields(value: Mapping[str, Any], approved: Iterable[str], path: str) -> None:
+    for name in value:
+        if name not in approved:
             raise InvalidRequest(
                 f"Unknown parameter: '{path}.{name}'.",
                 param=f"{path}.{name}",
@@ -141,11 +153,11 @@ def _invalid_value(path: str, expected: str) -> InvalidRequest:
     )
 
 
-# --- what came before ----------------------------------------------------------------------------
+# --- earlier items -------------------------------------------------------------------------------
 
 
 def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
-    """The tools of a server as the conversation lists them; None: it does not."""
+    """Return the tools that the conversation lists for a server; None if it has no list."""
     lists = [
         item
         for item in items
@@ -155,7 +167,7 @@ def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...]
 
 
 def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
-    """A client may have written the list: what is no tool is left out."""
+    """Yield the valid tools of a list. A client may have written the list."""
     for tool in tools:
         try:
             yield msgspec.convert(tool, ListedTool)
@@ -164,36 +176,41 @@ def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
 
 
 def approved_requests(label: str, items: Iterable[it.Item]) -> list[it.McpApprovalRequest]:
-    """What was asked of the user, was allowed, and has not been run."""
-    asked: dict[str, it.McpApprovalRequest] = {}
-    allowed: dict[str, it.McpApprovalRequest] = {}
+    """Return the approval requests that the user approved and that have not run."""
+    requests: dict[str, it.McpApprovalRequest] = {}
+    approved: dict[str, it.McpApprovalRequest] = {}
     for item in items:
         if isinstance(item, it.McpApprovalRequest) and item.server_label == label:
-            asked[item.id] = item
+            requests[item.id] = item
         elif isinstance(item, it.McpApprovalResponse) and item.approve:
-            if item.approval_request_id in asked:
-                allowed[item.approval_request_id] = asked[item.approval_request_id]
+            if item.approval_request_id in requests:
+                approved[item.approval_request_id] = requests[item.approval_request_id]
         elif isinstance(item, it.McpCall) and isinstance(item.approval_request_id, str):
-            allowed.pop(item.approval_request_id, None)
-    return list(allowed.values())
+            approved.pop(item.approval_request_id, None)
+    return list(approved.values())
 
 
-# --- what the model is shown ---------------------------------------------------------------------
+# --- functions -----------------------------------------------------------------------------------
 
 
 def to_function(tool: ListedTool) -> Function:
-    """Under a name that models can write, with a schema that engines can hold them to; one they
-    cannot is told in words."""
+    """Return the tool as a function that the model can call.
+
+    Characters that models cannot write in names become ``_``. A schema that engines cannot
+    enforce moves into the description.
+    """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)
     schema = tool.input_schema
-    about = tool.description
+    description = tool.description
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         schema = _NO_ARGUMENTS
     schema = {**_NO_ARGUMENTS, **{key: each for key, each in schema.items() if key != "$schema"}}
     try:
         check_schema(msgspec.json.encode(schema).decode(), "parameters")
     except InvalidRequest:
-        told = msgspec.json.encode(schema).decode()
-        about = f"{about or ''}\nThe arguments are of this JSON schema: {told}".strip()
+        schema_text = msgspec.json.encode(schema).decode()
+        description = (
+            f"{description or ''}\nThe arguments must match this JSON schema: {schema_text}".strip()
+        )
         schema = {"type": "object"}
-    return Function(name=name, description=about, parameters=schema)
+    return Function(name=name, description=description, parameters=schema)

@@ -1,6 +1,4 @@
-"""What came of a call, as its item shows it and as a model is told: contents, and failures by kind.
-It knows no sessions.
-"""
+"""Read the results and failures of MCP calls: text for the model, errors for the item."""
 
 from __future__ import annotations
 
@@ -25,13 +23,16 @@ Json = dict[str, Any]
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
-#: What the SDK says where HTTP says that something is wrong, and the server says no more.
+#: The SDK's messages for HTTP errors without a message of the server.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
 
 class FailureDetails(Struct, frozen=True, kw_only=True):
-    """Why there is no result. ``error`` is for the item. ``is_over``: the session is.
-    ``is_unheard``: the server did not take the request up, so it may be sent again."""
+    """Why a call has no result.
+
+    ``error`` is set on the item. ``session_ended``: the session cannot be used any more.
+    ``can_retry``: the server did not process the request, so it may be sent again.
+    """
 
     error: Json
     session_ended: bool = False
@@ -39,14 +40,14 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """In words."""
+        """The error as text."""
         if "code" in self.error and self.error["type"] == "http_error":
             return f"Http status code: {self.error['code']} ({self.error['message']})"
         return str(self.error["message"])
 
 
 class McpFailure(Exception):
-    """There is no result."""
+    """A call without a result."""
 
     def __init__(self, details: FailureDetails) -> None:
         super().__init__(details.message)
@@ -54,41 +55,49 @@ class McpFailure(Exception):
 
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
-    """Of whatever the SDK raised. ``noted``: what HTTP said meanwhile."""
+    """Classify an exception of the SDK. ``trace``: the HTTP activity of the request."""
     if isinstance(error, McpFailure):
         return error.details
-    found = _first_error(error)
-    told = isinstance(found, MCPError) and found.message not in _STAND_INS
-    if trace.statuses and not (told and trace.statuses[-1] >= 400):
+    root_error = _first_error(error)
+    is_specific = isinstance(root_error, MCPError) and root_error.message not in _STAND_INS
+    if trace.statuses and not (is_specific and trace.statuses[-1] >= 400):
         status = trace.statuses[-1]
-        gone = status == 404
-        return FailureDetails(error=_http_error(status), session_ended=gone, can_retry=gone)
+        not_found = status == 404
+        return FailureDetails(
+            error=_http_error(status), session_ended=not_found, can_retry=not_found
+        )
     if trace.transport_errors:
-        why = trace.transport_errors[-1]
-        unheard = why not in (ADDRESS_REFUSED, "the connection broke off")
+        reason = trace.transport_errors[-1]
+        can_retry = reason not in (ADDRESS_REFUSED, "the connection broke off")
         return _protocol_failure(
-            _CLOSED, f"The server cannot be asked: {why}.", session_ended=True, can_retry=unheard
+            _CLOSED,
+            f"The server is not available: {reason}.",
+            session_ended=True,
+            can_retry=can_retry,
         )
-    if isinstance(found, TimeoutError):
+    if isinstance(root_error, TimeoutError):
         return _protocol_failure(_TIMED_OUT, "The server took too long.")
-    if isinstance(found, MCPError):
-        if found.code == _TIMED_OUT:
+    if isinstance(root_error, MCPError):
+        if root_error.code == _TIMED_OUT:
             return _protocol_failure(_TIMED_OUT, "The server took too long.")
-        over = found.code == _CLOSED
+        is_closed = root_error.code == _CLOSED
         return _protocol_failure(
-            found.code, found.message, session_ended=over, can_retry=over and not trace.sent
+            root_error.code,
+            root_error.message,
+            session_ended=is_closed,
+            can_retry=is_closed and not trace.sent,
         )
-    if isinstance(found, ValidationError):
+    if isinstance(root_error, ValidationError):
         return _protocol_failure(_INTERNAL, "The server's answer is not valid.")
-    if isinstance(found, RuntimeError):  # what it says of itself and what it does differ
-        return _protocol_failure(_INTERNAL, str(found)[:500])
-    if isinstance(found, OSError):
+    if isinstance(root_error, RuntimeError):  # the server contradicts its declared capabilities
+        return _protocol_failure(_INTERNAL, str(root_error)[:500])
+    if isinstance(root_error, OSError):
         return _protocol_failure(_CLOSED, "The server could not be started.", session_ended=True)
     return _protocol_failure(_CLOSED, "The session broke off.", session_ended=True)
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """The first error of a group."""
+    """Return the first error of an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -111,7 +120,7 @@ def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:
 
 
 def tool_error(result: mt.CallToolResult, max_bytes: int) -> Json:
-    """The error of a tool that says that it failed, in so many bytes."""
+    """Return the error of a tool that reports a failure, truncated to ``max_bytes``."""
     texts = [text for block in result.content if (text := _block_text(block))]
     content = [
         {"type": "text", "text": truncate_middle(text, max_bytes // len(texts))} for text in texts
@@ -120,8 +129,11 @@ def tool_error(result: mt.CallToolResult, max_bytes: int) -> Json:
 
 
 def result_text(result: mt.CallToolResult) -> str:
-    """All of it in words. Structured content is repeated in texts, where servers follow the
-    specification; where they do not, it is written out."""
+    """Return the result as text.
+
+    Servers that follow the specification repeat structured content as text; for others it is
+    written as JSON.
+    """
     texts = [text for block in result.content if (text := _block_text(block))]
     if not texts and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
@@ -145,8 +157,8 @@ def _resource_text(block: Any) -> str:
 
 
 def _link_text(block: Any) -> str:
-    about = f": {block.description}" if block.description else ""
-    return f"[{block.title or block.name}]({block.uri}){about}"
+    description = f": {block.description}" if block.description else ""
+    return f"[{block.title or block.name}]({block.uri}){description}"
 
 
 _BLOCKS: Mapping[type[Any], Callable[[Any], str]] = {

@@ -1,5 +1,6 @@
-"""Sessions with servers: each is owned by one task, which enters and leaves it; whoever calls is
-another. They are kept while they are used, and a while after, never shared between tenants or
+"""A pool of MCP sessions. One task owns each session: it opens and closes it.
+
+Sessions are reused and closed after an idle time. They are never shared between tenants or
 between credentials.
 """
 
@@ -22,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-#: Sessions that nobody uses.
+#: The maximum number of idle sessions.
 _MAX_IDLE = 64
 
 
@@ -43,23 +44,23 @@ class _Session:
                 await self._close_requested.wait()
         except Exception as error:
             if not self._ready.done():
-                fault = describe_failure(error, self._trace)
-                _log.info("an MCP server was not reached", server=server.name, why=fault.message)
-                self._ready.set_exception(McpFailure(fault))
+                details = describe_failure(error, self._trace)
+                _log.info("an MCP server was not reached", server=server.name, why=details.message)
+                self._ready.set_exception(McpFailure(details))
             else:
                 _log.info("an MCP session ended", error=type(error).__name__)
         finally:
             if not self._ready.done():
                 self._ready.set_exception(McpFailure(describe_failure(EOFError(), self._trace)))
             if not self._ready.cancelled():
-                self._ready.exception()  # whoever waits hears of it; nobody has to
+                self._ready.exception()  # mark the exception as retrieved
 
     @property
     def has_ended(self) -> bool:
         return self._task.done()
 
     async def client(self, seconds: float) -> Client:
-        """Once the server has answered. Raises ``Failure``."""
+        """Wait until the server has answered. Raises ``McpFailure``."""
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._ready)
@@ -67,7 +68,7 @@ class _Session:
             raise McpFailure(describe_failure(TimeoutError(), self._trace)) from None
 
     async def close(self) -> None:
-        """Left by the task that entered it, soon or by force."""
+        """Ask the owner task to close the session; cancel it if that takes too long."""
         self._close_requested.set()
         if not self._ready.done():
             self._task.cancel()
@@ -79,7 +80,7 @@ class _Session:
 
 
 class _PoolEntry:
-    """A server of a tenant: its session, if there is one, and how many use it."""
+    """The session with a server for one tenant, if it is open, and the number of its users."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -89,8 +90,11 @@ class _PoolEntry:
 
 
 class SessionPool:
-    """One a server of ours. ``connect_s``: to reach a server and be greeted. ``call_s``: for an
-    answer. ``idle_s``: how long a session is kept that nobody uses."""
+    """The sessions of this process.
+
+    ``connect_s``: time limit for connecting and initializing. ``call_s``: time limit for a result.
+    ``idle_s``: seconds after which an unused session is closed.
+    """
 
     def __init__(
         self, *, connect_s: float = 20.0, call_s: float = 120.0, idle_s: float = 60.0
@@ -103,34 +107,37 @@ class SessionPool:
 
     @property
     def session_count(self) -> int:
-        """How many there are."""
+        """The number of open sessions."""
         return sum(1 for entry in self._entries.values() if entry.session is not None)
 
     async def call(
         self, tenant: str, server: McpServer, operation: Callable[[Client], Awaitable[R]]
     ) -> R:
-        """What a server answers. Where its session is found to be over before it did anything, it
-        is asked once more in a new one. Raises ``Failure``."""
+        """Run ``operation`` in a session with the server and return its result.
+
+        If a reused session turns out to have ended before the server processed the request, the
+        operation runs once more in a new session. Raises ``McpFailure``.
+        """
         async with self._entry(tenant, server) as entry:
             for is_last in (False, True):
-                client, is_fresh = await self._client(entry, server)
-                noted = RequestTrace()
-                before = current_trace.set(noted)
+                client, is_new = await self._client(entry, server)
+                trace = RequestTrace()
+                token = current_trace.set(trace)
                 try:
                     async with asyncio.timeout(self._call_s):
                         return await operation(client)
                 except Exception as error:
-                    fault = describe_failure(error, noted)
-                    if fault.session_ended:
+                    details = describe_failure(error, trace)
+                    if details.session_ended:
                         await self._discard_session(entry, client)
-                    if is_last or is_fresh or not fault.can_retry:
-                        raise McpFailure(fault) from error
+                    if is_last or is_new or not details.can_retry:
+                        raise McpFailure(details) from error
                 finally:
-                    current_trace.reset(before)
-        raise AssertionError("the second time is the last")
+                    current_trace.reset(token)
+        raise AssertionError("the second attempt returns or raises")
 
     async def close(self) -> None:
-        """All of them."""
+        """Close all sessions."""
         entries, self._entries = list(self._entries.values()), {}
         for entry in entries:
             if entry.closing is not None:
@@ -138,7 +145,7 @@ class SessionPool:
         sessions = [entry.session for entry in entries if entry.session is not None]
         await asyncio.gather(*(session.close() for session in sessions), *self._closing)
 
-    # --- within ----------------------------------------------------------------------------------
+    # --- entries ---------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _entry(self, tenant: str, server: McpServer) -> AsyncIterator[_PoolEntry]:
@@ -158,7 +165,7 @@ class SessionPool:
                 self._limit_idle()
 
     async def _client(self, entry: _PoolEntry, server: McpServer) -> tuple[Client, bool]:
-        """The client, and whether it was made for this."""
+        """Return the client, and whether its session is new."""
         async with entry.lock:
             if entry.session is not None and not entry.session.has_ended:
                 return await entry.session.client(self._connect_s), False
@@ -172,7 +179,7 @@ class SessionPool:
             return client, True
 
     async def _discard_session(self, entry: _PoolEntry, client: Client) -> None:
-        """Unless another one stands in its place already."""
+        """Close the client's session, unless another one has replaced it."""
         async with entry.lock:
             session = entry.session
             if session is None or (

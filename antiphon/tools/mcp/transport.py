@@ -1,8 +1,7 @@
-"""How a server is reached: streamable HTTP, SSE, or a process of this machine. Addresses that a
-request gives are checked where the socket is made.
+"""Connections to MCP servers: streamable HTTP, SSE, or a local process.
 
-What is entered here belongs to the task that enters it: the SDK's scopes must be left where they
-were entered.
+Addresses from requests are checked when the socket is created. The task that enters a connection
+must also leave it: the SDK's cancel scopes require that.
 """
 
 from __future__ import annotations
@@ -29,14 +28,17 @@ from antiphon.security.ssrf import Network, may_dial
 
 __all__ = ["ADDRESS_REFUSED", "McpServer", "RequestTrace", "connect", "current_trace"]
 
-#: What the SDK gets from a server that does not speak streamable HTTP, but perhaps SSE.
+#: Statuses of a server that lacks streamable HTTP but may have SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 _MAX_BODY_BYTES = 16 * 2**20
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """Where an MCP server is: a URL, or a command of the operator. ``guarded``: the URL comes from
-    a request, so its address has to be public or in one of the ``networks``."""
+    """The location of an MCP server: a URL, or a command of the operator.
+
+    ``guarded``: the URL comes from a request, so its address must be public or in one of
+    ``networks``.
+    """
 
     url: str = ""
     transport: Literal["auto", "http", "sse"] = "auto"
@@ -49,38 +51,41 @@ class McpServer(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """For logs: of a URL the host alone, since the rest may be a secret."""
+        """The server's name in logs. Of a URL only the host: the rest may contain secrets."""
         return self.command or urlsplit(self.url).hostname or ""
 
     @property
     def key(self) -> str:
-        """The same for the same server with the same credentials. It does not tell them."""
-        told = msgspec.json.encode(
+        """A key that is equal for the same server with the same credentials, and does not reveal
+        them.
+        """
+        identity = msgspec.json.encode(
             [self.url, self.transport, self.command, self.args, self.guarded]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
         )
-        return hashlib.sha256(told).hexdigest()
+        return hashlib.sha256(identity).hexdigest()
 
 
 class RequestTrace(msgspec.Struct):
-    """What happened while something was asked: whether it was sent, statuses of HTTP that are
-    errors, what broke."""
+    """The transport activity of a request: whether it was sent, HTTP error statuses, transport
+    errors.
+    """
 
     sent: bool = False
     statuses: list[int] = []
     transport_errors: list[str] = []
 
 
-#: What the requests of the current context see. The SDK sends a message in its sender's context.
-current_trace: ContextVar[RequestTrace | None] = ContextVar("seen", default=None)
+#: The trace of the current request. The SDK sends a message in the context of its sender.
+current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
 
-#: ``Seen.broken`` of an address that must not be dialled.
+#: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.
 ADDRESS_REFUSED = "its address is not a public one"
 
 
 @asynccontextmanager
 async def connect(server: McpServer, connect_s: float) -> AsyncIterator[Client]:
-    """A client that has greeted the server. ``seconds``: for a connection to be made."""
+    """Connect and initialize a client. ``connect_s``: time limit for the TCP connection."""
     async with AsyncExitStack() as stack:
         if server.command:
             yield await stack.enter_async_context(Client(_traced(_process(server))))
@@ -89,9 +94,9 @@ async def connect(server: McpServer, connect_s: float) -> AsyncIterator[Client]:
             try:
                 client = await stack.enter_async_context(_streamable_http(server, connect_s))
             except (MCPError, ExceptionGroup):
-                noted = current_trace.get()
-                older = noted is not None and _LEGACY_STATUSES.intersection(noted.statuses)
-                if server.transport == "http" or not older:
+                trace = current_trace.get()
+                is_legacy = trace is not None and _LEGACY_STATUSES.intersection(trace.statuses)
+                if server.transport == "http" or not is_legacy:
                     raise
             else:
                 yield client
@@ -101,14 +106,14 @@ async def connect(server: McpServer, connect_s: float) -> AsyncIterator[Client]:
 
 
 class _TracedStream:
-    """The stream to a server. What is not even handed to it was not heard there."""
+    """The stream to a server. Records in the trace when a message is handed over."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     async def send(self, message: Any) -> None:
-        if (noted := current_trace.get()) is not None:
-            noted.sent = True
+        if (trace := current_trace.get()) is not None:
+            trace.sent = True
         await self._stream.send(message)
 
     def __getattr__(self, name: str) -> Any:
@@ -129,7 +134,10 @@ async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
 
 
 def _process(server: McpServer) -> Any:
-    """Its stderr is ours; of the environment it gets a few harmless variables and its own."""
+    """Start a server process. It shares our stderr and gets only a few harmless environment
+    variables
+    and the configured ones.
+    """
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
     )
@@ -146,21 +154,24 @@ async def _streamable_http(server: McpServer, seconds: float) -> AsyncIterator[C
 
 
 def _sse(server: McpServer, seconds: float) -> Any:
-    def made(
+    def create_client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
         return _http_client(server, headers or {}, seconds)
 
-    return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=made)
+    return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=create_client)
 
 
 def _http_client(
     server: McpServer, headers: Mapping[str, str], seconds: float
 ) -> httpx2.AsyncClient:
-    """Of one session alone. Calls may be silent for as long as they take: who asks has the clock.
-    The environment's proxies are not used: they would dial unchecked."""
+    """Return the HTTP client of one session.
+
+    It has no read timeout: the caller limits the time of a call. It ignores the environment's
+    proxies, which would bypass the address check.
+    """
     return httpx2.AsyncClient(
         transport=_TracedTransport(server),
         headers=dict(headers),
@@ -170,7 +181,7 @@ def _http_client(
 
 
 class _TracedTransport(httpx2.AsyncHTTPTransport):
-    """Notes what becomes of requests, and bounds what is answered."""
+    """Records the outcome of requests in the trace, and limits the size of answers."""
 
     def __init__(self, server: McpServer) -> None:
         super().__init__(trust_env=False)
@@ -181,31 +192,31 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
             )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        noted = current_trace.get()
+        trace = current_trace.get()
         try:
             response = await super().handle_async_request(request)
         except httpx2.ConnectError as error:
-            if noted is not None:
+            if trace is not None:
                 refused = isinstance(_root_cause(error), _AddressRefused)
-                noted.transport_errors.append(
+                trace.transport_errors.append(
                     ADDRESS_REFUSED if refused else "it could not be reached"
                 )
             raise
         except httpx2.TransportError:
-            if noted is not None:
-                noted.transport_errors.append("the connection broke off")
+            if trace is not None:
+                trace.transport_errors.append("the connection broke off")
             raise
-        if noted is not None and response.status_code >= 300:
-            noted.statuses.append(response.status_code)
-        kind = response.headers.get("content-type", "")
-        if not kind.startswith("text/event-stream"):
+        if trace is not None and response.status_code >= 300:
+            trace.statuses.append(response.status_code)
+        content_type = response.headers.get("content-type", "")
+        if not content_type.startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _SizeLimitedStream(response.stream)
         return response
 
 
 class _SizeLimitedStream(httpx2.AsyncByteStream):
-    """A body that breaks off where it becomes too large. Of event streams the SDK bounds events."""
+    """A body that fails when it becomes too large. The SDK limits the events of event streams."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -223,12 +234,14 @@ class _SizeLimitedStream(httpx2.AsyncByteStream):
 
 
 class _AddressRefused(httpcore2.ConnectError):
-    """An address that must not be dialled."""
+    """A connection to an address that is not allowed."""
 
 
 class _GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Looks a name up and dials what it found, if it may be dialled: what is checked is what is
-    connected to."""
+    """Resolves a name and connects to the resolved addresses, as far as they are allowed.
+
+    The checked address is the one connected to.
+    """
 
     def __init__(self, networks: Sequence[Network]) -> None:
         self._networks = networks
@@ -243,10 +256,10 @@ class _GuardedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Any = None,
     ) -> httpcore2.AsyncNetworkStream:
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+            address_infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError("no such name") from None
-        addresses = dict.fromkeys(str(each[4][0]) for each in found)
+        addresses = dict.fromkeys(str(each[4][0]) for each in address_infos)
         allowed = [each for each in addresses if may_dial(each, self._networks)]
         failure: Exception = _AddressRefused(ADDRESS_REFUSED)
         for each in allowed:

@@ -1,5 +1,7 @@
-"""What a program is told of its calls: read from the items of the conversation and from nothing
-else, so that it is told the same whenever it is run again.
+"""The results of a program's calls, as the program sees them.
+
+They are read from the conversation's items alone, so that every replay of the program sees the
+same results.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _CALL_FAILED = "The call failed."
 _SHELL_TYPE = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
 _PATCH_TYPE = "{ status: string; output: string }"
 
-#: Items of calls that programs make → what they call.
+#: Item type of a program's call → the path of the called function.
 CALL_TARGETS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, ...]]] = {
     it.FunctionCall: lambda call: _target(call.namespace, call.name),
     it.CustomToolCall: lambda call: _target(call.namespace, call.name),
@@ -39,35 +41,37 @@ def _target(namespace: Any, name: str) -> tuple[str, ...]:
 
 
 def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallOutcome | None:
-    """What came of a call, given its item and what followed. None: nothing yet, the client has to
-    answer it."""
-    made, output = call[0], call[1] if len(call) > 1 else None
-    match made, output:
+    """Return the outcome of a call, given its item and the item that answers it.
+
+    None: there is no outcome yet, and the client has to answer the call.
+    """
+    item, output = call[0], call[1] if len(call) > 1 else None
+    match item, output:
         case it.McpCall(), _:
-            return _mcp_answer(made)
+            return _mcp_result(item)
         case it.McpApprovalRequest(), it.McpCall():
-            return _mcp_answer(output)
+            return _mcp_result(output)
         case it.McpApprovalRequest(), it.McpApprovalResponse(approve=True):
-            return _error_answer(_CALL_FAILED)
+            return _error_result(_CALL_FAILED)
         case it.McpApprovalRequest(), it.McpApprovalResponse():
-            why = f": {output.reason}" if output.reason else "."
-            return _error_answer(f"The user did not allow this call{why}")
+            reason = f": {output.reason}" if output.reason else "."
+            return _error_result(f"The user did not allow this call{reason}")
         case it.CodeInterpreterCall(), _:
-            return _python_answer(made)
+            return _python_result(item)
         case _, it.FunctionCallOutput() | it.CustomToolCallOutput():
-            return _output_answer(output.output, tool)
+            return _output_result(output.output, tool)
         case _, it.ShellCallOutput():
             return CallOutcome(_json(list(output.output)))
         case _, it.ApplyPatchCallOutput():
-            said = "" if output.output is UNSET else output.output
-            return CallOutcome(_json({"status": output.status, "output": said}))
-    if getattr(made, "status", None) in ("failed", "incomplete"):
-        return _error_answer(_CALL_FAILED)
+            text = "" if output.output is UNSET else output.output
+            return CallOutcome(_json({"status": output.status, "output": text}))
+    if getattr(item, "status", None) in ("failed", "incomplete"):
+        return _error_result(_CALL_FAILED)
     return None
 
 
 def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:
-    """The type of what a call comes to."""
+    """Return the TypeScript type of a call's result."""
     if isinstance(initial_item, it.ShellCall):
         return _SHELL_TYPE
     if isinstance(initial_item, it.ApplyPatchCall):
@@ -76,33 +80,36 @@ def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:
     return "string" if schema is UNSET else schema_type(schema)
 
 
-def _mcp_answer(call: it.McpCall) -> CallOutcome:
+def _mcp_result(call: it.McpCall) -> CallOutcome:
     if call.error is not None:
-        return _error_answer(_error_text(call.error))
+        return _error_result(_error_text(call.error))
     return (
-        _error_answer(_CALL_FAILED)
+        _error_result(_CALL_FAILED)
         if call.status == "failed"
         else CallOutcome(_json(call.output or ""))
     )
 
 
 def _error_text(error: Any) -> str:
-    """An error in words, if it has some."""
+    """Return the message of an error; JSON if it has none."""
     if isinstance(error, str):
         return error
     message = error.get("message") if isinstance(error, dict) else None
     return message if isinstance(message, str) else _json(error)
 
 
-def _python_answer(call: it.CodeInterpreterCall) -> CallOutcome:
+def _python_result(call: it.CodeInterpreterCall) -> CallOutcome:
     logs = "".join(each.get("logs", "") for each in call.outputs or () if isinstance(each, dict))
     if call.status in ("failed", "incomplete"):
-        return _error_answer(f"{_CALL_FAILED} {logs}".strip())
+        return _error_result(f"{_CALL_FAILED} {logs}".strip())
     return CallOutcome(_json(logs))
 
 
-def _output_answer(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> CallOutcome:
-    """A text is a value where the tool says that it gives one."""
+def _output_result(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> CallOutcome:
+    """Return the outcome for a tool output.
+
+    Text is parsed as JSON if the tool has an output schema.
+    """
     if not isinstance(output, str):
         return CallOutcome(_json(to_builtins(output)))
     if isinstance(tool, tl.Function) and tool.output_schema is not UNSET:
@@ -113,10 +120,10 @@ def _output_answer(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> Call
     return CallOutcome(_json(output))
 
 
-def _error_answer(message: str) -> CallOutcome:
+def _error_result(message: str) -> CallOutcome:
     return CallOutcome(_json(message), failed=True)
 
 
 def _json(value: Any) -> str:
-    """Raises ``ValueError`` for numbers that JSON has not."""
+    """Encode as JSON. Raises ``ValueError`` for NaN and infinity."""
     return json.dumps(value, allow_nan=False)

@@ -1,8 +1,9 @@
-"""programmatic_tool_calling, as responses have it: the model writes JavaScript that calls tools,
-and is told what the program puts out. It does not know how programs are isolated.
+"""The ``programmatic_tool_calling`` tool: the model writes JavaScript that calls tools, and sees
+the
+program's output.
 
-A program is never kept: it is run again from its beginning with what came of its calls so far,
-which stands in the conversation. So it can go on in another response and in another process.
+A program's state is not stored. It is replayed from its beginning with the results of its earlier
+calls, which are in the conversation. So it can continue in another response and another process.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _TOO_MANY_CALLS = "It made too many calls: {most} are possible."
 _CALL_LIMIT_REACHED = "No more calls of tools are possible in this response."
 _NOT_AN_OBJECT = "The argument must be one object."
 
-#: Outputs of calls that programs make.
+#: Output item types of the calls that programs make.
 _OUTPUTS: tuple[type[Any], ...] = tuple(
     cls for cls, kind in KINDS.items() if kind.answers in CALL_TARGETS
 )
 
 
 class _Fingerprint(Struct, frozen=True, array_like=True):
-    """What a fingerprint says: a digest of the code, and the time that it is in the program."""
+    """The content of a fingerprint: a digest of the code, and the program's start time."""
 
     digest: bytes
     started_ms: int
@@ -75,24 +76,26 @@ _decode_fingerprint = msgspec.msgpack.Decoder(_Fingerprint).decode
 
 
 class ProgramProvider:
-    """``Provider`` of ``programmatic_tool_calling``. ``most_calls``: of one program. ``clock``
-    gives seconds."""
+    """``ToolProvider`` of ``programmatic_tool_calling``.
+
+    ``max_calls``: the maximum number of calls of one program. ``clock`` returns seconds.
+    """
 
     def __init__(
         self,
         javascript: JavaScript,
-        seal: Encryptor,
+        encryptor: Encryptor,
         *,
         clock: Callable[[], float],
         max_calls: int = 128,
     ) -> None:
         self._javascript = javascript
-        self._seal = seal
+        self._encryptor = encryptor
         self._clock = clock
         self._max_calls = max_calls
 
     def check(self, tool: Any, path: str) -> None:
-        """It has no fields."""
+        """Accept any tool: it has no fields."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
@@ -104,10 +107,10 @@ class ProgramProvider:
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        yield Toolset()  # until it is known what there is to call
+        yield Toolset()  # ``compose`` offers the function
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raises ``InvalidRequest`` for a program that should go on and cannot."""
+        """Raise ``InvalidRequest`` for an unfinished program that cannot continue."""
         for program in open_programs(response.items):
             self._verify(program, response.tenant)
             for call in _calls_of(program, response.items):
@@ -123,31 +126,31 @@ class ProgramProvider:
         response: ResponseContext,
         allowed: Mapping[str, PendingCall] = {},
     ) -> Toolset:
-        callable_ = {
+        functions_by_path = {
             _path(each): each for each in functions if type(each.initial_item) in CALL_TARGETS
         }
-        taken = {each.tool.name for each in functions if each.namespace is None}
+        used_names = {each.tool.name for each in functions if each.namespace is None}
         name = NAME
-        while name in taken:
+        while name in used_names:
             name = f"{name}_"
-        at = int(self._clock() * 1000)
-        work = _ProgramSession(self._javascript, callable_, allowed, self._max_calls)
+        started_ms = int(self._clock() * 1000)
+        session = _ProgramSession(self._javascript, functions_by_path, allowed, self._max_calls)
         function = ToolFunction(
-            tool=tl.Custom(name=name, description=_description(callable_)),
+            tool=tl.Custom(name=name, description=_description(functions_by_path)),
             initial_item=it.Program(call_id="", code="", fingerprint=""),
-            handler=partial(work.run, (), at),
+            handler=partial(session.run, (), started_ms),
             parse_fields=lambda code: {
                 "code": code,
-                "fingerprint": self._fingerprint(code, at, response.tenant),
+                "fingerprint": self._fingerprint(code, started_ms, response.tenant),
             },
             failed_output=_failed_output,
         )
-        first = tuple(
+        continued_calls = tuple(
             PendingCall(
                 function=replace(
                     function,
                     handler=partial(
-                        work.run,
+                        session.run,
                         _calls_of(program, response.items),
                         self._verify(program, response.tenant).started_ms,
                     ),
@@ -157,41 +160,44 @@ class ProgramProvider:
             )
             for program in open_programs(response.items)
         )
-        return Toolset(functions=(function,), pending_calls=first)
+        return Toolset(functions=(function,), pending_calls=continued_calls)
 
     def _fingerprint(self, code: str, started_ms: int, tenant: str) -> str:
-        mark = msgspec.msgpack.encode(_Fingerprint(_digest(code), started_ms))
-        return self._seal.encrypt(mark, purpose=_PURPOSE, tenant=tenant)
+        fingerprint = msgspec.msgpack.encode(_Fingerprint(_digest(code), started_ms))
+        return self._encryptor.encrypt(fingerprint, purpose=_PURPOSE, tenant=tenant)
 
     def _verify(self, program: it.Program, tenant: str) -> _Fingerprint:
-        """Raises ``InvalidRequest`` for a program that was not written here."""
+        """Return a program's fingerprint.
+
+        Raises ``InvalidRequest`` if this server did not write it.
+        """
         try:
-            sealed = self._seal.decrypt(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
-            mark = _decode_fingerprint(sealed)
+            sealed = self._encryptor.decrypt(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
+            fingerprint = _decode_fingerprint(sealed)
         except (DecryptionError, msgspec.DecodeError):
-            mark = None
-        if mark is None or mark.digest != _digest(program.code):
+            fingerprint = None
+        if fingerprint is None or fingerprint.digest != _digest(program.code):
             raise InvalidRequest(
-                f"The program {program.call_id} cannot go on: its fingerprint does not belong to"
-                " its code, or not to this server.",
+                f"The program {program.call_id} cannot continue: its fingerprint does not match"
+                " its code or this server's key.",
                 param="input",
                 code="invalid_value",
             )
-        return mark
+        return fingerprint
 
 
 class _ProgramSession:
-    """What the programs of one response can call."""
+    """Runs the programs of one response."""
 
     def __init__(
         self,
         javascript: JavaScript,
-        callable_: Mapping[tuple[str, ...], ToolFunction],
+        functions_by_path: Mapping[tuple[str, ...], ToolFunction],
         approved: Mapping[str, PendingCall],
         max_calls: int,
     ) -> None:
         self._javascript = javascript
-        self._callable = callable_
+        self._functions_by_path = functions_by_path
         self._approved = approved
         self._max_calls = max_calls
 
@@ -202,67 +208,72 @@ class _ProgramSession:
         code: str,
         context: CallContext,
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """One program. ``before``: its calls so far. All calls that it waits for are answered at
-        once, in their order: what it does next must not hang on which of them was quicker."""
-        known = _RecordedCalls(recorded)
-        answers: list[CallOutcome] = []
+        """Run one program. ``recorded``: its calls so far.
+
+        All calls of a step are answered together, in their order: what the program does next must
+        not depend on which call was faster.
+        """
+        recorded_calls = _RecordedCalls(recorded)
+        outcomes: list[CallOutcome] = []
         while True:
-            stage = await self._javascript.advance(
-                code, tuple(self._callable), answers, time_ms=started_ms
+            state = await self._javascript.advance(
+                code, tuple(self._functions_by_path), outcomes, time_ms=started_ms
             )
-            if not stage.pending_calls:
+            if not state.pending_calls:
                 break
-            if len(answers) + len(stage.pending_calls) > self._max_calls:
-                stage = replace(stage, error=_TOO_MANY_CALLS.format(most=self._max_calls))
+            if len(outcomes) + len(state.pending_calls) > self._max_calls:
+                state = replace(state, error=_TOO_MANY_CALLS.format(most=self._max_calls))
                 break
-            more = await self._answer_calls(stage.pending_calls, known, context)
-            if more is None:
+            new_outcomes = await self._resolve_calls(state.pending_calls, recorded_calls, context)
+            if new_outcomes is None:
                 yield ToolResult(awaits_client=True)
                 return
-            answers += more
-        lines = [stage.output] if stage.output else []
-        if stage.error is not None:
-            lines.append(f"The program failed. {stage.error}")
+            outcomes += new_outcomes
+        lines = [state.output] if state.output else []
+        if state.error is not None:
+            lines.append(f"The program failed. {state.error}")
         output = it.ProgramOutput(
             call_id=context.call_id,
             result=truncate_middle("\n".join(lines), context.max_result_bytes),
-            status="incomplete" if stage.error is not None else "completed",
+            status="incomplete" if state.error is not None else "completed",
         )
-        yield ToolResult(text=output.result, failed=stage.error is not None, items=(output,))
+        yield ToolResult(text=output.result, failed=state.error is not None, items=(output,))
 
-    async def _answer_calls(
+    async def _resolve_calls(
         self, calls: Sequence[ProgramCall], recorded: _RecordedCalls, context: CallContext
     ) -> list[CallOutcome] | None:
-        """None: the client has to answer some of them."""
-        answers: list[CallOutcome | None] = [None] * len(calls)
-        waiting = False
-        wanted: dict[int, NestedCall] = {}
-        for place, each in enumerate(calls):
-            function = self._callable.get(each.path)
+        """Return the outcomes of calls; None if the client has to answer some of them."""
+        outcomes: list[CallOutcome | None] = [None] * len(calls)
+        awaits_client = False
+        nested_calls: dict[int, NestedCall] = {}
+        for index, each in enumerate(calls):
+            function = self._functions_by_path.get(each.path)
             arguments = None if function is None else _arguments(function, each.argument)
             if function is None or arguments is None:
-                answers[place] = CallOutcome(json.dumps(_NOT_AN_OBJECT), failed=True)
+                outcomes[index] = CallOutcome(json.dumps(_NOT_AN_OBJECT), failed=True)
             elif (call := recorded.take(function.initial_item)) is not None:
-                if (first := self._approved.get(call[0].id)) is not None:
-                    wanted[place] = NestedCall(first.function, first.arguments)
+                if (continued_calls := self._approved.get(call[0].id)) is not None:
+                    nested_calls[index] = NestedCall(
+                        continued_calls.function, continued_calls.arguments
+                    )
                     continue
-                answers[place] = call_result(call, function.tool)
-                waiting |= answers[place] is None
+                outcomes[index] = call_result(call, function.tool)
+                awaits_client |= outcomes[index] is None
             else:
-                wanted[place] = NestedCall(function, arguments)
-        if wanted:
-            done = await context.run_nested_calls(tuple(wanted.values()))
-            for (place, each_wanted), call in zip(wanted.items(), done, strict=True):
-                found = (
-                    call_result(call, each_wanted.function.tool) if call else _call_limit_answer()
+                nested_calls[index] = NestedCall(function, arguments)
+        if nested_calls:
+            done = await context.run_nested_calls(tuple(nested_calls.values()))
+            for (index, each_wanted), call in zip(nested_calls.items(), done, strict=True):
+                outcome = (
+                    call_result(call, each_wanted.function.tool) if call else _call_limit_outcome()
                 )
-                answers[place] = found
-                waiting |= found is None
-        return None if waiting else [each for each in answers if each is not None]
+                outcomes[index] = outcome
+                awaits_client |= outcome is None
+        return None if awaits_client else [each for each in outcomes if each is not None]
 
 
 class _RecordedCalls:
-    """The calls of a program that stand in the conversation, by what they call, in their order."""
+    """A program's calls in the conversation, in order, grouped by called function."""
 
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
@@ -270,9 +281,9 @@ class _RecordedCalls:
             self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
-        """The next call of what has such calls."""
-        left = self._calls.get(self._target(initial_item))
-        return left.popleft() if left else None
+        """Remove and return the next call of the same function as ``initial_item``'s."""
+        queue = self._calls.get(self._target(initial_item))
+        return queue.popleft() if queue else None
 
     @staticmethod
     def _target(item: it.Item) -> tuple[str, ...]:
@@ -280,26 +291,29 @@ class _RecordedCalls:
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
-    """The calls that a program made, each with what came of it. One that had to be allowed is the
-    request, and what the client said, or the call if it has been made."""
-    came: dict[str, it.Item] = {}
-    asked = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}
+    """Return the calls that a program made, each with the item that answers it.
+
+    A call that needed approval is the approval request, with the client's response or, if it has
+    run, the call.
+    """
+    outputs: dict[str, it.Item] = {}
+    approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}
     for item in items:
         if isinstance(item, _OUTPUTS):
-            came[item.call_id] = item
+            outputs[item.call_id] = item
         elif isinstance(item, it.McpApprovalResponse):
-            came[item.approval_request_id] = item
-        elif isinstance(item, it.McpCall) and item.approval_request_id in asked:
-            came[item.approval_request_id or ""] = item
-    found: list[tuple[it.Item, ...]] = []
+            outputs[item.approval_request_id] = item
+        elif isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
+            outputs[item.approval_request_id or ""] = item
+    calls: list[tuple[it.Item, ...]] = []
     for item in items:
         if caller_program_id(item) != program.call_id or type(item) not in CALL_TARGETS:
             continue
-        if isinstance(item, it.McpCall) and item.approval_request_id in asked:
+        if isinstance(item, it.McpCall) and item.approval_request_id in approval_request_ids:
             continue
         name = item.id if isinstance(item, it.McpApprovalRequest) else getattr(item, "call_id", "")
-        found.append((item, came[name]) if name in came else (item,))
-    return found
+        calls.append((item, outputs[name]) if name in outputs else (item,))
+    return calls
 
 
 def _path(function: ToolFunction) -> tuple[str, ...]:
@@ -308,7 +322,7 @@ def _path(function: ToolFunction) -> tuple[str, ...]:
 
 
 def _arguments(function: ToolFunction, argument: str) -> str | None:
-    """As a model would write them; None if there is no making sense of them."""
+    """Return the arguments as a model would write them; None if they are not an object."""
     if isinstance(function.tool, tl.Function):
         return argument or "{}" if not argument or argument.startswith("{") else None
     value = json.loads(argument) if argument else ""
@@ -316,23 +330,27 @@ def _arguments(function: ToolFunction, argument: str) -> str | None:
     return text.encode("utf-8", "replace").decode()
 
 
-def _description(callable_: Mapping[tuple[str, ...], ToolFunction]) -> str:
-    """What can be called, as TypeScript has it. What a search would have to find first is not
-    told."""
-    told = [
+def _description(functions_by_path: Mapping[tuple[str, ...], ToolFunction]) -> str:
+    """Return the tool description with the callable functions as TypeScript declarations.
+
+    Deferred functions that a search finds are left out.
+    """
+    declarations = [
         function_declaration(
             path,
             _tool_description(function.tool),
             _parameter_declaration(function.tool),
             return_type(function.initial_item, function.tool),
         )
-        for path, function in callable_.items()
+        for path, function in functions_by_path.items()
         if not (
             function.tool.defer_loading is True
             and "direct" in (function.tool.allowed_callers or ())
         )
     ]
-    return _DESCRIPTION + ("\n\n".join(["What it can call:", *told]) if told else _NO_FUNCTIONS)
+    return _DESCRIPTION + (
+        "\n\n".join(["What it can call:", *declarations]) if declarations else _NO_FUNCTIONS
+    )
 
 
 def _tool_description(tool: tl.Function | tl.Custom) -> str:
@@ -353,7 +371,7 @@ def _failed_output(call_id: str, reason: str) -> it.Item:
     )
 
 
-def _call_limit_answer() -> CallOutcome:
+def _call_limit_outcome() -> CallOutcome:
     return CallOutcome(json.dumps(_CALL_LIMIT_REACHED), failed=True)
 
 

@@ -1,5 +1,6 @@
-"""Functions as TypeScript declares them: how a model that writes programs is told what it can call.
-It knows JSON schemas and nothing of tools.
+"""TypeScript declarations of functions, from JSON schemas.
+
+A model that writes programs reads them.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _PRIMITIVE_TYPES = {
     "boolean": "boolean",
     "null": "null",
 }
-#: Deeper schemas are of no help to whoever calls.
+#: Deeper levels of a schema become ``unknown``.
 _MAX_DEPTH = 6
 
 
 def function_declaration(
     path: Sequence[str], description: str, parameters: str, return_type: str
 ) -> str:
-    """A function behind ``tools``, with what it is for above it."""
+    """Return the declaration of a function below ``tools``, with its description as a comment."""
     lines = [f"// {line.strip()}" for line in description.splitlines() if line.strip()]
     return "\n".join(
         [*lines, f"tools{property_access(path)}({parameters}): Promise<{return_type}>"]
@@ -34,12 +35,12 @@ def function_declaration(
 
 
 def property_access(path: Sequence[str]) -> str:
-    """How a property is written: ``.name``, or ``["a-name"]``."""
+    """Return the access to a property: ``.name``, or ``["a-name"]``."""
     return "".join(f".{name}" if _NAME.match(name) else f"[{json.dumps(name)}]" for name in path)
 
 
 def schema_type(schema: Any, depth: int = 0) -> str:
-    """The type of a schema; what it does not say is ``unknown``."""
+    """Return the type of a schema; ``unknown`` if the schema does not say."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "unknown"
     if "const" in schema:
@@ -69,9 +70,9 @@ def _object_type(schema: Mapping[str, Any], depth: int) -> str:
     if not isinstance(properties, Mapping) or not properties:
         return f"Record<string, {schema_type(schema.get('additionalProperties'), depth + 1)}>"
     required = schema.get("required")
-    needed = set(required) if isinstance(required, list) else set()
+    required_names = set(required) if isinstance(required, list) else set()
     fields = (
-        f"{name if _NAME.match(name) else json.dumps(name)}{'' if name in needed else '?'}:"
+        f"{name if _NAME.match(name) else json.dumps(name)}{'' if name in required_names else '?'}:"
         f" {schema_type(each, depth + 1)}{_field_comment(each)}"
         for name, each in properties.items()
     )
@@ -79,11 +80,11 @@ def _object_type(schema: Mapping[str, Any], depth: int) -> str:
 
 
 def _field_comment(schema: Any) -> str:
-    """What is said of a field, if it is short."""
-    about = schema.get("description") if isinstance(schema, Mapping) else None
-    if not isinstance(about, str) or not about.strip():
+    """Return a field's description as a comment, shortened."""
+    description = schema.get("description") if isinstance(schema, Mapping) else None
+    if not isinstance(description, str) or not description.strip():
         return ""
-    line = " ".join(about.replace("*/", "").split())
+    line = " ".join(description.replace("*/", "").split())
     return f" /* {line if len(line) <= 200 else line[:199] + '…'} */"
 
 

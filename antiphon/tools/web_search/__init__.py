@@ -1,1 +1,1 @@
-"""Web search: a browser over pages of the web or an index of one's own, and citations of them."""
+"""Web search: a browser over the web or a local index of pages, and citations of pages."""

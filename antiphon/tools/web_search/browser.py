@@ -1,7 +1,7 @@
-"""The browser of one response: it searches, opens and looks through pages, and keeps those it has
-shown by number, for what comes next and for citations. Semantics: gpt-oss's browser tool.
+"""The browser of one response: search, open pages and find text in them.
 
-It knows no wire and does not know where pages come from.
+Shown pages have numbers, which later steps and citations refer to. The semantics are those of
+gpt-oss's browser tool.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from .page import SearchResult, WebPage, domain
 
 __all__ = ["Browser", "PageSource", "SearchOptions", "StepResult"]
 
-#: Lines that are shown before a hit that is opened.
+#: Lines shown before a hit that the model opens.
 _LINES_BEFORE_HIT = 4
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """What a request wants of searches. ``count``: results; ``room``: characters of a view.
-    ``allowed`` and ``blocked``: domains, with all that is below them."""
+    """The options of a request.
+
+    ``count``: the number of results. ``max_view_chars``: the number of characters of a view.
+    ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
+    """
 
     count: int = 10
     max_view_chars: int = 4000
@@ -43,19 +46,19 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
 
 
 class PageSource(Protocol):
-    """Where pages come from."""
+    """A source of pages."""
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        """The best results first. Raises ``ToolError``."""
+        """Return the best results first. Raises ``ToolError``."""
 
     async def page(self, url: str) -> WebPage:
-        """Raises ``ToolError``."""
+        """Return the page at a URL. Raises ``ToolError``."""
 
     async def close(self) -> None: ...
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """What came of a step: the text for the model, what it was on the wire, and what it found."""
+    """The result of a step: the text for the model, the action for the item, and search results."""
 
     text: str
     action: Mapping[str, Any]
@@ -63,8 +66,11 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
 
 class Browser:
-    """One a response. Each step has a cursor, also one that failed; ``before`` are the pages of the
-    steps that earlier responses took: what was shown is still known by its number."""
+    """A browser for one response.
+
+    Each step has a cursor, also if it fails. ``earlier_pages`` are the pages of earlier responses'
+    steps, so that their numbers stay valid.
+    """
 
     def __init__(
         self,
@@ -78,25 +84,25 @@ class Browser:
         self._page_cache: dict[str, WebPage] = {}
 
     def begin_step(self) -> int:
-        """The cursor of the step that begins now."""
+        """Begin a step and return its cursor."""
         self._shown_pages.append(None)
         return len(self._shown_pages) - 1
 
     def page_at(self, cursor: int) -> WebPage | None:
-        """The page of a cursor."""
+        """Return the page of a cursor, None if there is none."""
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
-    async def search(self, query: str, *, at: int) -> StepResult:
-        """Search; the step's cursor is ``at``. Raises ``ToolError``."""
+    async def search(self, query: str, *, step_cursor: int) -> StepResult:
+        """Search, in the step ``step_cursor``. Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
-        found = tuple(one for one in results if self._options.allows(one.url))[
+        allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
         ]
-        page = WebPage.from_results(query, found)
+        page = WebPage.from_results(query, allowed_results)
         return StepResult(
-            text=self._show(at, page, 0),
+            text=self._show(step_cursor, page, 0),
             action={"type": "search", "query": query, "queries": [query]},
-            results=found,
+            results=allowed_results,
         )
 
     async def open(
@@ -106,10 +112,11 @@ class Browser:
         loc: int | None,
         lines: int | None,
         *,
-        at: int,
+        step_cursor: int,
     ) -> StepResult:
-        """Open a link of a page by its number, a URL, or a page that was shown, at line ``loc``.
-        Raises ``ToolError``."""
+        """Open a link of a page by its number, a URL, or a shown page, at line ``loc``. Raises
+        ``ToolError``.
+        """
         start = 0
         if isinstance(id, str):
             page = await self._load_page(id)
@@ -122,26 +129,26 @@ class Browser:
             url, start = links[id]
             page = await self._load_page(url)
         return StepResult(
-            text=self._show(at, page, start if loc is None else max(0, loc), lines),
+            text=self._show(step_cursor, page, start if loc is None else max(0, loc), lines),
             action={"type": "open_page", "url": page.url or None},
         )
 
-    async def find(self, pattern: str, cursor: int | None, *, at: int) -> StepResult:
-        """Look for ``pattern`` in a page that was shown. Raises ``ToolError``."""
+    async def find(self, pattern: str, cursor: int | None, *, step_cursor: int) -> StepResult:
+        """Find ``pattern`` in a shown page. Raises ``ToolError``."""
         page = self._require_page(cursor)
         if page.results is not None:
-            raise ToolError("Open one of the results first: a list of them is not searched.")
+            raise ToolError("Open one of the results first: a list of results cannot be searched.")
         page = await self._read_page(page)
-        hits = page.find_lines(pattern)
-        links = tuple((page.url, max(0, line - _LINES_BEFORE_HIT)) for line in hits)
-        self._shown_pages[at] = replace(page, links=links or page.links)
-        told = (
-            page.view_hits(at, hits, self._options.max_view_chars)
-            if hits
+        hit_lines = page.find_lines(pattern)
+        links = tuple((page.url, max(0, line - _LINES_BEFORE_HIT)) for line in hit_lines)
+        self._shown_pages[step_cursor] = replace(page, links=links or page.links)
+        text = (
+            page.view_hits(step_cursor, hit_lines, self._options.max_view_chars)
+            if hit_lines
             else f"{pattern!r} is not on the page {page.url}."
         )
         return StepResult(
-            text=told,
+            text=text,
             action={"type": "find_in_page", "url": page.url, "pattern": pattern},
         )
 
@@ -149,7 +156,7 @@ class Browser:
         if cursor is None or cursor == -1:
             page = next((page for page in reversed(self._shown_pages) if page is not None), None)
             if page is None:
-                raise ToolError("No page was opened yet: search, or open a URL.")
+                raise ToolError("No page is open yet: search, or open a URL.")
             return page
         page = self.page_at(cursor)
         if page is None:
@@ -157,15 +164,17 @@ class Browser:
         return page
 
     async def _read_page(self, page: WebPage) -> WebPage:
-        """The page as it is read: those of earlier responses are only known by their URLs, and what
-        was looked for in a page is not the page."""
+        """Return the full page.
+
+        Pages of earlier responses have only a URL, and find results only hits.
+        """
         return page if page.results is not None else await self._load_page(page.url)
 
     async def _load_page(self, url: str) -> WebPage:
         self._check_allowed(url)
         if url not in self._page_cache:
             page = await self._source.page(url)
-            self._check_allowed(page.url)  # where it was found in the end
+            self._check_allowed(page.url)  # the URL after redirects
             self._page_cache[url] = self._page_cache[page.url] = page
         return self._page_cache[url]
 
@@ -173,9 +182,9 @@ class Browser:
         if not self._options.allows(url):
             raise ToolError(f"Pages of {domain(url)} are not allowed here.")
 
-    def _show(self, at: int, page: WebPage, start: int, lines: int | None = None) -> str:
-        self._shown_pages[at] = page
-        return page.view(at, start, self._options.max_view_chars, lines)
+    def _show(self, step_cursor: int, page: WebPage, start: int, lines: int | None = None) -> str:
+        self._shown_pages[step_cursor] = page
+        return page.view(step_cursor, start, self._options.max_view_chars, lines)
 
 
 def _is_subdomain(host: str, name: str) -> bool:

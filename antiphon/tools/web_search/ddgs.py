@@ -1,5 +1,6 @@
-"""Searches without a key, by ``ddgs``: a package that asks the pages of several search engines and
-puts their results together. It works in threads, which are few and bounded here.
+"""Web search without an API key, with the package ``ddgs``, which queries several search engines.
+
+The package blocks, so it runs in a small pool of threads.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ __all__ = ["Ddgs"]
 _log = structlog.get_logger(__name__)
 
 _MAX_THREADS = 4
-#: For one engine, and for all that are asked for one search.
+#: Time limits in seconds: for one engine, and for all engines of a search.
 _ENGINE_TIMEOUT_S, _TOTAL_TIMEOUT_S = 5, 15.0
-#: Domains that are written into a query: engines cut long ones.
+#: The maximum number of domains in a query: engines truncate long queries.
 _MAX_DOMAINS = 10
-#: What the package says when the engines had nothing, and also when they refused.
+#: The package's message if the engines found nothing, and also if they refused the query.
 _NO_RESULTS_MESSAGE = "No results found."
 
-#: The package's names of regions, by their countries.
+#: Country code → the package's name of a region.
 _REGIONS: Mapping[str, str] = {
     "GB": "uk-en",
     **{
@@ -45,16 +46,16 @@ _DEFAULT_REGION = "us-en"
 
 
 class Ddgs:
-    """``Finder`` over the package. Made by ``open``."""
+    """``SearchEngine`` over the package. Created by ``open``."""
 
     def __init__(self, client_factory: Any) -> None:
-        #: Makes what searches once: it is not to be shared between threads.
+        #: Creates a client for one search. Clients are not thread-safe.
         self._client_factory = client_factory
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="search")
 
     @classmethod
     def open(cls) -> Ddgs:
-        """Raises ``SetupError``: a missing extra."""
+        """Create the search engine. Raises ``SetupError`` if the extra is missing."""
         try:
             from ddgs import DDGS
         except ImportError:
@@ -67,37 +68,41 @@ class Ddgs:
         from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
         def search() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = self._client_factory(timeout=_ENGINE_TIMEOUT_S).text(
+            rows: list[dict[str, Any]] = self._client_factory(timeout=_ENGINE_TIMEOUT_S).text(
                 _with_domains(query, options),
                 region=_REGIONS.get(str(options.location.get("country")).upper(), _DEFAULT_REGION),
                 max_results=options.count,
             )
-            return found
+            return rows
 
         try:
             async with asyncio.timeout(_TOTAL_TIMEOUT_S):
                 loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._threads, search)
+                rows = await loop.run_in_executor(self._threads, search)
         except (TimeoutException, TimeoutError):
             raise ToolError("The search engines took too long. Try again later.") from None
         except RatelimitException:
-            raise ToolError("The search engines want no more searches for now.") from None
+            raise ToolError(
+                "The search engines limit the rate of searches. Try again later."
+            ) from None
         except DDGSException as error:
             if str(error) == _NO_RESULTS_MESSAGE:
                 return ()
             _log.warning("a search failed", why=str(error)[:200])
             raise ToolError("The search engines cannot be reached. Try again later.") from None
-        return tuple(filter(None, map(_parse_result, found)))
+        return tuple(filter(None, map(_parse_result, rows)))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _with_domains(query: str, options: SearchOptions) -> str:
-    """The query with the domains that are meant, as engines understand it."""
-    wanted = " OR ".join(f"site:{name}" for name in options.allowed_domains[:_MAX_DOMAINS])
-    unwanted = " ".join(f"-site:{name}" for name in options.blocked_domains[:_MAX_DOMAINS])
-    return " ".join(filter(None, (query, f"({wanted})" if wanted else "", unwanted)))
+    """Return the query with the domain filters in the engines' syntax."""
+    include_sites = " OR ".join(f"site:{name}" for name in options.allowed_domains[:_MAX_DOMAINS])
+    exclude_sites = " ".join(f"-site:{name}" for name in options.blocked_domains[:_MAX_DOMAINS])
+    return " ".join(
+        filter(None, (query, f"({include_sites})" if include_sites else "", exclude_sites))
+    )
 
 
 def _parse_result(result: Mapping[str, Any]) -> SearchResult | None:

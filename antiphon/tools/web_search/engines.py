@@ -1,4 +1,4 @@
-"""Search engines by their HTTP interfaces, a row each."""
+"""Search engines with an HTTP API, one row each."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ _TIMEOUT_S = 15.0
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """``url``: where it answers; None: the operator says. ``key``: the header for the key, and how
-    it is written there. ``query`` or ``body``: what is asked. ``read``: the results."""
+    """How to query a search engine.
+
+    ``url``: its base URL; None: the operator configures it. ``key``: the header of the API key and
+    the format of its value. ``query`` or ``body`` builds the parameters or the JSON body.
+    ``list_results`` returns the results of an answer, ``parse_result`` reads one.
+    """
 
     url: str | None
     path: str
@@ -35,9 +39,9 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
 
 
 def _domain_fields(allowed: str, blocked: str) -> Callable[[SearchOptions], Json]:
-    def fields(asked: SearchOptions) -> Json:
-        given = {allowed: list(asked.allowed_domains), blocked: list(asked.blocked_domains)}
-        return {name: value for name, value in given.items() if value}
+    def fields(options: SearchOptions) -> Json:
+        values = {allowed: list(options.allowed_domains), blocked: list(options.blocked_domains)}
+        return {name: value for name, value in values.items() if value}
 
     return fields
 
@@ -52,67 +56,71 @@ ENGINES: Mapping[str, EngineSpec] = {
         url="https://api.exa.ai",
         path="/search",
         key=("x-api-key", "{}"),
-        body=lambda query, asked: {
+        body=lambda query, options: {
             "query": query,
-            "numResults": asked.count,
+            "numResults": options.count,
             "contents": {"text": {"maxCharacters": 500}},
-            **_exa(asked),
+            **_exa(options),
         },
-        list_results=lambda answer: answer["results"],
-        parse_result=lambda one: SearchResult(
-            url=one["url"], title=one.get("title") or "", text=one.get("text") or ""
+        list_results=lambda response: response["results"],
+        parse_result=lambda result: SearchResult(
+            url=result["url"], title=result.get("title") or "", text=result.get("text") or ""
         ),
     ),
     "tavily": EngineSpec(
         url="https://api.tavily.com",
         path="/search",
         key=("authorization", "Bearer {}"),
-        body=lambda query, asked: {"query": query, "max_results": asked.count, **_tavily(asked)},
-        list_results=lambda answer: answer["results"],
-        parse_result=lambda one: SearchResult(
-            url=one["url"], title=one.get("title") or "", text=one.get("content") or ""
+        body=lambda query, options: {
+            "query": query,
+            "max_results": options.count,
+            **_tavily(options),
+        },
+        list_results=lambda response: response["results"],
+        parse_result=lambda result: SearchResult(
+            url=result["url"], title=result.get("title") or "", text=result.get("content") or ""
         ),
     ),
     "brave": EngineSpec(
         url="https://api.search.brave.com",
         path="/res/v1/web/search",
         key=("x-subscription-token", "{}"),
-        query=lambda query, asked: {
+        query=lambda query, options: {
             "q": query,
-            "count": min(asked.count, 20),
-            **({"country": asked.location["country"]} if asked.location.get("country") else {}),
+            "count": min(options.count, 20),
+            **({"country": options.location["country"]} if options.location.get("country") else {}),
         },
-        list_results=lambda answer: answer.get("web", {}).get("results", []),
-        parse_result=lambda one: SearchResult(
-            url=one["url"], title=one.get("title") or "", text=one.get("description") or ""
+        list_results=lambda response: response.get("web", {}).get("results", []),
+        parse_result=lambda result: SearchResult(
+            url=result["url"], title=result.get("title") or "", text=result.get("description") or ""
         ),
     ),
     "you": EngineSpec(
         url="https://ydc-index.io",
         path="/v1/search",
         key=("x-api-key", "{}"),
-        query=lambda query, asked: {"query": query, "count": asked.count},
-        list_results=lambda answer: answer.get("results", {}).get("web", []),
-        parse_result=lambda one: SearchResult(
-            url=one["url"],
-            title=one.get("title") or "",
-            text=" ".join(one.get("snippets") or ()) or one.get("description") or "",
+        query=lambda query, options: {"query": query, "count": options.count},
+        list_results=lambda response: response.get("results", {}).get("web", []),
+        parse_result=lambda result: SearchResult(
+            url=result["url"],
+            title=result.get("title") or "",
+            text=" ".join(result.get("snippets") or ()) or result.get("description") or "",
         ),
     ),
     "searxng": EngineSpec(
         url=None,
         path="/search",
-        query=lambda query, asked: {"q": query, "format": "json"},
-        list_results=lambda answer: answer["results"],
-        parse_result=lambda one: SearchResult(
-            url=one["url"], title=one.get("title") or "", text=one.get("content") or ""
+        query=lambda query, options: {"q": query, "format": "json"},
+        list_results=lambda response: response["results"],
+        parse_result=lambda result: SearchResult(
+            url=result["url"], title=result.get("title") or "", text=result.get("content") or ""
         ),
     ),
 }
 
 
 class HttpSearchEngine:
-    """``Finder`` over a search engine's interface. Made by ``open``, inside an event loop."""
+    """``SearchEngine`` over an HTTP API. Created by ``open``, inside an event loop."""
 
     def __init__(self, spec: EngineSpec, base: str, session: Any) -> None:
         self._spec = spec
@@ -123,12 +131,15 @@ class HttpSearchEngine:
     def open(
         cls, engine: str, *, key: str | None = None, url: str | None = None
     ) -> HttpSearchEngine:
-        """``engine``: a name of ``ENGINES``. Raises ``SetupError``: a missing extra, key or URL."""
-        row = ENGINES[engine]
-        base = url or row.url
+        """Create the search engine. ``engine``: a name in ``ENGINES``.
+
+        Raises ``SetupError`` for a missing extra, key or URL.
+        """
+        spec = ENGINES[engine]
+        base = url or spec.url
         if base is None:
-            raise SetupError(f"web_search = {engine!r} needs web_search_url: where it answers")
-        if row.key is not None and not key:
+            raise SetupError(f"web_search = {engine!r} needs web_search_url")
+        if spec.key is not None and not key:
             raise SetupError(f"web_search = {engine!r} needs web_search_key")
         try:
             import aiohttp
@@ -137,33 +148,35 @@ class HttpSearchEngine:
                 'Searching the web needs an extra: pip install "antiphon[web]".'
             ) from None
         headers = {"user-agent": "antiphon"}
-        if row.key is not None:
-            name, form = row.key
-            headers[name] = form.format(key)
+        if spec.key is not None:
+            name, template = spec.key
+            headers[name] = template.format(key)
         session = aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        return cls(row, base.rstrip("/"), session)
+        return cls(spec, base.rstrip("/"), session)
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
         import aiohttp
 
-        row = self._spec
-        given: Json = {"params": row.query(query, options)} if row.query else {}
-        if row.body is not None:
-            given["json"] = row.body(query, options)
-        method = "POST" if row.body is not None else "GET"
+        spec = self._spec
+        values: Json = {"params": spec.query(query, options)} if spec.query else {}
+        if spec.body is not None:
+            values["json"] = spec.body(query, options)
+        method = "POST" if spec.body is not None else "GET"
         try:
             async with self._session.request(
-                method, self._base + row.path, allow_redirects=False, **given
-            ) as answer:
-                if answer.status != 200:
-                    _log.warning("a search failed", status=answer.status)
+                method, self._base + spec.path, allow_redirects=False, **values
+            ) as response:
+                if response.status != 200:
+                    _log.warning("a search failed", status=response.status)
                     raise ToolError("The search engine did not answer. Try again later.")
-                results = row.list_results(await answer.json(content_type=None))
-            return tuple(row.parse_result(one) for one in results if isinstance(one, dict))
+                results = spec.list_results(await response.json(content_type=None))
+            return tuple(
+                spec.parse_result(result) for result in results if isinstance(result, dict)
+            )
         except (aiohttp.ClientError, OSError, TimeoutError):
             raise ToolError("The search engine cannot be reached. Try again later.") from None
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,5 +1,6 @@
-"""What was fetched, as text with numbered links: HTML by trafilatura, documents by their reader,
-other text as it stands."""
+"""Convert fetched content to text with numbered links: HTML with trafilatura, documents with their
+reader, other text unchanged.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import asyncio
 import re
 from urllib.parse import unquote, urljoin, urlsplit
 
-from antiphon.attachments.documents import Documents, Unreadable
+from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import SetupError, ToolError
 
 from .index import PageDocument
@@ -19,15 +20,15 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
-#: Bytes of markup: it is read in this process.
+#: Size limit of markup, which is parsed in this process.
 _MAX_HTML_BYTES = 8 * 2**20
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 _UNREADABLE_TEXT = {
-    "unsupported": "is nothing that can be read as text",
+    "unsupported": "has no format that can be read as text",
     "missing": 'needs an extra to be read: pip install "antiphon[documents]"',
     "encrypted": "is protected by a password",
-    "bomb": "takes too much to be read",
+    "bomb": "needs too many resources to be read",
     "broken": "is damaged",
     "slow": "takes too long to be read",
     "long": "is too long",
@@ -37,8 +38,10 @@ _UNREADABLE_TEXT = {
 async def extract_document(
     url: str, content: bytes, mime: str, documents: Documents
 ) -> PageDocument:
-    """The document in ``content``. Raises ``ToolError`` for what is no text, ``SetupError`` without
-    what reads HTML."""
+    """Convert ``content``. Raises ``ToolError`` if it has no text, ``SetupError`` if the HTML
+    reader is
+    not installed.
+    """
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
         if len(content) > _MAX_HTML_BYTES:
             raise ToolError(f"{url} is too large to be read.")
@@ -46,10 +49,10 @@ async def extract_document(
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     try:
         text = await documents.text(content, name=name, mime=mime)
-    except Unreadable as error:
-        raise ToolError(f"{url} {_UNREADABLE_TEXT[error.why]}.") from None
-    found = _HEADING.search(text)
-    title = found.group(1) if found else name.rpartition(".")[0] or name
+    except UnreadableDocument as error:
+        raise ToolError(f"{url} {_UNREADABLE_TEXT[error.reason]}.") from None
+    match = _HEADING.search(text)
+    title = match.group(1) if match else name.rpartition(".")[0] or name
     return await asyncio.to_thread(_build_document, url, title, text)
 
 
@@ -65,21 +68,21 @@ def _extract_html(url: str, content: bytes) -> PageDocument:
     )
     title = _TITLE.search(markup)
     if not text:
-        raise ToolError(f"{url} says nothing that could be read.")
+        raise ToolError(f"{url} has no readable text.")
     return _build_document(url, _unescaped(title.group(1)) if title else "", text)
 
 
 def _build_document(url: str, title: str, text: str) -> PageDocument:
     links: list[str] = []
 
-    def numbered(found: re.Match[str]) -> str:
-        said, target = plain_line(found.group(1)), _link_target(url, found.group(2))
+    def number_link(match: re.Match[str]) -> str:
+        label, target = plain_line(match.group(1)), _link_target(url, match.group(2))
         if not target.startswith(("http://", "https://")):
-            return said
+            return label
         links.append(target)
-        return f"【{len(links) - 1}†{said}†{domain(target)}】"
+        return f"【{len(links) - 1}†{label}†{domain(target)}】"
 
-    text = _LINK.sub(numbered, text.translate(_REPLACED_BRACKETS))
+    text = _LINK.sub(number_link, text.translate(_REPLACED_BRACKETS))
     return PageDocument(url=url, title=plain_line(title), text=text, links=tuple(links))
 
 

@@ -1,5 +1,6 @@
-"""An index of pages of one's own: a SQLite file with full text search. It makes web search work
-without a key and without the web. It knows nothing of browsers and of how pages are read.
+"""A local index of pages: a SQLite file with full text search.
+
+It provides web search without an API key and without network access.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.search_terms import index_terms
-from antiphon.search_terms import query_terms as words_asked
+from antiphon.search_terms import query_terms as query_terms
 
 from .browser import SearchOptions
 from .page import SearchResult, WebPage, strip_links
@@ -28,8 +29,8 @@ __all__ = ["PageDocument", "PageIndex"]
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
-#: ``source``: the folder or file a page was read from. The last two: title and text as they are
-#: indexed, where that is not what they are.
+#: ``source``: the folder or file a page was read from. ``indexed_title``, ``indexed_text``: the
+#: normalized forms for the index, NULL where they equal title and text.
 _PAGES = """
 CREATE TABLE IF NOT EXISTS pages (
     id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL,
@@ -68,14 +69,14 @@ _PAGE = """
 SELECT url, title, text, links FROM pages WHERE url IN (?1, ?2, ?3) ORDER BY url = ?1 DESC LIMIT 1
 """
 _MAX_QUERY_TERMS = 64
-#: Characters of what is shown of a page that was found, and how many of them before a hit.
+#: Characters of a snippet, and how many of them precede the hit.
 _SNIPPET_CHARS, _CHARS_BEFORE_HIT = 300, 60
-#: How many places of words are looked at.
+#: The maximum number of word occurrences that are examined for a snippet.
 _MAX_HITS = 1000
 
 
 class PageDocument(Struct, frozen=True, kw_only=True):
-    """A page to be kept: where it is to be found, and what it says."""
+    """A page to index. The text refers to ``links`` by number."""
 
     url: str
     title: str
@@ -84,8 +85,10 @@ class PageDocument(Struct, frozen=True, kw_only=True):
 
 
 class PageIndex:
-    """``Source`` over a file; ``:memory:`` for none. Raises ``SetupError`` for one that is no
-    index."""
+    """``PageSource`` over an index file, or in memory for ``:memory:``.
+
+    Raises ``SetupError`` if the file is not an index.
+    """
 
     def __init__(self, path: Path | str) -> None:
         try:
@@ -106,8 +109,10 @@ class PageIndex:
                 self._database.execute(f"ALTER TABLE pages ADD COLUMN {name} {kind}")
 
     async def add(self, documents: Iterable[PageDocument], source: str = "") -> int:
-        """Keep them; one of the same URL is replaced. ``source``: the folder or file they were read
-        from. Returns how many there were."""
+        """Add pages, replacing those with the same URL. Returns their number.
+
+        ``source``: the folder or file that they were read from.
+        """
         rows = [
             (
                 each.url,
@@ -116,8 +121,8 @@ class PageIndex:
                 "\n".join(each.links),
                 source,
                 *(
-                    None if index_terms(said) == said else index_terms(said)
-                    for said in (each.title, each.text)
+                    None if index_terms(text) == text else index_terms(text)
+                    for text in (each.title, each.text)
                 ),
             )
             for each in documents
@@ -138,26 +143,26 @@ class PageIndex:
         return await self._run_locked(write)
 
     async def remove_missing(self, source: str, urls: Collection[str]) -> int:
-        """Forget the pages of a source that are not among these. Returns how many there were."""
+        """Remove the pages of a source whose URL is not in ``urls``. Returns their number."""
 
         def write() -> int:
             found = self._database.execute("SELECT url FROM pages WHERE source = ?", (source,))
-            gone = [row for row in found.fetchall() if row[0] not in urls]
+            missing = [row for row in found.fetchall() if row[0] not in urls]
             with self._database:
-                self._database.executemany("DELETE FROM pages WHERE url = ?", gone)
-            return len(gone)
+                self._database.executemany("DELETE FROM pages WHERE url = ?", missing)
+            return len(missing)
 
         return await self._run_locked(write)
 
     async def list(self, prefix: str = "") -> tuple[tuple[str, str], ...]:
-        """URL and title of the pages whose URL begins so, in order."""
+        """Return URL and title of the pages whose URL starts with ``prefix``, ordered by URL."""
         query = "SELECT url, title FROM pages WHERE substr(url, 1, ?) = ? ORDER BY url"
         return await self._run_locked(
             lambda: tuple(self._database.execute(query, (len(prefix), prefix)).fetchall())
         )
 
     async def remove(self, prefix: str) -> int:
-        """Forget the pages whose URL begins so. Returns how many there were."""
+        """Remove the pages whose URL starts with ``prefix``. Returns their number."""
 
         def write() -> int:
             with self._database:
@@ -169,13 +174,13 @@ class PageIndex:
         return await self._run_locked(write)
 
     async def count(self) -> int:
-        """How many pages there are."""
+        """Return the number of pages."""
         return await self._run_locked(
             lambda: int(self._database.execute("SELECT count(*) FROM pages").fetchone()[0])
         )
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        words = words_asked(query)[:_MAX_QUERY_TERMS]
+        words = query_terms(query)[:_MAX_QUERY_TERMS]
 
         def read() -> list[SearchResult]:
             rows = self._database.execute(_SEARCH, (" OR ".join(f'"{word}"' for word in words),))
@@ -188,16 +193,16 @@ class PageIndex:
 
         found = await self._run_query(read) if words else []
         if not found and not await self.count():
-            raise ToolError("Nothing can be found: the index of this server is empty.")
+            raise ToolError("The index of this server is empty, so nothing can be found.")
         return tuple(found)
 
     async def page(self, url: str) -> WebPage:
         plain, _, _ = url.partition("#")
-        twin = plain.removesuffix("/") if plain.endswith("/") else f"{plain}/"
+        other_spelling = plain.removesuffix("/") if plain.endswith("/") else f"{plain}/"
 
         def read() -> tuple[str, str, str, str] | None:
             row: tuple[str, str, str, str] | None = self._database.execute(
-                _PAGE, (url, plain, twin)
+                _PAGE, (url, plain, other_spelling)
             ).fetchone()
             return row
 
@@ -213,7 +218,10 @@ class PageIndex:
         await self._run_locked(self._database.close)
 
     async def _run_query(self, work: Callable[[], _T]) -> _T:
-        """For a model. Raises ``ToolError``: another process may be writing just now."""
+        """Run a query for the model.
+
+        Raises ``ToolError``, for example if another process is writing.
+        """
         try:
             return await self._run_locked(work)
         except sqlite3.Error:
@@ -229,8 +237,8 @@ class PageIndex:
 
 
 def _snippet(text: str, words: list[str]) -> str:
-    """What a page says where most of the words stand together."""
-    # Endings differ: "fjords" is found by "fjord".
+    """Return the part of the text where most of the words occur together."""
+    # Without endings, since the index stems words: "fjord" finds "fjords".
     stems = [re.escape(word[: max(3, len(word) - 2)]) for word in words]
     places = [hit.start() for hit in islice(re.finditer("|".join(stems), text, re.I), _MAX_HITS)]
     best, most = 0, 0

@@ -1,4 +1,4 @@
-"""Filling an index: files of folders, and pages of the web."""
+"""Fill an index with files of folders and pages of the web."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .live_web import fetch_document
 
 __all__ = ["IndexReport", "add_source"]
 
-#: Types of files that are read as pages.
+#: MIME types of the files that are indexed.
 _TYPES = (
     "text/",
     "application/json",
@@ -37,8 +37,9 @@ _BATCH_SIZE = 50
 
 
 class IndexReport(Struct, frozen=True, kw_only=True):
-    """How many pages were read, how many are gone since the last time, and what was not read, with
-    the reason."""
+    """The number of indexed pages, the number of removed pages, and the skipped ones with the
+    reason.
+    """
 
     pages: int
     removed: int = 0
@@ -53,12 +54,15 @@ async def add_source(
     prefix: str | None = None,
     fetcher: Fetcher | None = None,
 ) -> IndexReport:
-    """Read a URL, a file or all of a folder into the index; what was read from there before and is
-    there no more is forgotten. ``prefix``: what the URLs of files begin with, by default ``file:``
-    and the folder's name. Raises ``SetupError``."""
+    """Add a URL, a file or a whole folder to the index. Pages that the source no longer has are
+    removed.
+
+    ``prefix``: the beginning of the URLs of files, by default ``file:`` and the folder's name.
+    Raises ``SetupError``.
+    """
     if source.startswith(("http://", "https://")):
         if fetcher is None:
-            raise SetupError(f"{source} is not fetched: set fetch_urls")
+            raise SetupError(f"{source} cannot be fetched: set fetch_urls")
         try:
             return IndexReport(
                 pages=await index.add([await fetch_document(source, fetcher, documents)])
@@ -67,7 +71,7 @@ async def add_source(
             return IndexReport(pages=0, skipped=(error.message,))
     path = Path(source).expanduser()
     if not path.exists():
-        raise SetupError(f"There is no {source}")
+        raise SetupError(f"{source} does not exist")
     path = path.resolve()
     root = path if path.is_dir() else path.parent
     start = prefix if prefix is not None else f"file:{root.name}/"
@@ -83,12 +87,12 @@ async def add_source(
             await index.add(batch, str(path))
             batch = []
     await index.add(batch, str(path))
-    gone = await index.remove_missing(str(path), urls)
-    return IndexReport(pages=len(urls), removed=gone, skipped=tuple(skipped))
+    removed = await index.remove_missing(str(path), urls)
+    return IndexReport(pages=len(urls), removed=removed, skipped=tuple(skipped))
 
 
 def _page_files(path: Path) -> Iterator[Path]:
-    """The files of a folder that are pages, hidden ones left out, in order."""
+    """Yield the files of a folder that can be indexed, in order, without hidden ones."""
     if path.is_file():
         yield path
         return
@@ -99,8 +103,8 @@ def _page_files(path: Path) -> Iterator[Path]:
 
 
 def _mime_type(file: Path) -> str:
-    found, _ = mimetypes.guess_type(file.name)
-    return found or ("text/plain" if file.suffix in (".md", ".rst", ".adoc") else "")
+    document, _ = mimetypes.guess_type(file.name)
+    return document or ("text/plain" if file.suffix in (".md", ".rst", ".adoc") else "")
 
 
 async def _read_document(file: Path, url: str, documents: Documents) -> PageDocument:
@@ -110,7 +114,7 @@ async def _read_document(file: Path, url: str, documents: Documents) -> PageDocu
         content = file.read_bytes()
     except OSError as error:
         raise ToolError(f"{url} cannot be read: {error.strerror}.") from None
-    found = await extract_document(url, content, _mime_type(file), documents)
-    if found.title:
-        return found
-    return PageDocument(url=url, title=file.stem, text=found.text, links=found.links)
+    document = await extract_document(url, content, _mime_type(file), documents)
+    if document.title:
+        return document
+    return PageDocument(url=url, title=file.stem, text=document.text, links=document.links)

@@ -1,4 +1,4 @@
-"""The web as a source: somebody who finds pages, and a fetcher that brings them to be read."""
+"""The web as a page source: a search engine finds pages, a fetcher downloads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from antiphon.attachments.documents import Documents
-from antiphon.attachments.fetch import Failed, Fetcher
+from antiphon.attachments.fetch import Fetcher, FetchError
 from antiphon.errors import ToolError
 
 from .browser import SearchOptions
@@ -20,16 +20,21 @@ _READ_TIMEOUT_S = 20.0
 
 
 class SearchEngine(Protocol):
-    """Who finds pages of the web."""
+    """Finds pages of the web."""
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        """The best results first; filters may be left to the caller. Raises ``ToolError``."""
+        """Return the best results first. Filters may be ignored: the caller applies them too.
+        Raises
+        ``ToolError``.
+        """
 
     async def close(self) -> None: ...
 
 
 class LiveWeb:
-    """``Source`` over a finder, which it closes, and others' means to fetch and to read."""
+    """``PageSource`` over a search engine, which it closes, and a shared fetcher and document
+    reader.
+    """
 
     def __init__(self, engine: SearchEngine, fetcher: Fetcher, documents: Documents) -> None:
         self._engine = engine
@@ -40,9 +45,9 @@ class LiveWeb:
         return await self._engine.search(query, options)
 
     async def page(self, url: str) -> WebPage:
-        found = await fetch_document(url, self._fetcher, self._documents)
+        document = await fetch_document(url, self._fetcher, self._documents)
         return await asyncio.to_thread(
-            WebPage.from_text, found.url, found.title, found.text, found.links
+            WebPage.from_text, document.url, document.title, document.text, document.links
         )
 
     async def close(self) -> None:
@@ -50,11 +55,10 @@ class LiveWeb:
 
 
 async def fetch_document(url: str, fetcher: Fetcher, documents: Documents) -> PageDocument:
-    """What stands behind a URL, read, under the URL where it was found in the end. Raises
-    ``ToolError``."""
+    """Fetch and convert a page. Its URL is the one after redirects. Raises ``ToolError``."""
     try:
         fetched = await fetcher.fetch(url)
-    except Failed as failed:
+    except FetchError as failed:
         raise ToolError(f"{url} could not be fetched: {failed}.") from None
     try:
         async with asyncio.timeout(_READ_TIMEOUT_S):

@@ -1,7 +1,6 @@
-"""A page as a model reads it: lines of bounded width, links by number, a view at a time.
+"""A page as a model reads it: lines of limited width and numbered links, one view at a time.
 
-The form is that of gpt-oss's browser: it is what those models were trained on, and any model can
-read it. It knows no network.
+The format is that of gpt-oss's browser, which those models were trained on.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from msgspec import Struct
 __all__ = ["SearchResult", "WebPage", "domain", "plain_line", "strip_links"]
 
 _WIDTH = 80
-#: Hits that a search in a page shows, and the lines of each.
+#: The maximum number of hits of a search in a page, and the number of lines shown of each.
 _MAX_HITS, _LINES_PER_HIT = 50, 4
-#: Characters of what is told of a result.
+#: Characters of the text of a search result.
 _MAX_RESULT_CHARS = 600
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 _BLANKS = re.compile(r"\n{3,}")
@@ -26,7 +25,7 @@ _LINK = re.compile(r"【\d+†([^【】†\n]*)(?:†[^【】\n]*)?】")
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
-    """One result of a search. ``text``: what it says there, in short."""
+    """One result of a search. ``text``: a short excerpt."""
 
     url: str
     title: str
@@ -34,9 +33,12 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 
 
 class WebPage(Struct, frozen=True, kw_only=True):
-    """``links``: the URLs its text refers to as ``【0†…】``, ``【1†…】`` …, each with the line at
-    which it is opened. ``found``: what a search found, each with the line where it is told of;
-    None: this is no list of results. A page without lines has not been read."""
+    """A page, or a list of search results.
+
+    ``links``: the URLs that the text refers to as ``【0†…】``, ``【1†…】`` …, each with the line to
+    open it at. ``results``: search results, each with its line in the list; None for other pages.
+    A page without lines has not been loaded.
+    """
 
     url: str
     title: str
@@ -46,14 +48,14 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_text(cls, url: str, title: str, text: str, links: tuple[str, ...] = ()) -> WebPage:
-        """The page with this text, wrapped."""
+        """Create a page from text, wrapping its lines."""
         lines = tuple(_wrap(_BLANKS.sub("\n\n", text.strip()))) or ("",)
         targets = tuple((link, 0) for link in links)
         return cls(url=url, title=plain_line(title) or domain(url), lines=lines, links=targets)
 
     @classmethod
     def from_results(cls, query: str, results: tuple[SearchResult, ...]) -> WebPage:
-        """What a search found, each result a link."""
+        """Create the list of search results, each one a link."""
         lines: list[str] = []
         listed: list[tuple[int, SearchResult]] = []
         for at, one in enumerate(results):
@@ -69,15 +71,16 @@ class WebPage(Struct, frozen=True, kw_only=True):
         )
 
     def citation_target(self, line: int | None) -> SearchResult | None:
-        """What is cited by a line of this page: itself, or in a list the result that stands
-        there."""
+        """Return what a citation of a line refers to: this page or, in a list, the result on that
+        line.
+        """
         if self.results is None:
             return SearchResult(url=self.url, title=self.title)
         before = [one for at, one in self.results if line is not None and at <= line]
         return before[-1] if before else None
 
     def view(self, cursor: int, start: int, max_chars: int, max_lines: int | None = None) -> str:
-        """Lines from ``start`` on, as many as fit ``room`` characters, at most ``most``."""
+        """Return the lines from ``start`` that fit ``max_chars`` and ``max_lines``."""
         start = max(0, min(start, max(0, len(self.lines) - 1)))
         shown: list[str] = []
         size = 0
@@ -92,8 +95,10 @@ class WebPage(Struct, frozen=True, kw_only=True):
         return "\n".join((self._heading(cursor), head, "", *shown))
 
     def find_lines(self, pattern: str) -> tuple[int, ...]:
-        """The lines where ``pattern`` begins, links aside, and not again in the lines that are
-        shown with them."""
+        """Return the lines where ``pattern`` begins, ignoring links.
+
+        Matches within the lines shown for an earlier hit are left out.
+        """
         lines = self._plain_lines()
         wanted = " ".join(pattern.casefold().split())
         hits: list[int] = []
@@ -102,30 +107,29 @@ class WebPage(Struct, frozen=True, kw_only=True):
                 break
             if hits and at < hits[-1] + _LINES_PER_HIT:
                 continue
-            over = f"{line.rstrip()} {lines[at + 1].lstrip()}" if at + 1 < len(lines) else line
-            found = line.casefold().find(wanted)
-            if found < 0:  # it may go on in the next line
-                found = over.casefold().find(wanted)
-            if 0 <= found < len(line.casefold()):
+            joined = f"{line.rstrip()} {lines[at + 1].lstrip()}" if at + 1 < len(lines) else line
+            column = line.casefold().find(wanted)
+            if column < 0:  # it may continue in the next line
+                column = joined.casefold().find(wanted)
+            if 0 <= column < len(line.casefold()):
                 hits.append(at)
         return tuple(hits)
 
     def view_hits(self, cursor: int, hit_lines: tuple[int, ...], max_chars: int) -> str:
-        """The lines that were found, each hit a link to its place; as many as fit ``room``
-        characters."""
-        lines, said, size = self._plain_lines(), [self._heading(cursor)], 0
+        """Return the hits, each with a link to its line, up to ``max_chars`` characters."""
+        lines, sections, size = self._plain_lines(), [self._heading(cursor)], 0
         for number, at in enumerate(hit_lines):
             shown = (f"L{at + n}: {line}" for n, line in enumerate(lines[at : at + _LINES_PER_HIT]))
             hit = "\n".join((f"# 【{number}†match at L{at}】", *shown))
             size += len(hit) + 2
             if number and size > max_chars:
-                said.append(f"… and {len(hit_lines) - number} more")
+                sections.append(f"… and {len(hit_lines) - number} more")
                 break
-            said.append(hit)
-        return "\n\n".join(said)
+            sections.append(hit)
+        return "\n\n".join(sections)
 
     def _plain_lines(self) -> list[str]:
-        """The lines with the names of links alone."""
+        """Return the lines with links replaced by their labels."""
         return [strip_links(line) for line in self.lines]
 
     def _heading(self, cursor: int) -> str:
@@ -133,7 +137,7 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
 
 def domain(url: str) -> str:
-    """The host of a URL, as it is shown."""
+    """Return the host of a URL, without ``www.``."""
     try:
         return (urlsplit(url).hostname or url).removeprefix("www.")
     except ValueError:
@@ -141,12 +145,12 @@ def domain(url: str) -> str:
 
 
 def plain_line(text: str) -> str:
-    """Text of others, on one line, that cannot look like a citation or a link of ours."""
+    """Return untrusted text as one line that cannot look like a citation or a link."""
     return " ".join(text.translate(_REPLACED_BRACKETS).split())
 
 
 def strip_links(text: str) -> str:
-    """The text with the names of links alone."""
+    """Return the text with links replaced by their labels."""
     return _LINK.sub(r"\1", text)
 
 

@@ -1,5 +1,5 @@
-"""web_search, as responses have it: three functions for the model, ``web_search_call`` items for
-the client, citations in the answer. It does not know where pages come from.
+"""The ``web_search`` tool: three functions for the model, ``web_search_call`` items for the client,
+and citations in the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .request import check_tool, describe_location, search_options
 
 __all__ = ["TYPES", "WebSearchProvider"]
 
-#: The types of tools that are this one.
+#: The tool types that this provider implements.
 TYPES = (
     "web_search",
     "web_search_2025_08_26",
@@ -69,7 +69,7 @@ _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     ),
 }
 
-#: What a call is before its arguments are known: clients want to see a whole action.
+#: The action of a call before its arguments are known: clients expect a complete action.
 _INITIAL_ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "search": {"type": "search", "query": "", "queries": []},
     "open": {"type": "open_page", "url": None},
@@ -80,8 +80,11 @@ _StepFunction = Callable[[Browser, Mapping[str, Any], int], Awaitable[StepResult
 
 
 class WebSearchProvider:
-    """``Provider`` over a source, which it does not own. ``is_external``: it goes to the web, which
-    a request may forbid (``external_web_access``)."""
+    """``ToolProvider`` over a page source, which it does not own.
+
+    ``is_external``: the source needs access to the web, which a request may forbid
+    (``external_web_access``).
+    """
 
     def __init__(self, source: PageSource, *, is_external: bool) -> None:
         self._source = source
@@ -143,67 +146,71 @@ async def _run(
     arguments: str,
     context: CallContext,
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-    at = browser.begin_step()
+    cursor = browser.begin_step()
     yield ToolProgress("searching")
-    shown = await step(browser, parse_arguments(arguments), at)
-    action = dict(shown.action)
-    if _INCLUDE_SOURCES in include and shown.results:
-        action["sources"] = [{"type": "url", "url": one.url} for one in shown.results]
+    result = await step(browser, parse_arguments(arguments), cursor)
+    action = dict(result.action)
+    if _INCLUDE_SOURCES in include and result.results:
+        action["sources"] = [{"type": "url", "url": one.url} for one in result.results]
     fields: dict[str, Any] = {"action": action}
-    if _INCLUDE_RESULTS in include and shown.results:
+    if _INCLUDE_RESULTS in include and result.results:
         fields["results"] = tuple(
-            {"url": one.url, "title": one.title, "text": one.text} for one in shown.results
+            {"url": one.url, "title": one.title, "text": one.text} for one in result.results
         )
-    used = {"web_search": {"num_requests": 1}} if action["type"] == "search" else {}
-    yield ToolResult(text=shown.text, fields=fields, usage=used)
+    usage = {"web_search": {"num_requests": 1}} if action["type"] == "search" else {}
+    yield ToolResult(text=result.text, fields=fields, usage=usage)
 
 
 def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
-    """What a call was to do, of which nothing came."""
+    """Return the item's fields for a call that failed."""
     action = dict(_INITIAL_ACTIONS[name])
     try:
-        asked = parse_arguments(arguments)
+        parsed = parse_arguments(arguments)
     except ToolError:
-        asked = {}
-    if name == "search" and isinstance(query := asked.get("query"), str):
+        parsed = {}
+    if name == "search" and isinstance(query := parsed.get("query"), str):
         action |= {"query": query, "queries": [query]}
-    elif name == "find" and isinstance(pattern := asked.get("pattern"), str):
+    elif name == "find" and isinstance(pattern := parsed.get("pattern"), str):
         action["pattern"] = pattern
-    elif name == "open" and isinstance(url := asked.get("id"), str):
+    elif name == "open" and isinstance(url := parsed.get("id"), str):
         action["url"] = url
     return {"action": action}
 
 
-async def _search(browser: Browser, arguments: Mapping[str, Any], at: int) -> StepResult:
-    return await browser.search(_text(arguments, "query"), at=at)
+async def _search(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> StepResult:
+    return await browser.search(_required_text(arguments, "query"), step_cursor=cursor)
 
 
-async def _open(browser: Browser, arguments: Mapping[str, Any], at: int) -> StepResult:
+async def _open(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> StepResult:
     id = arguments.get("id")
     if isinstance(id, str) and _NUMBER.fullmatch(id.strip()):
         id = int(id)
     if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
         id = None
-    loc, lines = _number(arguments, "loc"), _number(arguments, "num_lines")
+    loc, lines = _optional_int(arguments, "loc"), _optional_int(arguments, "num_lines")
     return await browser.open(
         id,
-        _number(arguments, "cursor"),
+        _optional_int(arguments, "cursor"),
         None if loc is None or loc < 0 else loc,
         None if lines is None or lines < 0 else lines,
-        at=at,
+        step_cursor=cursor,
     )
 
 
-async def _find(browser: Browser, arguments: Mapping[str, Any], at: int) -> StepResult:
-    return await browser.find(_text(arguments, "pattern"), _number(arguments, "cursor"), at=at)
+async def _find(browser: Browser, arguments: Mapping[str, Any], cursor: int) -> StepResult:
+    return await browser.find(
+        _required_text(arguments, "pattern"), _optional_int(arguments, "cursor"), step_cursor=cursor
+    )
 
 
 _STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find": _find}
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
-    """The pages of steps that were taken before, as far as their items tell: cursors go on from
-    there, and what is cited of them keeps its URL."""
+    """Return the pages of earlier steps, as far as their items describe them.
+
+    New cursors follow theirs, and citations of them keep their URL.
+    """
     return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))
 
 
@@ -220,13 +227,13 @@ def _page_of_call(call: WebSearchCall) -> WebPage | None:
     return WebPage(url=url, title=domain(url)) if isinstance(url, str) and url else None
 
 
-def _function(name: str, place: str) -> tl.Function:
-    about, properties, required = _FUNCTIONS[name]
-    if place and name == "search":
-        about = f"{about} The user is about here: {place}."
+def _function(name: str, location: str) -> tl.Function:
+    description, properties, required = _FUNCTIONS[name]
+    if location and name == "search":
+        description = f"{description} The user is about here: {location}."
     return tl.Function(
         name=name,
-        description=about,
+        description=description,
         parameters={
             "type": "object",
             "properties": dict(properties),
@@ -235,14 +242,14 @@ def _function(name: str, place: str) -> tl.Function:
     )
 
 
-def _text(arguments: Mapping[str, Any], name: str) -> str:
+def _required_text(arguments: Mapping[str, Any], name: str) -> str:
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ToolError(f"'{name}' is missing.")
     return value.strip()
 
 
-def _number(arguments: Mapping[str, Any], name: str) -> int | None:
+def _optional_int(arguments: Mapping[str, Any], name: str) -> int | None:
     value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         return None

@@ -1,4 +1,4 @@
-"""What a request says of web_search: checked, and as searches and the model are told it."""
+"""Read and check the fields of a ``web_search`` tool in a request."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .browser import SearchOptions
 
 __all__ = ["check_tool", "describe_location", "search_options"]
 
-#: How much is shown: results of a search, characters of a view.
+#: ``search_context_size`` → the number of results of a search and of characters of a view.
 _SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
 _MAX_DOMAINS = 100
-#: A name without scheme and path, as the API has it.
+#: A host name without scheme and path.
 _DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
 _LOCATION_FIELDS = ("city", "region", "country", "timezone")
 _MAX_LOCATION_LENGTH = 128
-#: What may be asked for; the first is what is found.
+#: The content types a request may name. Only the first one is searched.
 _CONTENT_TYPES = ("text", "image")
 
 
 def check_tool(tool: Any, path: str) -> None:
-    """Raises ``InvalidRequest``, with the path of what is wrong or cannot be done."""
+    """Raise ``InvalidRequest``, with the field's path, for what is invalid or not supported."""
     filters = known_fields(
         _filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters"
     )
@@ -45,7 +45,7 @@ def check_tool(tool: Any, path: str) -> None:
         _check_location(name, value, f"{path}.user_location.{name}")
     kinds = () if tool.search_content_types is UNSET else tool.search_content_types
     for at, kind in enumerate(kinds):
-        # Codex always names both, and takes what is found.
+        # Codex always names both, and accepts text alone.
         if kind not in _CONTENT_TYPES or "text" not in kinds:
             raise invalid_value(f"{path}.search_content_types[{at}]", kind, _CONTENT_TYPES[:1])
 
@@ -70,13 +70,13 @@ def _check_location(name: str, value: Any, path: str) -> None:
 
 
 def search_options(tool: Any) -> SearchOptions:
-    """As searches are told it."""
+    """Return the options of searches."""
     size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
-    count, room = _SIZES[size]
+    count, max_view_chars = _SIZES[size]
     filters = _filters(tool)
     return SearchOptions(
         count=count,
-        max_view_chars=room,
+        max_view_chars=max_view_chars,
         allowed_domains=tuple(filters.get("allowed_domains", ())),
         blocked_domains=tuple(filters.get("blocked_domains", ())),
         location=_location(tool),
@@ -84,7 +84,7 @@ def search_options(tool: Any) -> SearchOptions:
 
 
 def describe_location(tool: Any) -> str:
-    """Where the user is, in words; nothing if it is not said."""
+    """Return the user's location as text, empty if the request does not name it."""
     location = _location(tool)
     return ", ".join(
         " ".join(location[name].split()) for name in _LOCATION_FIELDS if location.get(name)
