@@ -207,7 +207,7 @@ class ChatDialect:
             return {}
         end = self._thinks.closing_text(prompt)
         return {
-            "unthink": tuple(self._tokenizer.encode(end, special=True)),
+            "reasoning_end_ids": tuple(self._tokenizer.encode(end, special=True)),
             "answer_constraint": self._grammarian.constraint(
                 options, shown, thinking=False, thought=True
             ),

@@ -126,7 +126,7 @@ class HarmonyDialect:
         if not shown.required:
             unthink = (*unthink, ids["channel"], *encoder.words("final"), ids["message"])
         return {
-            "unthink": unthink,
+            "reasoning_end_ids": unthink,
             "answer_constraint": self._grammarian.reply(options, shown, None, thought=True),
         }
 

@@ -144,7 +144,7 @@ class _JsonReader(_TextReader):
             self._has_started = at < len(text)
         end = self._span.read(text, at)
         self.call.add_json_arguments(text[at:end])
-        self.over, self.in_string = self._span.complete, self._span.in_string
+        self.complete, self.in_string = self._span.complete, self._span.in_string
         return end
 
 
