@@ -228,7 +228,7 @@ class LocalReply(Reply):
         sampled_before: tuple[int, ...] = (),
     ) -> None:
         self._engine = engine
-        self._render_async = rendered
+        self._rendered = rendered
         self._sampling = sampling
         self._extra_image_tokens = extra_image_tokens
         self._sampled_before = sampled_before
@@ -244,12 +244,12 @@ class LocalReply(Reply):
 
     @property
     def input_tokens(self) -> int:
-        return len(self._render_async.prompt.ids) + self._extra_image_tokens
+        return len(self._rendered.prompt.ids) + self._extra_image_tokens
 
     @property
     def prompt_tokens(self) -> PromptTokens:
         return PromptTokens(
-            ids=self._render_async.prompt.ids, fingerprint=self._engine.card.fingerprint
+            ids=self._rendered.prompt.ids, fingerprint=self._engine.card.fingerprint
         )
 
     def resume(self, point: ResumePoint) -> LocalReply:
@@ -257,7 +257,7 @@ class LocalReply(Reply):
         entered in the middle, so a constraint that is only an improvement is dropped, and one
         that is needed prevents the continuation. Images keep their positions only if the prompt
         is the same."""
-        rendered, sampling = self._render_async, self._sampling
+        rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
             raise CannotContinue("its images would be at other positions")
         if point.sampled_ids and sampling.constraint is not None:
@@ -278,14 +278,14 @@ class LocalReply(Reply):
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate. Stops the engine as soon as the rest of its output cannot matter."""
-        parser = self._render_async.parser
+        parser = self._rendered.parser
         sampled, cached = array("I", self._sampled_before), 0
         deltas: tuple[Delta, ...] = ()
         reason, stopped, unreported = self._replay(), False, 0
         while reason is None:
             if self._budget_spent:
-                sampled.extend(self._render_async.reasoning_end_ids)
-                yield tuple(parser.feed(Chunk(self._render_async.reasoning_end_ids)))
+                sampled.extend(self._rendered.reasoning_end_ids)
+                yield tuple(parser.feed(Chunk(self._rendered.reasoning_end_ids)))
                 self._reasoning_cut = True
             prompt, sampling = self._continuation(sampled)
             if sampling.max_tokens < 1:
@@ -298,7 +298,10 @@ class LocalReply(Reply):
                         cached = chunk.cached_tokens
                     deltas, reason = self._read(chunk, sampled)
                     if reason is not None:
-                        stopped, unreported = chunk.stop_text in self._options.stop, chunk.untold
+                        stopped, unreported = (
+                            chunk.stop_text in self._options.stop,
+                            chunk.unreported_tokens,
+                        )
                         break
                     if deltas:
                         yield deltas
@@ -315,7 +318,7 @@ class LocalReply(Reply):
         """The deltas of a chunk, and the reason if the reply ends with it. Where the reply may end
         before the engine does, the chunk is read token by token, and the tokens behind the end
         are dropped."""
-        parser, deltas = self._render_async.parser, list[Delta]()
+        parser, deltas = self._rendered.parser, list[Delta]()
         is_exact = self._budget is not None or not self._options.parallel_tool_calls
         for piece in _single_tokens(chunk) if is_exact else (chunk,):
             sampled.extend(piece.ids)
@@ -333,7 +336,7 @@ class LocalReply(Reply):
 
     @property
     def _budget_spent(self) -> bool:
-        parser, budget = self._render_async.parser, self._budget
+        parser, budget = self._rendered.parser, self._budget
         return budget is not None and parser.is_thinking and parser.reasoning_tokens >= budget
 
     def _replay(self) -> FinishReason | None:
@@ -341,25 +344,25 @@ class LocalReply(Reply):
         deltas, which were already sent. Returns the reason if the reply had already ended."""
         if not self._sampled_before:
             return None
-        parser, last = self._render_async.parser, self._sampled_before[-1]
+        parser, last = self._rendered.parser, self._sampled_before[-1]
         list(parser.feed(Chunk(self._sampled_before)))
-        if parser.done or last in (*self._render_async.stop_ids, *self._engine.tokenizer.end_ids):
+        if parser.done or last in (*self._rendered.stop_ids, *self._engine.tokenizer.end_ids):
             return "stop"
         return "length" if len(self._sampled_before) >= self._sampling.max_tokens else None
 
     def _continuation(self, sampled: array[int]) -> tuple[Prompt, Sampling]:
         """The prompt with the tokens sampled so far, and the sampling for the tokens that are
         left."""
-        prompt, sampling = self._render_async.prompt, self._sampling
+        prompt, sampling = self._rendered.prompt, self._sampling
         if not sampled:
             return prompt, sampling
         sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
         if self._reasoning_cut:
-            sampling = replace(sampling, constraint=self._render_async.answer_constraint)
+            sampling = replace(sampling, constraint=self._rendered.answer_constraint)
         return Prompt((*prompt.ids, *sampled), prompt.images), sampling
 
     def _usage(self, reported: int, unreported: int, cached: int) -> Usage:
-        parser = self._render_async.parser
+        parser = self._rendered.parser
         return Usage(
             input_tokens=self.input_tokens,
             # what was sampled before an interruption may be cached too, but is no input

@@ -13,23 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import BackendError, InvalidRequest
 
 __all__ = ["SchemaValidator", "grammar_fault"]
 
+_log = structlog.get_logger(__name__)
+
 _WORKER = Path(__file__).with_name("validator_worker.py")
+#: Time limit of a validation, in seconds.
 _SECONDS = 10.0
+#: Seconds to wait for the end of a killed process.
+_KILL_S = 5.0
 _SLOW = "it takes too long to check."
 
 
 class _Verdict(msgspec.Struct, frozen=True):
+    """What the worker found. ``fault``: in the text. ``schema``: in the schema. ``error``: why the
+    worker could not validate."""
+
     fault: str | None = None
     schema: str | None = None
+    error: str | None = None
 
 
 class SchemaValidator:
-    """Validates by one schema. ``path``: where it stands in the request."""
+    """Validates texts by one schema. ``path``: the schema's field in the request.
+
+    All methods raise ``BackendError`` if the process cannot start."""
 
     def __init__(self, schema: Mapping[str, Any], path: str) -> None:
         self._schema = schema
@@ -54,30 +66,71 @@ class SchemaValidator:
 
 async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
     """What is wrong with a text, or None. ``lark``: a grammar in llguidance's Lark. Unless
-    ``whole``, the text only has to be the beginning of a match."""
+    ``whole``, the text only has to be the beginning of a match. Raises ``BackendError`` if the
+    process cannot start."""
     return (await _run_worker(lark=lark, text=text, whole=whole)).fault
 
 
 async def _run_worker(**request: Any) -> _Verdict:
-    process = await asyncio.create_subprocess_exec(
+    """Run the worker for one request. Raises ``BackendError`` if it cannot start; no wait in here
+    is unlimited."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            process = await _start_worker()
+    except (OSError, TimeoutError) as error:
+        raise _start_failure(str(error) or type(error).__name__) from None
+    try:
+        async with asyncio.timeout(_SECONDS):
+            output, errors = await process.communicate(msgspec.json.encode(request))
+    except TimeoutError:
+        return _Verdict(fault=_SLOW)
+    finally:
+        await _end(process)
+    try:
+        verdict = msgspec.json.decode(output, type=_Verdict)
+    except msgspec.DecodeError:
+        if process.returncode is None or process.returncode < 0:  # killed at a resource limit
+            return _Verdict(fault=_SLOW)
+        raise _start_failure(_last_line(errors)) from None
+    if verdict.error is not None:
+        raise _start_failure(verdict.error)
+    return verdict
+
+
+async def _start_worker() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
         str(_WORKER),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
         env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill the process and wait for its end, but not for ever: a process that cannot be killed must
+    not block the request or the shutdown."""
+    with suppress(ProcessLookupError):
+        process.kill()
     try:
-        async with asyncio.timeout(_SECONDS):
-            output, _ = await process.communicate(msgspec.json.encode(request))
+        async with asyncio.timeout(_KILL_S):
+            await process.wait()
     except TimeoutError:
-        return _Verdict(fault=_SLOW)
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-    try:
-        return msgspec.json.decode(output, type=_Verdict)
-    except msgspec.DecodeError:  # killed at a limit of time or memory
-        return _Verdict(fault=_SLOW)
+        _log.warning("validator process does not end", pid=process.pid)
+
+
+def _start_failure(reason: str) -> BackendError:
+    """Log why the worker did not run. Returns the error that the client gets, without details of
+    this machine."""
+    _log.error("validator process could not run", executable=sys.executable, reason=reason)
+    return BackendError(
+        "The output cannot be validated: the server's validator process could not run.",
+        lasting=True,
+    )
+
+
+def _last_line(errors: bytes) -> str:
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "it ended without a verdict"

@@ -1,7 +1,7 @@
 """Validate a text by a schema or a grammar. A program of its own, which is run by its path: one
 request as JSON on standard input, the verdict as JSON on standard output.
 
-Schemas, grammars and texts come from clients and can be made to take for ever. This process has
+Schemas, grammars and texts come from clients and can be made to take very long. This process has
 limits of time and memory, and fetches nothing."""
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ def validate_json(schema: Any, text: str | None) -> dict[str, str]:
     and ``{"schema": …}`` if the schema is invalid. A ``text`` of None checks the schema alone."""
     import jsonschema_rs
 
-    def made(schema: Any) -> Any:
+    def compile_schema(schema: Any) -> Any:
         return jsonschema_rs.validator_for(
             schema, retriever=_refuse_reference, validate_formats=True
         )
 
     try:
         try:
-            validator = made(schema)
+            validator = compile_schema(schema)
         except jsonschema_rs.ValidationError:  # perhaps an unknown edition
-            validator = made({key: value for key, value in schema.items() if key != "$schema"})
+            validator = compile_schema(
+                {key: value for key, value in schema.items() if key != "$schema"}
+            )
     except (ValueError, jsonschema_rs.ReferencingError) as invalid:
         return {"schema": _first_line(invalid)}
     if text is None:
@@ -106,10 +108,24 @@ def _set_limits() -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
+        _, hard_limit = resource.getrlimit(resource_type)
+        if hard_limit != resource.RLIM_INFINITY:
+            limit = min(limit, hard_limit)
         resource.setrlimit(resource_type, (limit, limit))
+
+
+def _main() -> dict[str, str]:
+    """Read the request and validate. A missing library is an ``error``; every other failure is one
+    of the client's schema, grammar or text."""
+    try:
+        request = json.load(sys.stdin)
+        return (match_grammar if "lark" in request else validate_json)(**request)
+    except ImportError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    except BaseException:  # MemoryError, RecursionError, and panics of Rust libraries
+        return {"fault": "it takes too long to check."}
 
 
 if __name__ == "__main__":
     _set_limits()
-    request = json.load(sys.stdin)
-    sys.stdout.write(json.dumps((match_grammar if "lark" in request else validate_json)(**request)))
+    sys.stdout.write(json.dumps(_main()))

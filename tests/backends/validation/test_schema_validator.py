@@ -1,21 +1,25 @@
-"""JSON judged by schemas: every keyword, in bounds of time, and nothing is fetched."""
+"""The schema validator: every keyword, limits of time and memory, no fetching, and failures of its
+process."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.backends.validation import schema_validator as judge
-from antiphon.backends.validation.schema_validator import SchemaValidator
+from antiphon.backends.validation import schema_validator
+from antiphon.backends.validation.schema_validator import SchemaValidator, grammar_fault
 from antiphon.backends.validation.validator_worker import validate_json
-from antiphon.errors import InvalidRequest
+from antiphon.errors import BackendError, InvalidRequest
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
 
 @pytest.mark.parametrize(
-    ("schema", "right", "wrong", "why"),
+    ("schema", "valid", "invalid", "message"),
     [
         ({"uniqueItems": True}, "[1, 2]", "[1, 1]", "non-unique"),
         ({"properties": {"a": {"not": {"type": "string"}}}}, "{}", '{"a": "x"}', "at a: "),
@@ -26,13 +30,15 @@ DRAFT_4 = "http://json-schema.org/draft-04/schema#"
         ({"items": {"properties": {"x": {"contains": {}}}}}, "[]", '[{"x": []}]', "at [0].x: "),
         ({"pattern": "^(?!a)"}, '"b"', '"a"', "match"),
         ({"format": "uri-reference"}, '"/a"', '"a b"', "uri-reference"),
-        ({"uniqueItems": True}, "[]", "[NaN", "no JSON"),
+        ({"uniqueItems": True}, "[]", "[NaN", "not JSON"),
         ({"items": {"$ref": "#"}}, "[" * 400 + "]" * 400, "[" * 700 + "]" * 700, "deep"),
     ],
 )
-def test_what_is_wrong_is_told(schema: Any, right: str, wrong: str, why: str) -> None:
-    assert validate_json(schema, right) == {}
-    assert why in validate_json(schema, wrong)["fault"]
+def test_fault_names_the_violated_keyword(
+    schema: Any, valid: str, invalid: str, message: str
+) -> None:
+    assert validate_json(schema, valid) == {}
+    assert message in validate_json(schema, invalid)["fault"]
 
 
 @pytest.mark.parametrize(
@@ -45,25 +51,95 @@ def test_what_is_wrong_is_told(schema: Any, right: str, wrong: str, why: str) ->
         {"pattern": "("},
     ],
 )
-def test_schemas_that_nothing_can_be_judged_by(schema: Any) -> None:
+def test_invalid_schema_is_reported(schema: Any) -> None:
     assert validate_json(schema, None)["schema"]
 
 
-async def test_it_is_done_in_a_process_of_its_own() -> None:
-    unique = SchemaValidator({"uniqueItems": True}, "p")
-    await unique.check()
-    assert await unique.fault("[1, 2]") is None
-    assert await unique.fault("[1, 1]") == "[1,1] has non-unique elements"
-    with pytest.raises(InvalidRequest) as refused:
+async def test_validates_in_a_separate_process() -> None:
+    validator = SchemaValidator({"uniqueItems": True}, "p")
+    await validator.check()
+    assert await validator.fault("[1, 2]") is None
+    assert await validator.fault("[1, 1]") == "[1,1] has non-unique elements"
+    with pytest.raises(InvalidRequest) as raised:
         await SchemaValidator({"not": {"$ref": "#/x"}}, "p").check()
-    assert (refused.value.param, refused.value.code) == ("p", "invalid_json_schema")
+    assert (raised.value.param, raised.value.code) == ("p", "invalid_json_schema")
 
 
-async def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "_SECONDS", 0.5)
-    twice = {
+async def test_slow_validation_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_validator, "_SECONDS", 0.5)
+    doubling = {
         f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]}
         for n in range(60)
     }
-    schema = {"$defs": {**twice, "a60": {"type": "string"}}, "not": {"$ref": "#/$defs/a0"}}
+    schema = {"$defs": {**doubling, "a60": {"type": "string"}}, "not": {"$ref": "#/$defs/a0"}}
     assert await SchemaValidator(schema, "p").fault('"x"') == "it takes too long to check."
+
+
+#: The worker in an environment without the libraries that validate.
+_WITHOUT_MODULES = f"""
+import runpy, sys
+sys.modules["jsonschema_rs"] = sys.modules["llguidance"] = None
+runpy.run_path({str(schema_validator._WORKER)!r}, run_name="__main__")
+"""
+
+
+async def _check_schema() -> object:
+    return await SchemaValidator({"uniqueItems": True}, "p").check()
+
+
+async def _check_text() -> object:
+    return await SchemaValidator({"uniqueItems": True}, "p").fault("[]")
+
+
+async def _check_grammar() -> object:
+    return await grammar_fault('start: "a"', "a", whole=True)
+
+
+@pytest.mark.parametrize("validate", [_check_schema, _check_text, _check_grammar])
+@pytest.mark.parametrize("failure", ["interpreter", "script", "exit", "module"])
+async def test_a_validator_that_cannot_start_fails_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    validate: Callable[[], Awaitable[object]],
+    failure: str,
+) -> None:
+    if failure == "interpreter":
+        monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
+    elif failure == "script":
+        monkeypatch.setattr(schema_validator, "_WORKER", tmp_path / "missing.py")
+    else:
+        worker = tmp_path / "worker.py"
+        worker.write_text("raise SystemExit(3)" if failure == "exit" else _WITHOUT_MODULES)
+        monkeypatch.setattr(schema_validator, "_WORKER", worker)
+    async with asyncio.timeout(8):
+        with pytest.raises(BackendError, match="validator process could not run"):
+            await validate()
+
+
+async def test_a_validator_that_never_answers_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(schema_validator, "_WORKER", worker)
+    monkeypatch.setattr(schema_validator, "_SECONDS", 0.5)
+    async with asyncio.timeout(8):
+        assert await _check_text() == "it takes too long to check."
+        await asyncio.gather(*(_check_grammar() for _ in range(3)))
+
+
+async def test_a_cancelled_validation_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started, worker = tmp_path / "started", tmp_path / "worker.py"
+    worker.write_text(f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid()))\n")
+    worker.write_text(worker.read_text() + "time.sleep(60)")
+    monkeypatch.setattr(schema_validator, "_WORKER", worker)
+    task = asyncio.ensure_future(_check_text())
+    async with asyncio.timeout(8):
+        while not (started.exists() and started.read_text()):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not Path(f"/proc/{started.read_text()}").exists()
