@@ -1,4 +1,4 @@
-"""The terminal client against a server of its own making, in a terminal as users have one."""
+"""The terminal chat client against a fake server, in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ def ended(id: str, status: str = "completed", **more: Any) -> Event:
     return {"type": f"response.{status}", "response": {"id": id, "status": status, **more}}
 
 
-class Fake(ThreadingHTTPServer):
-    """A server that streams what ``answers`` hold for each message. An answer that is a number is
-    the status of a refusal; one that ends in None stays silent until its client leaves."""
+class FakeServer(ThreadingHTTPServer):
+    """A server that streams the events in ``answers`` for each message.
+
+    An answer that is a number is the status of an error. An answer that ends in None sends nothing
+    more until the client disconnects."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Exchange)
         self.answers: dict[str, list[Event | None] | int] = {}
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        self.left = threading.Event()
+        self.client_disconnected = threading.Event()
         self.status = 200
 
     @property
@@ -55,7 +57,7 @@ class Fake(ThreadingHTTPServer):
 
 class _Exchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Fake
+    server: FakeServer
 
     def do_GET(self) -> None:
         self.server.keys.append(self.headers["authorization"])
@@ -65,7 +67,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.asked.append(body)
+        self.server.requests.append(body)
         answer = self.server.answers[body["input"]]
         if isinstance(answer, int):
             return self._json(answer, {"error": {"message": f"refused with {answer}"}})
@@ -74,15 +76,15 @@ class _Exchange(BaseHTTPRequestHandler):
         self.end_headers()
         for event in answer:
             if event is None:
-                return self._until_left()
+                return self._wait_for_disconnect()
             self._chunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
-    def _until_left(self) -> None:
+    def _wait_for_disconnect(self) -> None:
         select.select([self.connection], [], [], WAIT_S)
         if self.connection.recv(1) == b"":
-            self.server.left.set()
+            self.server.client_disconnected.set()
         self.close_connection = True
 
     def _chunk(self, data: bytes) -> None:
@@ -96,12 +98,12 @@ class _Exchange(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: Any) -> None:
-        """Silence."""
+        """Log nothing."""
 
 
 @pytest.fixture
-def fake() -> Iterator[Fake]:
-    with Fake() as server:
+def fake() -> Iterator[FakeServer]:
+    with FakeServer() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         yield server
@@ -110,13 +112,13 @@ def fake() -> Iterator[Fake]:
 
 
 class Terminal:
-    """A command running in a pseudo-terminal: type into it, and wait for what it shows."""
+    """A command in a pseudo-terminal."""
 
     def __init__(self, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         adopt = (
             "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-            # ignored where a shell has begun the tests in the background
+            # SIGINT is ignored if a shell started the tests in the background
             "signal.signal(signal.SIGINT, signal.default_int_handler); "
         )
         run = "from antiphon.cli.main import main; sys.exit(main())"
@@ -135,9 +137,9 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def insist(self, key: str, text: str) -> None:
-        """Press a key until ``text`` is shown. Python misses a signal that comes in the moment
-        before it begins to wait; the terminal echoes the key all the same."""
+    def type_until(self, key: str, text: str) -> None:
+        """Press a key until ``text`` is shown. Python misses a signal that arrives just before it
+        starts to wait, although the terminal echoes the key."""
         for _ in range(WAIT_S):
             self.type(key)
             while text not in self.shown and select.select([self._master], [], [], 1)[0]:
@@ -148,20 +150,20 @@ class Terminal:
         raise AssertionError(f"{text!r} was not shown")
 
     def until(self, text: str) -> str:
-        """What was shown up to and with ``text``, from the last such point on."""
+        """Wait for ``text``; return the output since the last call, up to and including it."""
         deadline = time.monotonic() + WAIT_S
         while text not in self.shown:
             ready, _, _ = select.select([self._master], [], [], max(0, deadline - time.monotonic()))
             assert ready, f"{text!r} was not shown, but {self.shown!r}"
             try:
                 self.shown += self._decode(os.read(self._master, 65536))
-            except OSError:  # Linux's way to say that the other end is closed
+            except OSError:  # on Linux: the other end is closed
                 raise AssertionError(f"{text!r} was not shown, but {self.shown!r}") from None
         before, _, self.shown = self.shown.partition(text)
         return before + text
 
-    def end(self) -> int:
-        """The exit code, once it has left."""
+    def wait(self) -> int:
+        """Wait for the process; return its exit code."""
         code = self.process.wait(WAIT_S)
         os.close(self._master)
         return code
@@ -171,11 +173,11 @@ class Terminal:
 def terminal() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def open_one(*arguments: str) -> Terminal:
+    def open_terminal(*arguments: str) -> Terminal:
         opened.append(Terminal(*arguments))
         return opened[-1]
 
-    yield open_one
+    yield open_terminal
     for each in opened:
         if each.process.poll() is None:
             each.process.kill()
@@ -185,7 +187,9 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 # --- in a terminal -------------------------------------------------------------------------------
 
 
-def test_a_conversation(fake: Fake, terminal: Callable[..., Terminal]) -> None:
+def test_messages_continue_the_conversation(
+    fake: FakeServer, terminal: Callable[..., Terminal]
+) -> None:
     fake.answers = {
         "hi": [
             delta("Hmm.", "reasoning_text"),
@@ -204,26 +208,24 @@ def test_a_conversation(fake: Fake, terminal: Callable[..., Terminal]) -> None:
     assert "/quit" in screen.until("> ")
     screen.type("hi\r")
     shown = screen.until("👋")
-    assert "\x1b[2mHmm." in shown, "thinking is dim"
+    assert "\x1b[2mHmm." in shown, "reasoning is dim"
     assert shown.endswith("Hello [b]you[/b] 👋")
     screen.until("> ")
     screen.type("more\r")
-    assert "(cut: max_output_tokens)" in screen.until("> ")
+    assert "(incomplete: max_output_tokens)" in screen.until("> ")
     screen.type("/new\r")
     screen.until("> ")
     screen.type("again\r")
     screen.until("Well.")
     screen.until("> ")
     screen.type("/quit\r")
-    assert screen.end() == 0
-    assert [body.get("previous_response_id") for body in fake.asked] == [None, "resp_1", None]
-    assert {body["model"] for body in fake.asked} == {"gpt-5.5"}
-    assert all(body["stream"] is True for body in fake.asked)
+    assert screen.wait() == 0
+    assert [body.get("previous_response_id") for body in fake.requests] == [None, "resp_1", None]
+    assert {body["model"] for body in fake.requests} == {"gpt-5.5"}
+    assert all(body["stream"] is True for body in fake.requests)
 
 
-def test_ctrl_c_stops_the_answer_and_not_the_chat(
-    fake: Fake, terminal: Callable[..., Terminal]
-) -> None:
+def test_ctrl_c_stops_the_answer_only(fake: FakeServer, terminal: Callable[..., Terminal]) -> None:
     fake.answers = {
         "first": [delta("One."), ended("resp_1")],
         "long": [delta("It was a dark and"), None],
@@ -236,21 +238,25 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(
     screen.until("> ")
     screen.type("long\r")
     screen.until("dark and")
-    screen.insist("\x03", "stopped")
-    assert fake.left.wait(WAIT_S), "the server was told by hanging up"
+    screen.type_until("\x03", "stopped")
+    assert fake.client_disconnected.wait(WAIT_S), "Ctrl-C disconnects"
     screen.until("> ")
     screen.type("next\r")
     screen.until("Two.")
     screen.until("> ")
-    screen.insist("\x03", "/quit")  # while typing: a reminder how to leave
+    screen.type_until("\x03", "/quit")  # while typing: a reminder how to leave
     screen.until("> ")
     screen.type("\x04")
-    assert screen.end() == 0
-    assert [body.get("previous_response_id") for body in fake.asked] == [None, "resp_1", "resp_1"]
+    assert screen.wait() == 0
+    assert [body.get("previous_response_id") for body in fake.requests] == [
+        None,
+        "resp_1",
+        "resp_1",
+    ]
 
 
-def test_errors_are_shown_and_the_chat_goes_on(
-    fake: Fake, terminal: Callable[..., Terminal]
+def test_errors_are_shown_and_the_chat_continues(
+    fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
     fake.answers = {
         "refuse": 400,
@@ -262,7 +268,7 @@ def test_errors_are_shown_and_the_chat_goes_on(
     for typed, shown in (
         ("refuse", "refused with 400"),
         ("fail", "The engine broke."),
-        ("/nwe", "no such command"),
+        ("/nwe", "(unknown command)"),
         ("", "> "),
         ("fine", "Fine."),
     ):
@@ -271,12 +277,14 @@ def test_errors_are_shown_and_the_chat_goes_on(
         if typed:
             screen.until("> ")
     screen.type("\x04")
-    assert screen.end() == 0
-    assert [body["input"] for body in fake.asked] == ["refuse", "fail", "fine"]
-    assert fake.asked[-1].get("previous_response_id") is None
+    assert screen.wait() == 0
+    assert [body["input"] for body in fake.requests] == ["refuse", "fail", "fine"]
+    assert fake.requests[-1].get("previous_response_id") is None
 
 
-def test_a_model_cannot_command_the_terminal(fake: Fake, terminal: Callable[..., Terminal]) -> None:
+def test_control_characters_are_removed(
+    fake: FakeServer, terminal: Callable[..., Terminal]
+) -> None:
     fake.answers = {"hi": [delta("a\x1b]0;owned\x07b\x9b2Jc\rd\ne"), ended("resp_1")]}
     screen = terminal("chat", "--url", fake.url)
     screen.until("> ")
@@ -284,10 +292,10 @@ def test_a_model_cannot_command_the_terminal(fake: Fake, terminal: Callable[...,
     assert "a]0;ownedb2Jcd\r\ne" in screen.until("> ")
 
 
-# --- without one ---------------------------------------------------------------------------------
+# --- without a terminal --------------------------------------------------------------------------
 
 
-def test_a_pipe_is_a_conversation_without_prompts(fake: Fake) -> None:
+def test_pipe_shows_no_prompts(fake: FakeServer) -> None:
     fake.answers = {"hi": [delta("Hello"), ended("resp_1")]}
     done = subprocess.run(
         [sys.executable, "-m", "antiphon", "chat", "--url", fake.url, "--key", "sk-1"],
@@ -302,7 +310,7 @@ def test_a_pipe_is_a_conversation_without_prompts(fake: Fake) -> None:
     assert fake.keys == ["Bearer sk-1"]
 
 
-def test_where_nobody_answers_it_says_how_to_start_a_server() -> None:
+def test_no_server_is_an_error_that_names_the_serve_command() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(SetupError) as caught:
@@ -310,31 +318,31 @@ def test_where_nobody_answers_it_says_how_to_start_a_server() -> None:
     assert str(caught.value) == (f"no server answers at {url}/v1; start one with: antiphon serve")
 
 
-def test_a_refusal_at_the_door_is_passed_on(fake: Fake) -> None:
+def test_rejected_key_shows_the_message_of_the_server(fake: FakeServer) -> None:
     fake.status = 401
     with pytest.raises(SetupError, match=r"^No models for you\.$"):
         chat(fake.url)
     assert fake.keys == [None]
 
 
-def test_an_unknown_model_is_refused_with_those_there_are(fake: Fake) -> None:
-    with pytest.raises(SetupError, match=r"has no model 'other'; it has tiny, gpt-5\.5"):
+def test_unknown_model_error_lists_the_served_models(fake: FakeServer) -> None:
+    with pytest.raises(SetupError, match=r"does not serve 'other'; it serves tiny, gpt-5\.5"):
         chat(fake.url, model="other")
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://h:port", "http://h:99999"])
-def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(SetupError, match="no address of a server"):
+def test_invalid_url_is_refused(url: str) -> None:
+    with pytest.raises(SetupError, match="is not a server URL"):
         Server(url)
 
 
-def test_urls_are_taken_with_and_without_what_goes_without_saying(fake: Fake) -> None:
+def test_url_may_omit_scheme_and_v1(fake: FakeServer) -> None:
     for url in (fake.url, f"{fake.url}/v1", f"{fake.url}/v1/", fake.url.removeprefix("http://")):
         assert Server(url).models() == ["tiny", "gpt-5.5"]
     assert Server("https://h/prefix").url == "https://h/prefix/v1"
 
 
-def test_a_stream_that_is_no_json_is_an_error(fake: Fake) -> None:
+def test_invalid_json_in_the_stream_is_an_error(fake: FakeServer) -> None:
     with pytest.raises(ValueError, match="Expecting value"):
         list(sse([b"data: nonsense\n"]))
     fake.answers = {"x": 500}
@@ -342,7 +350,7 @@ def test_a_stream_that_is_no_json_is_an_error(fake: Fake) -> None:
         list(Server(fake.url).events({"input": "x"}))
 
 
-def test_only_data_lines_are_read_and_done_is_the_end() -> None:
+def test_sse_reads_data_lines_until_done() -> None:
     lines = [
         b": ping\n",
         b"event: a\r\n",

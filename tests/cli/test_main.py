@@ -1,4 +1,4 @@
-"""The command line: what each command shows, and one line with code 2 for whatever is wrong."""
+"""The command line: the output of each command; errors are one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ Invoke = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory, a home and an environment of the test's own; and the process's logging
-    is not this test's to take."""
-    monkeypatch.setattr("antiphon.server.adopt", lambda log: None)
+def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Isolate the working directory, the home and the environment; leave the process's logging."""
+    monkeypatch.setattr("antiphon.server.capture_libraries", lambda log: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -43,7 +42,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
-    """Run a command: its code, its output, its errors."""
+    """Run a command; return its exit code, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)
@@ -55,7 +54,7 @@ def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
 
 @pytest.fixture
 def refusal(invoke: Invoke) -> Callable[..., str]:
-    """The one line that a command that cannot be leaves."""
+    """Run a command that must fail; return its error line."""
 
     def run(*arguments: str) -> str:
         code, out, err = invoke(*arguments)
@@ -70,19 +69,19 @@ def refusal(invoke: Invoke) -> Callable[..., str]:
 # --- help and flags ------------------------------------------------------------------------------
 
 
-def test_without_a_command_there_is_help(invoke: Invoke) -> None:
+def test_no_command_prints_help(invoke: Invoke) -> None:
     code, out, _ = invoke()
     assert code == 0
     assert all(re.search(rf"^    {name} ", out, re.MULTILINE) for name in COMMANDS)
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_flag_prints_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert (caught.value.code, capsys.readouterr().out) == (0, f"antiphon {__version__}\n")
 
 
-def test_every_option_with_a_flag_is_in_the_help_of_serve_or_chat(
+def test_help_of_serve_and_chat_lists_every_flag(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     texts: list[str] = []
@@ -97,7 +96,7 @@ def test_every_option_with_a_flag_is_in_the_help_of_serve_or_chat(
             assert not re.search(rf"^  {option.flag}\b", there, re.MULTILINE)
 
 
-def test_flags_reach_the_settings(invoke: Invoke) -> None:
+def test_flags_set_the_settings(invoke: Invoke) -> None:
     given = ["--port", "9", "--cors-origins", "a,b", "--allow-unauthenticated", "--metrics=nobody"]
     code, out, _ = invoke("settings", *given)
     assert code == 0
@@ -108,13 +107,15 @@ def test_flags_reach_the_settings(invoke: Invoke) -> None:
     assert settings["metrics"] == "nobody"
 
 
-def test_a_switch_can_be_turned_off_again(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_flag_overrides_a_switch_of_the_environment(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANTIPHON_ALLOW_UNAUTHENTICATED", "true")
     assert "allow_unauthenticated = true" in invoke("settings")[1]
     assert "allow_unauthenticated = false" in invoke("settings", "--no-allow-unauthenticated")[1]
 
 
-def test_keys_of_upstreams_are_hidden(invoke: Invoke, tmp_path: Path) -> None:
+def test_settings_hides_upstream_keys(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "up.toml"
     file.write_text(
         '[models.a]\nsource = "http://h"\nengine = "responses"\napi_key = "sk-1"\n'
@@ -125,7 +126,7 @@ def test_keys_of_upstreams_are_hidden(invoke: Invoke, tmp_path: Path) -> None:
     assert tomllib.loads(out)["models"]["a"]["api_key"] == "hidden"
 
 
-def test_secrets_of_webhooks_are_hidden(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_hides_webhook_secrets(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_WEBHOOK_SECRETS", "whsec_CANARY")
     code, out, _ = invoke("settings")
     assert code == 0 and "CANARY" not in out
@@ -147,32 +148,32 @@ def test_secrets_of_webhooks_are_hidden(invoke: Invoke, monkeypatch: pytest.Monk
         (["srve"], "invalid choice: 'srve'"),
         (["serve", "--config", "absent.toml"], "absent.toml cannot be read: No such file"),
         (["serve", "absent.gguf"], "There is no model 'absent.gguf'"),
-        (["serve", "a=x", "a=y"], "two models are called 'a'"),
+        (["serve", "a=x", "a=y"], "two models are named 'a'"),
         (["serve", "--default-model", "x"], 'default_model "x" is not served'),
-        (["serve", "--host", "0.0.0.0"], "there are no keys"),
+        (["serve", "--host", "0.0.0.0"], "there are no API keys"),
         (["pull", "nothing"], "There is no model 'nothing'"),
-        (["chat", "--url", "nonsense:x"], "is no address of a server"),
+        (["chat", "--url", "nonsense:x"], "is not a server URL"),
         (["key", "old"], "invalid choice: 'old'"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(
+def test_invalid_arguments_print_one_line(
     refusal: Callable[..., str], arguments: list[str], words: str
 ) -> None:
     assert words in refusal(*arguments)
 
 
-def test_a_port_in_use(refusal: Callable[..., str]) -> None:
+def test_port_in_use_is_an_error(refusal: Callable[..., str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port} on 127.0.0.1 is in use" in refusal("serve", "--port", str(port))
 
 
-def test_a_file_that_is_no_model(refusal: Callable[..., str], tmp_path: Path) -> None:
+def test_invalid_model_file_is_an_error(refusal: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF and then nonsense")
     assert "broken.gguf" in refusal("serve", "--port", "0", "broken.gguf")
 
 
-def test_a_missing_extra(
+def test_missing_extra_names_the_package(
     refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
@@ -180,7 +181,7 @@ def test_a_missing_extra(
     assert 'pip install "antiphon[llama]"' in refusal("serve", "--port", "0", "m.gguf")
 
 
-def test_ctrl_c_is_no_traceback(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_exits_with_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -203,7 +204,7 @@ sha256 = "00"
 """
 
 
-def test_settings_show_values_and_where_they_are_from(
+def test_settings_prints_values_with_their_origin(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("antiphon.toml").write_text(FILE)
@@ -225,25 +226,25 @@ def test_settings_show_values_and_where_they_are_from(
     assert "CANARY" not in out
 
 
-def test_settings_are_shown_as_a_file_that_means_the_same(invoke: Invoke) -> None:
+def test_settings_output_is_an_equivalent_file(invoke: Invoke) -> None:
     Path("antiphon.toml").write_text(FILE.replace('chat_key = "sk-CANARY"', ""))
     before = load(environ={}).settings
     Path("again.toml").write_text(invoke("settings")[1])
     assert load(environ={}, file=Path("again.toml")).settings == before
 
 
-def test_a_new_key_fits_the_snippet_beside_it(invoke: Invoke) -> None:
+def test_new_key_matches_the_digest_printed_with_it(invoke: Invoke) -> None:
     code, out, err = invoke("key", "new", "--tenant", 'team "a"')
     key, _, snippet = out.partition("\n\n")
     assert (code, len(key)) == (0, 46)
-    assert key.startswith("sk-") and "only now" in err
+    assert key.startswith("sk-") and "only once" in err
     Path("antiphon.toml").write_text(snippet)
     digest = hashlib.sha256(key.encode()).hexdigest()
     assert load(environ={}).settings.keys == (ApiKey(tenant='team "a"', sha256=digest),)
     assert invoke("key", "new")[1] != out
 
 
-def test_models_shows_what_is_named_and_what_was_fetched(invoke: Invoke, tmp_path: Path) -> None:
+def test_models_lists_configured_and_downloaded_models(invoke: Invoke, tmp_path: Path) -> None:
     Path("antiphon.toml").write_text(FILE + '[models.far]\nsource = "owner/Far:Q4_0"\n')
     Path("tiny.gguf").touch()
     fetched = tmp_path / "cache" / "antiphon" / "models" / "hf" / "a" / "b.gguf"
@@ -253,12 +254,12 @@ def test_models_shows_what_is_named_and_what_was_fetched(invoke: Invoke, tmp_pat
     assert code == 0
     assert out.splitlines() == [
         "tiny  tiny.gguf  tiny.gguf",
-        "far  owner/Far:Q4_0  not fetched yet",
+        "far  owner/Far:Q4_0  not downloaded yet",
         f"{fetched}  2 MB",
     ]
 
 
-def test_pull_says_where_the_model_is(invoke: Invoke) -> None:
+def test_pull_prints_the_path(invoke: Invoke) -> None:
     Path("here.gguf").touch()
     assert invoke("pull", "here.gguf") == (0, "here.gguf\n", "")
 
@@ -298,7 +299,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_says_where_it_is_and_ends_quietly(
+def test_serve_prints_its_url_and_stops_on_a_signal(
     serve: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = serve()
@@ -322,7 +323,7 @@ def test_serve_says_where_it_is_and_ends_quietly(
     assert "request" in err and "Traceback" not in err
 
 
-def test_machines_get_lines_of_json(serve: Callable[..., subprocess.Popen[str]]) -> None:
+def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen[str]]) -> None:
     process = serve("--log-format", "json")
     assert process.stderr is not None
     first = json.loads(process.stderr.readline())

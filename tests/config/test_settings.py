@@ -1,4 +1,4 @@
-"""Settings: which source wins, what is refused and in which words, where values came from."""
+"""Settings: precedence of the sources, error messages, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIGEST = "0" * 64
 
 
 def read(text: str = "", flags: dict[str, Any] | None = None, **environ: str) -> Loaded:
-    """Settings of a file with ``text``, variables and flags."""
+    """Load settings from a file with ``text``, environment variables and flags."""
     Path("antiphon.toml").write_text(text)
     return load(flags, environ={f"ANTIPHON_{name}": value for name, value in environ.items()})
 
@@ -33,14 +33,14 @@ def refused(text: str = "", flags: dict[str, Any] | None = None, **environ: str)
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 # --- sources -------------------------------------------------------------------------------------
 
 
-def test_without_anything_there_is_a_default_for_everything() -> None:
+def test_every_setting_has_a_default() -> None:
     loaded = load(environ={})
     assert loaded.settings == Settings()
     assert set(loaded.origins.values()) == {"default"}
@@ -50,7 +50,7 @@ def test_without_anything_there_is_a_default_for_everything() -> None:
     assert loaded.settings.threads >= 1
 
 
-def test_flags_win_over_variables_win_over_the_file() -> None:
+def test_flags_override_variables_override_the_file() -> None:
     file = 'host = "a"\nport = 1\nmax_items = 5'
     loaded = read(file, {"host": "c"}, HOST="b", PORT="2")
     assert (loaded.settings.host, loaded.settings.port, loaded.settings.max_items) == ("c", 2, 5)
@@ -59,7 +59,7 @@ def test_flags_win_over_variables_win_over_the_file() -> None:
     assert (origins["max_items"], origins["max_tools"]) == ("antiphon.toml", "default")
 
 
-def test_another_file_can_be_named(tmp_path: Path) -> None:
+def test_another_file_can_be_loaded(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("port = 7")
     Path("antiphon.toml").write_text("port = 6")
@@ -68,13 +68,13 @@ def test_another_file_can_be_named(tmp_path: Path) -> None:
     assert (named.settings.port, named.origins["port"]) == (7, str(other))
 
 
-def test_a_named_file_must_be_there() -> None:
+def test_missing_config_file_is_an_error() -> None:
     with pytest.raises(SetupError, match=r"^absent\.toml cannot be read: No such file"):
         load(environ={"ANTIPHON_CONFIG": "absent.toml"})
 
 
 @pytest.mark.requirement("VN-6")
-def test_every_option_can_be_given_in_every_way() -> None:
+def test_every_option_has_a_flag_and_a_variable() -> None:
     texts = {
         "a text": ("x", "x"),
         "a path": ("x", Path("x")),
@@ -93,7 +93,9 @@ def test_every_option_can_be_given_in_every_way() -> None:
         assert getattr(load(environ={option.env: text}).settings, name) == value
 
 
-def test_folders_follow_the_xdg_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_folders_follow_the_xdg_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("XDG_DATA_HOME", "relative/is/ignored")
     settings = load(environ={}).settings
@@ -105,7 +107,7 @@ def test_folders_follow_the_xdg_variables(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("prot = 1", "antiphon.toml: prot is unknown; did you mean port?"),
         ("port = 70000", "antiphon.toml: port must be a whole number from 0 to 65535, not 70000"),
@@ -125,15 +127,15 @@ def test_folders_follow_the_xdg_variables(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("models = 5", "antiphon.toml: models must be tables [models.NAME], not 5"),
         ("keys = 5", "antiphon.toml: keys must be tables [[keys]], not 5"),
         ("[models]\nm = 5", "antiphon.toml: models.m must be a table, not 5"),
-        ("[models]", "models is empty: there must be one to serve"),
+        ("[models]", "models is empty: configure at least one model"),
         ("default_model = 'x'", 'default_model "x" is not served'),
     ],
 )
-def test_a_mistake_in_the_file_is_named(text: str, complaint: str) -> None:
-    assert refused(text) == complaint
+def test_error_names_the_setting_in_the_file(text: str, message: str) -> None:
+    assert refused(text) == message
 
 
-def test_a_mistake_elsewhere_is_named_by_its_variable_or_flag() -> None:
+def test_error_names_the_variable_or_the_flag() -> None:
     assert refused(PROT="1") == "ANTIPHON_PROT is unknown; did you mean ANTIPHON_PORT?"
     assert refused(METRICS="all") == (
         'ANTIPHON_METRICS must be "loopback" or "everybody" or "nobody", not "all"'
@@ -143,7 +145,7 @@ def test_a_mistake_elsewhere_is_named_by_its_variable_or_flag() -> None:
     )
 
 
-def test_secrets_stand_in_no_message() -> None:
+def test_error_messages_hold_no_secrets() -> None:
     assert "CANARY" not in refused("chat_key = ['CANARY']")
 
 
@@ -161,7 +163,7 @@ source = "owner/Big-GGUF:Q4_K_M"
 """
 
 
-def test_models_keep_the_order_and_values_of_the_file() -> None:
+def test_models_keep_the_order_of_the_file() -> None:
     settings = read(FILE).settings
     assert list(settings.models) == ["small", "big"]
     small = settings.models["small"]
@@ -170,7 +172,7 @@ def test_models_keep_the_order_and_values_of_the_file() -> None:
     assert settings.default_model == "gpt-5.5"
 
 
-def test_the_command_line_picks_models_of_the_file_and_names_others() -> None:
+def test_flags_select_configured_models_and_add_others() -> None:
     file = FILE.replace("default_model", "# default_model")
     models = read(file, {"models": ["big", "x=a=b.gguf"]}).settings.models
     assert list(models) == ["big", "x"]
@@ -191,38 +193,40 @@ def test_the_command_line_picks_models_of_the_file_and_names_others() -> None:
         (DEFAULT_MODEL, DEFAULT_MODEL),
     ],
 )
-def test_a_model_is_called_by_its_source(source: str, name: str) -> None:
+def test_default_model_name_is_derived_from_the_source(source: str, name: str) -> None:
     assert load({"models": [source]}, environ={}).settings.models == {name: Model(source=source)}
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("given", "message"),
     [
-        (["=x"], "'=x' is no model"),
-        (["x="], "'x=' is no model"),
-        (["a/m.gguf", "b/m.gguf"], "two models are called 'm'"),
+        (["=x"], "'=x' is not a model"),
+        (["x="], "'x=' is not a model"),
+        (["a/m.gguf", "b/m.gguf"], "two models are named 'm'"),
     ],
 )
-def test_models_without_a_name_of_their_own_are_refused(given: list[str], complaint: str) -> None:
-    assert complaint in refused(flags={"models": given})
+def test_ambiguous_model_names_are_refused(given: list[str], message: str) -> None:
+    assert message in refused(flags={"models": given})
 
 
-def test_a_name_stands_for_one_model() -> None:
+def test_alias_of_two_models_is_refused() -> None:
     file = "[models.a]\nsource='x'\naliases=['n']\n[models.b]\nsource='y'\naliases=['n']"
-    assert refused(file) == "models a and b are both called 'n'"
+    assert refused(file) == "models a and b are both named 'n'"
 
 
-def test_the_key_of_an_upstream_may_be_in_the_environment() -> None:
+def test_upstream_key_may_come_from_the_environment() -> None:
     lines = ("[models.a]", 'source = "http://h"', 'api_key = "$UP"', "[models.b]", 'source = "b"')
     Path("antiphon.toml").write_text("\n".join((*lines, 'api_key = "k"')))
     models = load(environ={"UP": "secret"}).settings.models
     assert [model.api_key for model in models.values()] == ["secret", "k"]
-    with pytest.raises(SetupError, match=r"models\.a\.api_key: the environment has no UP"):
+    with pytest.raises(
+        SetupError, match=r"models\.a\.api_key: the environment variable is not set: UP"
+    ):
         load(environ={})
     assert "CANARY" not in refused('[models.a]\nsource = "a"\napi_key = ["CANARY"]')
 
 
-def test_keys_come_from_tables_or_from_the_environment() -> None:
+def test_keys_come_from_tables_or_from_a_variable() -> None:
     table = f'[[keys]]\ntenant = "t"\nsha256 = "{DIGEST}"\nrequests_per_minute = 5'
     assert read(table).settings.keys == (ApiKey(tenant="t", sha256=DIGEST, requests_per_minute=5),)
     assert read("", KEYS=f"a={DIGEST}, b={DIGEST}").settings.keys == (
@@ -234,7 +238,7 @@ def test_keys_come_from_tables_or_from_the_environment() -> None:
     )
 
 
-def test_the_example_of_the_settings_page_is_one() -> None:
+def test_example_of_the_settings_page_loads() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     example = page.split("```toml\n")[1].split("```")[0]
     assert tomllib.loads(example)
@@ -243,7 +247,7 @@ def test_the_example_of_the_settings_page_is_one() -> None:
     assert settings.keys[0].tenant == "team-a"
 
 
-def test_engines_are_told_not_to_tell_of_their_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_statistics_of_engines_are_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DO_NOT_TRACK", "0")
     for name in ("HF_HUB_DISABLE_TELEMETRY", "TRTLLM_NO_USAGE_STATS", "VLLM_NO_USAGE_STATS"):
         monkeypatch.setenv(name, "")
@@ -252,8 +256,8 @@ def test_engines_are_told_not_to_tell_of_their_use(monkeypatch: pytest.MonkeyPat
     assert (os.environ["DO_NOT_TRACK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("0", "1")
 
 
-def test_an_adapter_has_a_name_of_its_own() -> None:
-    with pytest.raises(SetupError, match="model a and its adapter are both called 'a'"):
+def test_adapter_name_must_be_unique() -> None:
+    with pytest.raises(SetupError, match="model a and its adapter are both named 'a'"):
         read('[models.a]\nsource = "x"\nadapters = { a = "file" }')
     two = '[models.a]\nsource = "x"\nadapters = { b = "f" }\n[models.b]\nsource = "y"'
-    assert "both called 'b'" in refused(two)
+    assert "both named 'b'" in refused(two)

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from antiphon.errors import SetupError
 from antiphon.security.ssrf import AddressNotAllowed, is_public, socket_factory
-from antiphon.webhooks.deliver import Sender
-from antiphon.webhooks.url import check_url
+from antiphon.webhooks.deliver import WebhookSender, check_url
 from tests.webhooks.receiver import SECRETS
 
 
@@ -93,12 +92,12 @@ async def bell() -> AsyncIterator[tuple[int, asyncio.Event]]:
 async def test_a_name_that_means_an_inner_address_is_never_dialled(found: list[str]) -> None:
     async with bell() as (port, rung):
         url = f"https://hook.example:{port}/x"
-        sender = Sender.open(url, SECRETS, resolver=Names(found), answer_s=5)
+        sender = WebhookSender.open(url, SECRETS, resolver=Names(found), timeout_s=5)
         with capture_logs() as logs:
             assert await sender.send("evt_1", b"{}", 1) == 0
         await sender.close()
         assert [(each["event"], each["error"]) for each in logs] == [
-            ("a webhook was not sent", "not a public address")
+            ("webhook not sent", "not a public address")
         ]
         assert not rung.is_set()
 
@@ -107,7 +106,7 @@ async def test_a_name_that_means_an_inner_address_is_never_dialled(found: list[s
 async def test_an_address_in_disguise_is_never_dialled(host: str) -> None:
     async with bell() as (port, rung):
         url = f"https://{host}:{port}/x"
-        sender = Sender.open(url, SECRETS, resolver=Names(["127.0.0.1"]), answer_s=5)
+        sender = WebhookSender.open(url, SECRETS, resolver=Names(["127.0.0.1"]), timeout_s=5)
         assert await sender.send("evt_1", b"{}", 1) == 0
         await sender.close()
         assert not rung.is_set()
@@ -117,7 +116,9 @@ async def test_a_name_is_asked_for_anew_each_time_and_the_answer_is_what_counts(
     """What a name meant when it was checked is nothing to what it means when it is dialled."""
     async with bell() as (port, rung):
         names = Names(["127.0.0.1"])
-        sender = Sender.open(f"https://hook.example:{port}/", SECRETS, resolver=names, answer_s=5)
+        sender = WebhookSender.open(
+            f"https://hook.example:{port}/", SECRETS, resolver=names, timeout_s=5
+        )
         for _ in range(2):
             assert await sender.send("evt_1", b"{}", 1) == 0
         await sender.close()
