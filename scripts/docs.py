@@ -1,4 +1,6 @@
-"""Writes the pages of ``docs/`` that follow from the code (``make docs``). Tests compare them."""
+"""Write the pages of ``docs/`` that are generated from the code (``make docs``).
+
+A test fails if a page is out of date."""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ _SETTINGS_HEAD = """\
 
 Generated from `antiphon/config/settings.py` by `make docs`.
 
-A setting comes from `antiphon.toml` in the working directory (or the file that `--config` or
-`ANTIPHON_CONFIG` names), or from the environment, which wins over the file, or from a flag of the
-command line, which wins over both. `port = 9000`, `ANTIPHON_PORT=9000` and `--port 9000` are the
-same. Lists are written with commas in variables and flags. Anything unknown is refused, and
-`antiphon settings` shows every value with where it came from.
+Settings come from `antiphon.toml` in the working directory (or the file that `--config` or
+`ANTIPHON_CONFIG` names), from environment variables, which override the file, and from command line
+flags, which override both. `port = 9000`, `ANTIPHON_PORT=9000` and `--port 9000` mean the same. In
+variables and flags, the elements of a list are separated by commas. Unknown settings are rejected.
+`antiphon settings` prints every value and its origin.
 
 ```toml
 port = 9000
@@ -57,7 +59,7 @@ _TABLES: tuple[tuple[str, type[Struct]], ...] = (
 
 
 def settings_page() -> str:
-    """``docs/settings.md``."""
+    """Render ``docs/settings.md``."""
     found = list(options(Settings).values())
     groups = dict.fromkeys(option.group for option in found)
     sections = [_SETTINGS_HEAD]
@@ -65,19 +67,18 @@ def settings_page() -> str:
         members = [option for option in found if option.group == group]
         sections.append(f"## {group}\n\n{_table(members, flags=True)}")
     for heading, cls in _TABLES:
-        sections.append(f"## {heading}\n\n{_first(cls)}\n\n{_table(options(cls).values())}")
+        sections.append(f"## {heading}\n\n{_description(cls)}\n\n{_table(options(cls).values())}")
     return "\n".join(sections)
 
 
-def _first(cls: type[Struct]) -> str:
-    """The docstring, without the heading it begins with, as one paragraph."""
-    text = " ".join((cls.__doc__ or "").split())
-    rest = text.partition(": ")[2]
-    return rest[0].upper() + rest[1:]
+def _description(cls: type[Struct]) -> str:
+    """Return the class's docstring without its first paragraph, as one paragraph of Markdown."""
+    _, _, rest = (cls.__doc__ or "").partition("\n\n")
+    return " ".join(rest.split()).replace("``", "`")
 
 
 def _table(rows: Iterable[Option], *, flags: bool = False) -> str:
-    lines = ["| setting | type | default | what it is |", "|---|---|---|---|"]
+    lines = ["| setting | type | default | meaning |", "|---|---|---|---|"]
     for option in rows:
         names = f"`{option.name}`"
         if flags and option.flag != f"--{option.name.replace('_', '-')}":
@@ -91,24 +92,24 @@ def _table(rows: Iterable[Option], *, flags: bool = False) -> str:
 _EVENTS_HEAD = """\
 # Events
 
-Which event may follow which. Generated from `antiphon/stream/event_grammar.py` by
-`make docs`; the tests hold every stream to it.
+This page defines the legal order of events. It is generated from
+`antiphon/stream/event_grammar.py` by `make docs`. The tests check every stream against it.
 
-One machine runs for the response, and one for each item from `output_item.added` to
-`output_item.done`, chosen by the item's type. Names stand without the `response.` that nearly all
-of them begin with; a part is named with its type. Numbers are held too: `sequence_number` has no
-gaps, items and parts come at the next index, ids never change.
+One state machine covers the response. Another one covers each item, from `output_item.added` to
+`output_item.done`; the item's type selects it. Event names are shown without their prefix
+`response.`, and the event of a part includes the type of the part. Numbering is checked too:
+`sequence_number` has no gaps, items and parts have consecutive indices, and ids never change.
 """
 
 
 def events_page() -> str:
-    """``docs/events.md``."""
+    """Render ``docs/events.md``."""
     sources = "\n".join(f"- **{key}**: {what}" for key, what in SOURCES.items())
     anywhere = ", ".join(f"`{name}` ({source})" for name, source in ANYWHERE.items())
     sections = [
         _EVENTS_HEAD,
-        f"Who says so:\n\n{sources}\n",
-        f"At any moment after `created`, changing nothing: {anywhere}.\n",
+        f"Sources of the rules:\n\n{sources}\n",
+        f"Allowed at any time after `created`, without a change of state: {anywhere}.\n",
         _machine("The response", RESPONSE, "start", "ended", ""),
     ]
     for kind, machine in ITEM.items():
@@ -118,7 +119,7 @@ def events_page() -> str:
 
 
 def _machine(title: str, machine: Machine, first: str, last: str, opening: str) -> str:
-    """A machine as a table and as a diagram."""
+    """Render a state machine as a table and as a diagram."""
     table = ["| state | event | next state | source |", "|---|---|---|---|"]
     drawn = ["```mermaid", "stateDiagram-v2"]
     states = dict.fromkeys((first, *(edge.to for edge in machine.values())))
@@ -139,27 +140,27 @@ _MODELS_MARK = "<!-- what follows is generated by `make docs` -->\n"
 
 
 def models_page() -> str:
-    """``docs/models.md``: what is written by hand, and the tables of formats."""
+    """Render ``docs/models.md``: the hand-written part, then the tables of formats."""
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     sections = [page.partition(_MODELS_MARK)[0] + _MODELS_MARK]
     sections.append(
-        "\nWhere the last column says *published*, a row was checked against the chat template that"
-        "\nmodels are published with, or that a server has for them; the others follow a server's"
-        "\nparser. A name in brackets is what other servers call a row: it is understood too.\n"
+        "\nWhere the last column says *published*, a test checks the row against a chat template"
+        "\nthat is published with the model or part of a server. The other rows follow a server's"
+        "\nparser. Names in brackets are those of other servers; they are accepted too.\n"
     )
     sections.append(
-        "\n### Calls\n\n| format | models | a call | read in | |\n|---|---|---|---|---|"
+        "\n### Tool calls\n\n| format | models | example | source | |\n|---|---|---|---|---|"
     )
     for name, form in TOOLS.items():
         sections.append(_format_row(name, form, _example_call(form)))
     sections.append(
-        "\n### Thinking\n\n| format | models | thinking | read in | |\n|---|---|---|---|---|"
+        "\n### Reasoning\n\n| format | models | syntax | source | |\n|---|---|---|---|---|"
     )
     for name, thinks in REASONING.items():
         looks = f"{thinks.open[0]}…{thinks.close[0]}" if thinks.open else ""
         sections.append(_format_row(name, thinks, looks))
     sections.append(
-        "| `identity` | any that does not think: all is answer (also an empty name) | | | |\n"
+        '| `identity` | any without reasoning: all text is the answer (same as `""`) | | | |\n'
     )
     return "\n".join(sections)
 
@@ -172,12 +173,12 @@ def _format_row(name: str, row: ToolFormat | ReasoningFormat, looks: str) -> str
 
 
 def _example_call(form: ToolFormat) -> str:
-    """A call of one argument, as this format writes it."""
+    """Return a call with one argument in this format."""
     how = form.written
     return how.render_calls([("weather", how.render_arguments({"city": "Oslo"}))])
 
 
-#: Page → what it should hold.
+#: Page → the function that renders it.
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/conformance.md": manifest.page,
     "docs/events.md": events_page,
@@ -187,7 +188,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def write() -> None:
-    """Bring every page up to date."""
+    """Write every generated page."""
     for name, page in PAGES.items():
         (ROOT / name).write_text(page(), encoding="utf-8")
 

@@ -83,9 +83,9 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
 _HEAD = """\
 # Conformance
 
-What Antiphon is held to, and the tests that hold it. Generated from
-`tests/conformance/requirements` by `make docs`. Of {all} rules {proved} are proved by tests; the
-others say what is missing, or why they do not apply.
+The requirements that Antiphon meets, and the tests that prove them. This page is generated from
+`tests/conformance/requirements` by `make docs`. Tests prove {proved} of {all} requirements; the
+others state what is missing, or why they do not apply.
 """
 
 
