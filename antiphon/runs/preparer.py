@@ -1,11 +1,11 @@
-"""From a request to a reply that is ready to generate.
+"""Prepare a request: check it, load its history, render its prompt.
 
 Everything that can be refused is refused here, before a run exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply
 from antiphon.backends.catalog import CatalogModel
-from antiphon.conversation import Options
+from antiphon.conversation import Conversation, Options
 from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
@@ -32,18 +32,18 @@ from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, wi
 from antiphon.tools.base import ResponseContext, ToolProvider
 from antiphon.wire.items import InputText, Item, Message
 from antiphon.wire.request import CreateResponse, InputTokensRequest
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, Usage
 
 from .dependencies import RunDependencies
 
 __all__ = ["PreparedRequest", "Preparer"]
 
 #: After a compaction, earlier messages of the user may fill this fraction (1/n) of the context.
-_USERS_SHARE = 4
+_USER_SHARE = 4
 
 
 class PreparedRequest(Struct, frozen=True, kw_only=True):
-    """A request that will be answered: nothing has been generated yet."""
+    """A checked and rendered request. Nothing has been generated yet."""
 
     request: CreateResponse
     model: CatalogModel
@@ -81,30 +81,150 @@ class Preparer:
         session_chains: SessionChains | None = None,
         prompt_items: tuple[Item, ...] = (),
     ) -> PreparedRequest:
-        """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
-        cannot be honoured."""
-        meant, tools = self._select_tools(request, model)
+        """Check and render a request.
+
+        ``session_chains``: responses that can be continued besides the stored ones.
+        ``prompt_items``: items of the stored prompt that the request names. Raises
+        ``RequestError`` for everything that cannot be honoured."""
+        resolved, tools = self._select_tools(request, model)
         context = replace(
-            await self._context(tenant, request, model, session_chains), prompt_items=prompt_items
+            await self._load_context(tenant, request, model, session_chains),
+            prompt_items=prompt_items,
         )
-        opening = ResponseContext(
+        tool_context = ResponseContext(
             tenant=tenant,
             response_id=response_id,
             items=context.conversation.items,
             include=frozenset(request.include or ()),
         )
-        await check_access(tools.server_tools, tools.visible_tools, opening)
-        backend = self._attachments.ahead_of(model.backend, tenant, len(prompt_items))
-        options = await self._options(meant, tools, opening)
-        question = ReplyRequest(context=context, backend=backend, options=options)
-        sealed = TenantSealer(self._seal, tenant)
-        reply = (
-            await prepare_compaction(question, sealed)
-            if context.visible.compaction_requested
-            else await prepare_reply(question, sealed, request.context_management or ())
+        await check_access(tools.server_tools, tools.visible_tools, tool_context)
+        reply_request = ReplyRequest(
+            context=context,
+            backend=self._attachments.ahead_of(model.backend, tenant, len(prompt_items)),
+            options=await self._build_options(resolved, tools, tool_context),
         )
-        if not context.visible.compaction_requested:
-            reply = self._wrapped(reply, meant, question, model, tools, tenant, response_id)
+        return PreparedRequest(
+            request=request,
+            model=model,
+            context=context,
+            reply=await self._prepare_reply(resolved, reply_request, model, tools, tool_context),
+            response=self._initial_response(request, model, response_id, context),
+            ignored_tools=tools.ignored_types,
+        )
+
+    async def count(self, tenant: str, request: InputTokensRequest) -> int:
+        """Return the number of tokens the model would see, from the same rendering as
+        ``prepare``. Raises ``RequestError``."""
+        as_create = request.as_create()
+        model = self._models.find(as_create.model)
+        resolved, tools = self._select_tools(as_create, model)
+        context = await self._load_context(tenant, resolved, model)
+        backend = self._attachments.ahead_of(model.backend, tenant)
+        tool_context = ResponseContext(
+            tenant=tenant, response_id="", items=context.conversation.items
+        )
+        options = await self._build_options(resolved, tools, tool_context)
+        reply = await backend.prepare(context.conversation, options)
+        return reply.input_tokens
+
+    # --- tools -----------------------------------------------------------------------------------
+
+    def _select_tools(
+        self, request: CreateResponse, model: CatalogModel
+    ) -> tuple[CreateResponse, ToolSelection]:
+        """Return the request with MCP labels replaced, and its tools by who runs them."""
+        policy, upstream = self._policy, model.backend.capabilities.hosted_tools
+        resolved = replace_mcp_labels(request, policy.mcp_labels)
+        return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
+
+    async def _build_options(
+        self, request: CreateResponse, tools: ToolSelection, tool_context: ResponseContext
+    ) -> Options:
+        """Build the options for the first prompt, with the functions that the server's tools
+        declare."""
+        toolsets = await declared_toolsets(tools, tool_context)
+        return with_functions(build_options(request), tools, toolsets, tool_context.items)
+
+    # --- the reply -------------------------------------------------------------------------------
+
+    async def _prepare_reply(
+        self,
+        request: CreateResponse,
+        reply_request: ReplyRequest,
+        model: CatalogModel,
+        tools: ToolSelection,
+        tool_context: ResponseContext,
+    ) -> Reply:
+        """Prepare the reply and wrap it in what the request needs: the tool loop, compaction,
+        reasoning summaries, raw messages. Raises ``RequestError``."""
+        sealer = TenantSealer(self._seal, tool_context.tenant)
+        if reply_request.context.visible.compaction_requested:
+            return await prepare_compaction(reply_request, sealer)
+        turn_usages: list[Usage] = []
+        if tools.search_functions or tools.server_tools:
+            wrap = self._tool_loop_factory(request, reply_request, tools, tool_context, turn_usages)
+            reply_request = replace(reply_request, wrap=wrap)
+        reply = await prepare_reply(reply_request, sealer, request.context_management or ())
+        level = None if request.include_reasoning is False else summary_level(request.reasoning)
+        if level is not None:
+            reply = SummarizedReply(reply, self._summarizer(model, level))
+        with_metrics = bool(request.return_metrics)
+        if request.enable_response_messages or with_metrics:
+            reply = RawMessagesReply(
+                reply,
+                model.backend,
+                with_messages=bool(request.enable_response_messages),
+                with_metrics=with_metrics,
+                clock=self._clock,
+                turn_usages=turn_usages,
+            )
+        return reply
+
+    def _tool_loop_factory(
+        self,
+        request: CreateResponse,
+        reply_request: ReplyRequest,
+        tools: ToolSelection,
+        tool_context: ResponseContext,
+        turn_usages: list[Usage],
+    ) -> Callable[[Reply, Conversation], Reply]:
+        """Return the function that wraps the reply to a conversation in the tool loop.
+        ``turn_usages`` receives the usage of each turn."""
+        spec = ToolLoopSpec(
+            conversation=reply_request.context.conversation,
+            options=reply_request.options,
+            tools=tools,
+            include=tool_context.include,
+            prepare=reply_request.backend.prepare,
+            limits=replace(self._policy.bounds, calls=request.max_tool_calls),
+            ids=self._ids,
+            tenant=tool_context.tenant,
+            response_id=tool_context.response_id,
+            context_size=reply_request.backend.context_size,
+        )
+
+        def wrap(reply: Reply, conversation: Conversation) -> Reply:
+            return ToolLoop(reply, replace(spec, conversation=conversation), turn_usages)
+
+        return wrap
+
+    def _summarizer(self, model: CatalogModel, level: str) -> Summarizer:
+        name = self._policy.summary_model
+        summary_model = self._models.find(name) if name is not None else model
+        return Summarizer(
+            backend=summary_model.backend, level=level, defaults=summary_model.defaults
+        )
+
+    # --- the response and its history ------------------------------------------------------------
+
+    def _initial_response(
+        self,
+        request: CreateResponse,
+        model: CatalogModel,
+        response_id: str,
+        context: ConversationContext,
+    ) -> Response:
+        """Return the response before anything is generated."""
         response = initial_response(
             request,
             id=response_id,
@@ -114,106 +234,24 @@ class Preparer:
         )
         if removed := context.visible.removed:
             response = replace(response, input_transformations=removed)
-        if prompt_items:
-            said = request.instructions
-            first = Message(
-                id=self._ids("msg"), role="developer", content=(InputText(text=said or ""),)
+        if context.prompt_items:
+            text = request.instructions
+            instructions = Message(
+                id=self._ids("msg"), role="developer", content=(InputText(text=text or ""),)
             )
-            response = replace(
-                response, instructions=(first, *prompt_items) if said else prompt_items
-            )
-        return PreparedRequest(
-            request=request,
-            model=model,
-            context=context,
-            reply=reply,
-            response=response,
-            ignored_tools=tools.ignored_types,
-        )
+            items = (instructions, *context.prompt_items) if text else context.prompt_items
+            response = replace(response, instructions=items)
+        return response
 
-    def _wrapped(
-        self,
-        reply: Reply,
-        request: CreateResponse,
-        question: ReplyRequest,
-        model: CatalogModel,
-        tools: ToolSelection,
-        tenant: str,
-        response_id: str,
-    ) -> Reply:
-        """Wrap the reply in what the request needs: the tool loop, reasoning summaries, raw
-        messages. Raises ``InvalidRequest``."""
-        timed = bool(request.return_metrics)
-        tool_loop: ToolLoop | None = None
-        if tools.search_functions or tools.server_tools:
-            reply = tool_loop = ToolLoop(
-                reply,
-                ToolLoopSpec(
-                    conversation=question.context.conversation,
-                    options=question.options,
-                    tools=tools,
-                    include=frozenset(request.include or ()),
-                    prepare=question.backend.prepare,
-                    limits=replace(self._policy.bounds, calls=request.max_tool_calls),
-                    ids=self._ids,
-                    tenant=tenant,
-                    response_id=response_id,
-                    context_size=model.backend.context_size,
-                ),
-            )
-        level = None if request.include_reasoning is False else summary_level(request.reasoning)
-        if level is not None:
-            reply = SummarizedReply(reply, self._summariser(model, level))
-        if request.enable_response_messages or timed:
-            reply = RawMessagesReply(
-                reply,
-                model.backend,
-                with_messages=bool(request.enable_response_messages),
-                with_metrics=timed,
-                clock=self._clock,
-                turn_usages=tool_loop.used if tool_loop is not None else [],
-            )
-        return reply
-
-    def _summariser(self, model: CatalogModel, level: str) -> Summarizer:
-        name = self._policy.summary_model
-        by = self._models.find(name) if name is not None else model
-        return Summarizer(backend=by.backend, level=level, defaults=by.defaults)
-
-    async def count(self, tenant: str, request: InputTokensRequest) -> int:
-        """How many tokens the model would see: the same rendering."""
-        asked = request.as_create()
-        model = self._models.find(asked.model)
-        asked, tools = self._select_tools(asked, model)
-        context = await self._context(tenant, asked, model)
-        backend = self._attachments.ahead_of(model.backend, tenant)
-        response = ResponseContext(tenant=tenant, response_id="", items=context.conversation.items)
-        options = await self._options(asked, tools, response)
-        reply = await backend.prepare(context.conversation, options)
-        return reply.input_tokens
-
-    async def _options(
-        self, request: CreateResponse, tools: ToolSelection, response: ResponseContext
-    ) -> Options:
-        """Build the options for the first prompt, with the functions that the server's tools
-        declare."""
-        toolsets = await declared_toolsets(tools, response)
-        return with_functions(build_options(request), tools, toolsets, response.items)
-
-    def _select_tools(
-        self, asked: CreateResponse, model: CatalogModel
-    ) -> tuple[CreateResponse, ToolSelection]:
-        policy, upstream = self._policy, model.backend.capabilities.hosted_tools
-        meant = replace_mcp_labels(asked, policy.mcp_labels)
-        return meant, select_tools(meant, policy.unavailable_tools, self._providers, upstream)
-
-    async def _context(
+    async def _load_context(
         self,
         tenant: str,
         request: CreateResponse,
         model: CatalogModel,
-        recent: SessionChains | None = None,
+        session_chains: SessionChains | None = None,
     ) -> ConversationContext:
+        """Load the conversation that the request continues. Raises ``RequestError``."""
+        context_size = model.backend.context_size or ASSUMED_CONTEXT_SIZE
         return await load_context(
             self._store,
             tenant,
@@ -224,11 +262,10 @@ class Preparer:
             build_visible=partial(
                 build_visible_history,
                 sealer=TenantSealer(self._seal, tenant),
-                user_token_budget=(model.backend.context_size or ASSUMED_CONTEXT_SIZE)
-                // _USERS_SHARE,
+                user_token_budget=context_size // _USER_SHARE,
                 refuse=self._policy.undecryptable_items == "refuse",
             ),
-            session_chains=recent,
+            session_chains=session_chains,
             chains=self._chains,
             ids=self._ids,
         )

@@ -6,7 +6,7 @@ asked for, that of the model which sees the shrunk conversation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user_message
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
+from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Text
 from antiphon.wire import items as it
 from antiphon.wire.response import (
     CompactedResponse,
@@ -70,6 +70,13 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     context: ConversationContext
     backend: Backend
     options: Options
+    #: Wraps the reply to the conversation that the model sees, such as in the tool loop.
+    wrap: Callable[[Reply, Conversation], Reply] = lambda reply, conversation: reply
+
+    async def prepare(self) -> Reply:
+        """Prepare the reply to the conversation. Raises what ``Backend.prepare`` raises."""
+        conversation = self.context.conversation
+        return self.wrap(await self.backend.prepare(conversation, self.options), conversation)
 
 
 async def prepare_reply(
@@ -79,19 +86,19 @@ async def prepare_reply(
     allows and compacting helps. Raises what ``Backend.prepare`` raises."""
     backend, conversation = question.backend, question.context.conversation
     if not management:
-        return await backend.prepare(conversation, question.options)
+        return await question.prepare()
     size = backend.context_size
     limit = _threshold(management, size)
     whole = replace(question.options, truncate=False)  # rather compacted than cut
     reply = await _prepared(backend, conversation, whole)
     if reply is not None and (limit is None or reply.input_tokens <= limit):
-        return reply
+        return question.wrap(reply, conversation)
     size = min(limit or size or ASSUMED_CONTEXT_SIZE, size or ASSUMED_CONTEXT_SIZE)
     bound = size if reply is not None else backend.context_size or ASSUMED_CONTEXT_SIZE
     rest = size // _SHARE
     if await _helps(question, rest, _summary_tokens(size), bound):
         return await _compacting(question, sealed, size, rest=rest, answered=True)
-    return reply or await backend.prepare(conversation, question.options)
+    return await question.prepare() if reply is None else question.wrap(reply, conversation)
 
 
 async def prepare_compaction(question: ReplyRequest, sealed: TenantSealer) -> CompactingReply:
@@ -259,6 +266,8 @@ class CompactingReply(Reply):
             return
         yield (closed,)
         self._answer = await self._prepared(recalled)
+        if (prompt := self._answer.prompt_tokens) is not None:
+            yield (NewPrompt(prompt.ids),)
         async with aclosing(self._answer.deltas()) as deltas:
             async for known in deltas:
                 if isinstance(last := known[-1], Finish):
@@ -267,8 +276,10 @@ class CompactingReply(Reply):
 
     async def _prepared(self, recalled: VisibleHistory) -> Reply:
         question = self._question
+        shrunk = _shrunk(question, recalled)
         try:
-            return await question.backend.prepare(_shrunk(question, recalled), question.options)
+            reply = await question.backend.prepare(shrunk, question.options)
+            return question.wrap(reply, shrunk)
         except InvalidRequest as error:  # the run has begun
             raise RunError(error.message, code=error.code or "server_error") from None
 

@@ -66,7 +66,9 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 class ToolLoop(ReplyWrapper):
     """``Reply`` over the replies of all turns. ``reply`` is that of the first, ready."""
 
-    def __init__(self, reply: Reply, work: ToolLoopSpec) -> None:
+    def __init__(
+        self, reply: Reply, work: ToolLoopSpec, turn_usages: list[Usage] | None = None
+    ) -> None:
         super().__init__(reply)
         self._now = reply
         self._work = work
@@ -82,7 +84,7 @@ class ToolLoop(ReplyWrapper):
         #: Bytes the model can be told of each call of the last turn.
         self._room = 0
         #: What each turn used.
-        self.used: list[Usage] = []
+        self.used: list[Usage] = [] if turn_usages is None else turn_usages
 
     def resume(self, point: ResumePoint) -> Reply:
         """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
@@ -146,7 +148,8 @@ class ToolLoop(ReplyWrapper):
             if prompted is None:
                 yield (self._end("length"),)
                 return
-            yield prompted
+            if prompted:
+                yield prompted
 
     # --- bounds ----------------------------------------------------------------------------------
 

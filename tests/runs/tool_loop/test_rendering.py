@@ -154,3 +154,33 @@ async def test_counting_input_tokens_renders_the_declared_functions() -> None:
     await service(backend, providers=_providers()).count("t", request)
     ((_, options),) = backend.requests
     assert [tool.name for tool in options.tools] == ["browser"] * 3  # type: ignore[union-attr]
+
+
+async def test_turns_after_a_compaction_see_the_compacted_conversation() -> None:
+    def script(conversation: Any, options: Any) -> Any:
+        last = str(conversation.items[-1])
+        if "now compacted" in last:
+            return "The summary."
+        is_output = any(isinstance(i, it.CustomToolCallOutput) for i in conversation.items)
+        return "Done." if is_output else custom("say hi", name="python")
+
+    backend = ScriptedBackend(script, context_size=4096)
+    response = await _respond(
+        service(backend, providers=_providers()),
+        input=[
+            {"role": "user", "content": "word " * 600},
+            {"role": "assistant", "content": "ok " * 600},
+            {"role": "user", "content": "go"},
+        ],
+        tools=[CODE],
+        context_management=[{"type": "compaction", "compact_threshold": 1000}],
+    )
+    types = [type(item) for item in response.output]
+    assert types == [it.Compaction, it.CodeInterpreterCall, it.Message]
+    first, second = (conversation.items for conversation, _ in list(backend.requests)[-2:])
+    assert "The summary." in str(first) and "ok ok" not in str(first)
+    assert second[: len(first)] == first
+    assert [type(item) for item in second[len(first) :]] == [
+        it.CustomToolCall,
+        it.CustomToolCallOutput,
+    ]
