@@ -1,4 +1,4 @@
-"""Searches in vector stores: by words, and by meaning where there are vectors, made one ranking."""
+"""Search in vector stores: keyword and vector rankings, fused into one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .embeddings import Embeddings
 __all__ = ["Searcher"]
 
 _MAX_WORDS = 64
-#: How many of each ranking are fused.
+#: Number of hits of each ranking that are fused.
 _RANKING_SIZE = 100
 
-#: A chunk: in which vector store, its number, of which file.
+#: A chunk: vector store id, chunk number, file id.
 _ChunkKey = tuple[str, int, str]
 
 
 class _SearchScope(Struct, frozen=True):
-    """A vector store, and those of its files that a filter lets through."""
+    """A vector store and those of its files that pass the filter."""
 
     store_id: str
     files: Mapping[str, IndexedFile]
@@ -37,7 +37,7 @@ class _SearchScope(Struct, frozen=True):
 
 
 class Searcher:
-    """One a service. ``model``: who makes the vectors; None: there are none."""
+    """Searches vector stores. ``model``: embedding model; None = keyword search only."""
 
     def __init__(self, vectors: VectorIndex, embeddings: Embeddings, model: str | None) -> None:
         self._vectors = vectors
@@ -46,23 +46,26 @@ class Searcher:
         self._model = model
 
     def check(self, ranking: RankingOptions, path: str) -> None:
-        """Raises ``InvalidRequest`` where only the meaning is to count, which nobody here reads.
-        ``path``: of what holds the options."""
-        if self._model is None and not ranking.words:
-            scope = f"{path}ranking_options.hybrid_search.text_weight"
+        """Raise ``InvalidRequest`` if only vectors shall count but there is no embedding model.
+
+        ``path``: prefix of the request field with the options.
+        """
+        if self._model is None and not ranking.text_weight:
+            param = f"{path}ranking_options.hybrid_search.text_weight"
             raise InvalidRequest(
-                f"Invalid '{scope}': this server finds by words alone, so they must count.",
-                param=scope,
+                f"Invalid '{param}': this server has keyword search only, so its weight must not"
+                " be 0.",
+                param=param,
                 code="unsupported_value",
             )
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[SearchResult, ...]:
-        """The best chunks first. Raises ``RunError``."""
+        """Return the best chunks, best first. Raises ``RunError``."""
         scopes = [await self._scope(tenant, store_id, request) for store_id in store_ids]
         vectors: Sequence[Vector | None] = [None] * len(request.queries)
-        if self._model is not None and request.ranking.meaning:
+        if self._model is not None and request.ranking.embedding_weight:
             embedded = await self._embeddings.embed(self._model, request.queries, role="query")
             vectors = embedded.vectors
         scores = [
@@ -89,7 +92,7 @@ class Searcher:
         vector: Vector | None,
         ranking: RankingOptions,
     ) -> Mapping[_ChunkKey, float]:
-        """Of one query. Without vectors, its words are all there is."""
+        """Score the chunks for one query. Without vectors, only keywords count."""
         words = query_terms(query)[:_MAX_WORDS]
         by_words, by_meaning = [], []
         for scope in scopes:
@@ -110,7 +113,12 @@ class Searcher:
                 by_meaning += [(scope.store_id, hit) for hit in near]
         if vector is None:
             return fused([(1.0, _ordered(by_words))])
-        return fused([(ranking.meaning, _ordered(by_meaning)), (ranking.words, _ordered(by_words))])
+        return fused(
+            [
+                (ranking.embedding_weight, _ordered(by_meaning)),
+                (ranking.text_weight, _ordered(by_words)),
+            ]
+        )
 
     async def _load_results(
         self, tenant: str, scopes: Sequence[_SearchScope], ranked: Sequence[tuple[_ChunkKey, float]]
@@ -135,6 +143,6 @@ class Searcher:
 
 
 def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_ChunkKey]:
-    """Over several vector stores, whose scores are of one kind."""
+    """Merge the hits of several vector stores into one ranking; their scores are comparable."""
     ranked = sorted(hits, key=lambda pair: -pair[1].score)
     return [(store_id, hit.chunk, hit.file_id) for store_id, hit in ranked][:_RANKING_SIZE]

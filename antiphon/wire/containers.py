@@ -1,5 +1,6 @@
-"""Containers: what a client asks for, and how they and their files are shown. Field lists: the
-``openai`` SDK's types, 3.52.
+"""Containers: types and parsers.
+
+Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
-#: Bytes of a memory limit.
+#: Memory limit → bytes.
 MEMORY_BYTES: Mapping[MemoryLimit, int] = {
     "1g": 1 << 30,
     "4g": 4 << 30,
@@ -43,21 +44,22 @@ _FileIds = Annotated[tuple[str, ...], Meta(max_length=50)]
 
 
 class ContainerExpiresAfter(Struct, frozen=True, kw_only=True):
-    """How long a container is kept that nobody uses."""
+    """When a container expires: ``minutes`` after its last use."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
     minutes: Annotated[int, Meta(ge=1)]
 
 
 class NetworkPolicy(Struct, frozen=True, kw_only=True):
-    """There is no network in a container here."""
+    """The network policy of a container. Containers of this server have no network."""
 
     type: Literal["disabled"] = "disabled"
 
 
 class AutoContainer(Struct, frozen=True, kw_only=True):
-    """A container that a tool makes, or finds again in what came before. Only the shell's have
-    ``skills``."""
+    """A container that a tool creates, or reuses from an earlier call of the conversation. Only the
+    shell tool's containers have ``skills``.
+    """
 
     file_ids: _FileIds = ()
     memory_limit: MemoryLimit | None = None
@@ -77,7 +79,7 @@ class CreateContainer(Struct, frozen=True, kw_only=True):
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """A container as it is shown. Times are unix seconds."""
+    """A container as the API shows it. Times are unix seconds."""
 
     id: str
     object: Literal["container"] = "container"
@@ -91,7 +93,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 class ContainerFile(Struct, frozen=True, kw_only=True):
-    """A file in a container. ``source``: who put it there, ``user`` or ``assistant``."""
+    """A file in a container. ``source``: who created it."""
 
     id: str
     object: Literal["container.file"] = "container.file"
@@ -103,7 +105,9 @@ class ContainerFile(Struct, frozen=True, kw_only=True):
 
 
 def read_auto_container(raw: Mapping[str, Any], path: str, type: str = "auto") -> AutoContainer:
-    """What a tool says of its container. Raises ``InvalidRequest``."""
+    """Read the container settings of a tool. ``type``: the value that ``raw["type"]`` must have.
+    Raises ``InvalidRequest``.
+    """
     if raw.get("type") != type:
         raise invalid_value(f"{path}.type", str(raw.get("type", json_type_name(None))), (type,))
     names = {*AutoContainer.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
@@ -114,7 +118,7 @@ def read_auto_container(raw: Mapping[str, Any], path: str, type: str = "auto") -
 
 
 def parse_create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateContainer:
-    """The body of ``POST /containers``. Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /containers``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "name" not in raw:
         raise missing_parameter("name")
@@ -125,7 +129,9 @@ def parse_create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Crea
 
 
 def parse_file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
-    """The uploaded file that ``POST /containers/{id}/files`` names. Raises ``InvalidRequest``."""
+    """Parse the file id in a JSON body of ``POST /containers/{id}/files``. Raises
+    ``InvalidRequest``.
+    """
     raw = parse_json_object(body, limits)
     if "file_id" not in raw:
         raise missing_parameter("file_id")
@@ -133,11 +139,11 @@ def parse_file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
 
 
 def _check_network_policy(raw: Any, path: str) -> None:
-    """Nothing is reached from a container, whatever else is asked of it."""
+    """Refuse policies that open the network."""
     if isinstance(raw, Mapping) and raw.get("type") == "allowlist":
         raise InvalidRequest(
-            "Containers of this server have no network: only a policy of type 'disabled' can be"
-            " honoured.",
+            "Containers of this server have no network: only a policy of type 'disabled' is"
+            " supported.",
             param=f"{path}.type",
             code="unsupported_value",
         )

@@ -1,4 +1,4 @@
-"""Conversations as the API lists them: an id, labels, and items that live beside it."""
+"""Conversations as the API shows them: id and metadata. Items are listed separately."""
 
 from __future__ import annotations
 

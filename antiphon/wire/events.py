@@ -1,7 +1,7 @@
-"""Everything a stream can say: the events of the Responses API, one class each.
+"""The events of the Responses API, one class each.
 
-Numbered at birth (``sequence_number``). Names and fields: the ``openai`` SDK's types, 3.52; the
-two ``response.reasoning.*`` names are those Open Responses uses for raw reasoning.
+``sequence_number`` is assigned when an event is created. Names and fields: the ``openai`` SDK's
+types, 3.52; the two ``response.reasoning.*`` names are Open Responses' names for raw reasoning.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type"):
     sequence_number: int
 
 
-# --- of the response -----------------------------------------------------------------------------
+# --- response events -----------------------------------------------------------------------------
 
 
 class _ResponseEvent(Event, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
 
 
 class Error(Event, frozen=True, kw_only=True, tag="error"):
-    """Both shapes in one: the flat one is what OpenAI documents, the nested one what it sends."""
+    """An error event in both shapes: OpenAI documents the flat fields and sends the nested ones."""
 
     code: str
     message: str
@@ -137,10 +137,10 @@ class Error(Event, frozen=True, kw_only=True, tag="error"):
 
 
 class Keepalive(Event, frozen=True, kw_only=True, tag="keepalive"):
-    """Fills silence: comments do not reset every client's idle timer, this does."""
+    """A sign of life. Unlike SSE comments, it resets the idle timer of every client."""
 
 
-# --- of an item ----------------------------------------------------------------------------------
+# --- item events ---------------------------------------------------------------------------------
 
 
 class OutputItemAdded(Event, frozen=True, kw_only=True, tag="response.output_item.added"):
@@ -410,7 +410,7 @@ class CompactionCompacting(
 
 
 class _CommandEvent(Event, frozen=True, kw_only=True):
-    """The shell's command events carry no ``item_id``."""
+    """The base of the shell's command events, which have no ``item_id``."""
 
     output_index: int
     command_index: int
@@ -481,13 +481,13 @@ class SteerFailed(Event, frozen=True, kw_only=True, tag="response.steer.failed")
 
 
 def _concrete_events(base: type[Event]) -> list[type[Event]]:
-    found: list[type[Event]] = []
+    classes: list[type[Event]] = []
     for child in base.__subclasses__():
-        found += _concrete_events(child) if child.__name__.startswith("_") else [child]
-    return found
+        classes += _concrete_events(child) if child.__name__.startswith("_") else [child]
+    return classes
 
 
-#: Every event by its name on the wire.
+#: Event type on the wire → class.
 EVENTS: dict[str, type[Event]] = {
     str(event.__struct_config__.tag): event for event in _concrete_events(Event)
 }

@@ -1,5 +1,7 @@
-"""What requests may say beyond OpenAI's fields, in the words of vLLM and transformers: guides of
-the answer, and sampling under other names. Values and their readers; no policy.
+"""Request fields beyond OpenAI's, as vLLM and transformers name them: types and parsers.
+
+``structured_outputs`` constrains the whole answer; ``generation_config`` holds sampling options
+under other names.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Json = dict[str, Any]
 
 
 class Guide(Struct, frozen=True, kw_only=True):
-    """A grammar that the whole answer obeys. ``path``: where the request gives it."""
+    """A grammar that the whole answer must match. ``path``: path of the field that holds it."""
 
     syntax: Literal["lark", "regex"]
     definition: str
@@ -28,8 +30,10 @@ class Guide(Struct, frozen=True, kw_only=True):
 
 
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
-    """``structured_outputs``, as vLLM has it: exactly one of these. ``grammar`` is Lark, in the
-    dialect of llguidance."""
+    """The field ``structured_outputs`` of vLLM: exactly one of these is set.
+
+    ``grammar`` is Lark in llguidance's dialect.
+    """
 
     json: Json | str | None = None
     regex: str | None = None
@@ -39,7 +43,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def guide(self) -> Guide | None:
-        """What is no matter of JSON."""
+        """The grammar, for constraints other than JSON."""
         path = "structured_outputs"
         if self.regex is not None:
             return Guide(syntax="regex", definition=self.regex, path=f"{path}.regex")
@@ -52,14 +56,14 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> Json | None:
-        """The schema of JSON, if that is what is asked for."""
+        """The JSON schema, for JSON constraints."""
         if self.json_object:
             return {"type": "object"}
         return self.json if isinstance(self.json, dict) else None
 
 
 def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
-    """Raises ``InvalidRequest``."""
+    """Read ``structured_outputs``. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     _refuse_unknown(fields, StructuredOutputs.__struct_fields__, path)
     read = convert(fields, StructuredOutputs, path)
@@ -75,7 +79,7 @@ def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
     return read
 
 
-#: What transformers calls a value → the field that says it here.
+#: Field of ``generation_config`` → our request field.
 _GENERATION_FIELDS: Mapping[str, str] = {
     "max_new_tokens": "max_output_tokens",
     "temperature": "temperature",
@@ -89,13 +93,16 @@ _GENERATION_FIELDS: Mapping[str, str] = {
 
 
 def read_generation_config(raw: Any, path: str) -> Json:
-    """``generation_config`` of transformers serve, an object or its JSON text, as fields of the
-    request. Raises ``InvalidRequest`` for what has no counterpart."""
+    """Translate ``generation_config`` of ``transformers serve``, an object or its JSON text, into
+    request fields. Raises ``InvalidRequest`` for an option without a counterpart.
+    """
     fields = read_object(_parse_json(raw, path) if isinstance(raw, str) else raw, path)
-    sampled = fields.pop("do_sample", True)
+    do_sample = fields.pop("do_sample", True)
     _refuse_unknown(fields, _GENERATION_FIELDS, path)
-    said = {_GENERATION_FIELDS[name]: value for name, value in fields.items() if value is not None}
-    return said if sampled else {**said, "temperature": 0}
+    options = {
+        _GENERATION_FIELDS[name]: value for name, value in fields.items() if value is not None
+    }
+    return options if do_sample else {**options, "temperature": 0}
 
 
 def _refuse_unknown(fields: Json, names: Collection[str], path: str) -> None:

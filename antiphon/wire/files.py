@@ -1,4 +1,4 @@
-"""Files as the API lists them. Field lists: the ``openai`` SDK's types, 3.52."""
+"""Files as the API shows them. Field lists: the ``openai`` SDK's types, 3.52."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from msgspec import UNSET, Struct, UnsetType
 
 __all__ = ["PURPOSES", "File", "FileExpiresAfter"]
 
-#: What clients may upload a file for.
+#: Purposes that clients may give for an upload.
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 
 
 class File(Struct, frozen=True, kw_only=True):
-    """A kept file without its content. Times are unix seconds. ``status`` is deprecated in the API
-    and always the same: nothing is checked behind a client's back."""
+    """A stored file without its content. Times are unix seconds.
+
+    ``status`` is deprecated in the API and always ``processed``, since files are not checked after
+    the upload.
+    """
 
     id: str
     object: Literal["file"] = "file"
@@ -27,7 +30,7 @@ class File(Struct, frozen=True, kw_only=True):
 
 
 class FileExpiresAfter(Struct, frozen=True, kw_only=True):
-    """How long a file is kept: ``seconds`` after it was made."""
+    """When a file expires: ``seconds`` after its creation."""
 
     anchor: Literal["created_at"]
     seconds: int

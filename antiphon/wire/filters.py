@@ -1,5 +1,7 @@
-"""Filters on the attributes of files: read from JSON, and asked whether they hold. No recursion
-deeper than the body's own nesting; what a filter names and a file lacks does not hold.
+"""Filters on the attributes of files: types, parser and evaluation.
+
+A comparison with an attribute that a file lacks is false, except ``ne`` and ``nin``. The recursion
+is bounded by the nesting limit of request bodies.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _MAX_FILTERS = 128  # filters within one
 
 
 class Comparison(Struct, frozen=True):
-    """One attribute against a value."""
+    """A comparison of one attribute with a value."""
 
     type: str
     key: str
@@ -37,7 +39,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Compound(Struct, frozen=True):
-    """All of some filters, or any of them."""
+    """A conjunction or a disjunction of filters."""
 
     type: Literal["and", "or"]
     filters: tuple[Comparison | Compound, ...]
@@ -47,52 +49,52 @@ Filter = Comparison | Compound
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Numbers with numbers, texts with texts; anything else has no order."""
+    """Wrap an ordering so that it compares numbers with numbers and texts with texts only."""
 
-    def holds(there: Any, asked: Any) -> bool:
-        texts = isinstance(there, str) and isinstance(asked, str)
-        return (texts or (_is_number(there) and _is_number(asked))) and compare(there, asked)
+    def compare_same_type(actual: Any, wanted: Any) -> bool:
+        texts = isinstance(actual, str) and isinstance(wanted, str)
+        return (texts or (_is_number(actual) and _is_number(wanted))) and compare(actual, wanted)
 
-    return holds
+    return compare_same_type
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equals(there: Any, asked: Any) -> bool:
-    return isinstance(there, bool) == isinstance(asked, bool) and bool(there == asked)
+def _equals(actual: Any, wanted: Any) -> bool:
+    return isinstance(actual, bool) == isinstance(wanted, bool) and bool(actual == wanted)
 
 
-#: What a comparison means; ``there`` is what the file has.
+#: Comparison → its function of the file's value and the filter's value.
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "eq": _equals,
-    "ne": lambda there, asked: not _equals(there, asked),
+    "ne": lambda actual, wanted: not _equals(actual, wanted),
     "gt": _ordering(operator.gt),
     "gte": _ordering(operator.ge),
     "lt": _ordering(operator.lt),
     "lte": _ordering(operator.le),
-    "in": lambda there, asked: any(_equals(there, one) for one in asked),
-    "nin": lambda there, asked: not any(_equals(there, one) for one in asked),
+    "in": lambda actual, wanted: any(_equals(actual, one) for one in wanted),
+    "nin": lambda actual, wanted: not any(_equals(actual, one) for one in wanted),
 }
 _LIST_TYPES = ("in", "nin")
 _TYPES = (*_COMPARE, "and", "or")
 
 
-def matches(asked: Filter | None, attributes: Attributes) -> bool:
-    """Whether a file with these attributes is meant."""
-    if asked is None:
+def matches(filter: Filter | None, attributes: Attributes) -> bool:
+    """Return whether a file with these attributes passes the filter. None passes every file."""
+    if filter is None:
         return True
-    if isinstance(asked, Compound):
-        held = (matches(one, attributes) for one in asked.filters)
-        return all(held) if asked.type == "and" else any(held)
-    if asked.key not in attributes:
-        return asked.type in ("ne", "nin")
-    return _COMPARE[asked.type](attributes[asked.key], asked.value)
+    if isinstance(filter, Compound):
+        results = (matches(one, attributes) for one in filter.filters)
+        return all(results) if filter.type == "and" else any(results)
+    if filter.key not in attributes:
+        return filter.type in ("ne", "nin")
+    return _COMPARE[filter.type](attributes[filter.key], filter.value)
 
 
 def read_filter(raw: Any, path: str) -> Filter:
-    """The filter that ``raw`` describes. Raises ``InvalidRequest``."""
+    """Read a filter. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _TYPES)
     if kind in ("and", "or"):

@@ -1,9 +1,8 @@
-"""Items: everything a conversation is made of, as it stands on the wire. Parts come with them.
+"""Items of a conversation.
 
-One class serves an item in every role it can take (input, output, listing). A field that may be
-left out is ``UNSET`` when it is; a field that must be there even when empty is ``None``. Clients
-send both forms and more: ``wire.decode`` brings what they send into these shapes.
-Field lists: the ``openai`` SDK's types, 3.52.
+One class serves an item in every role: input, output and listing. An optional field that is
+absent is ``UNSET``; a field that is present even when empty is ``None``. Clients also send other
+forms; ``wire.parsing.items`` normalizes them. Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ Status = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 Json = dict[str, Any]
 
-# OpenAI's limits of what clients send. Its own for `call_id` is 64; models that write their own
-# ids (Kimi K2) need more, and what we emit has to be accepted back.
+# OpenAI's limits for fields that clients send. Its limit for `call_id` is 64; models that write
+# their own ids (Kimi K2) need more, and clients must be able to send back what the server emits.
 _EncryptedContent = Annotated[str, Meta(max_length=20_971_520)]
 _CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 _Id = Annotated[str, Meta(max_length=1024)]
@@ -120,12 +119,12 @@ class ProgramCaller(Struct, frozen=True, tag_field="type", tag="program"):
     caller_id: _CallId
 
 
-#: Who made a call, told where programs make some.
+#: Who made a call. Absent unless the request enables programmatic tool calls.
 Caller = DirectCaller | ProgramCaller
 
 
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every item has. ``id`` is empty only between decoding and admission."""
+    """The base of all items. ``id`` is empty only until the server assigns one."""
 
     id: _Id = ""
 
@@ -140,7 +139,7 @@ class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
 
 
 class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
-    """Thinking: raw text in ``content``, what users may read in ``summary``, or sealed."""
+    """Reasoning: its text in ``content``, a text for users in ``summary``, or encrypted."""
 
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
@@ -149,7 +148,9 @@ class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
 
 
 class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
-    """``arguments`` is JSON text as the model wrote it; ``call_id`` ties the output to it."""
+    """A call of a client function. ``arguments`` is JSON text as the model wrote it. ``call_id``
+    links the call to its output.
+    """
 
     call_id: _CallId
     name: str
@@ -208,7 +209,10 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 
 
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
-    """``caller``, here and in items of MCP, is ours: only calls that a program made have it."""
+    """A call of the code interpreter.
+
+    ``caller``, here and in MCP items, is an extension: only calls made by a program have it.
+    """
 
     container_id: str
     code: str | None = None
@@ -345,7 +349,7 @@ class ToolSearchOutput(ItemBase, frozen=True, kw_only=True, tag="tool_search_out
 
 
 class AdditionalTools(ItemBase, frozen=True, kw_only=True, tag="additional_tools"):
-    """Tools that may be called from this point of the conversation on."""
+    """Tools that are available from this point of the conversation on."""
 
     tools: tuple[Tool, ...]
     role: str = "developer"
@@ -357,22 +361,22 @@ class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
 
 
 class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_trigger"):
-    """The last input item; asks for exactly one compaction item."""
+    """The last input item of a request that asks for exactly one compaction item."""
 
 
 class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
-    """Settings that hold from this point of the conversation on."""
+    """Settings that apply from this point of the conversation on."""
 
     reasoning: Json | UnsetType = UNSET
     text: Json | UnsetType = UNSET
 
 
 class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):
-    """Stands for a stored item."""
+    """A reference to a stored item."""
 
 
 class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
-    """``code`` is JavaScript. Calls that it makes name it as their ``caller``."""
+    """A program. ``code`` is JavaScript. The calls it makes name it as their ``caller``."""
 
     call_id: _CallId
     code: str
@@ -419,7 +423,7 @@ Item = (
     | ProgramOutput
 )
 
-#: Items only a client may send; every other one may also be part of an output.
+#: Items that only clients send. All others may also occur in an output.
 _INPUT_ONLY = (CompactionTrigger, ConfigurationUpdate, ItemReference)
 
 INPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(Item.__args__)

@@ -1,4 +1,4 @@
-"""Small answers: pages of lists, what was deleted, how many tokens."""
+"""Small answers: list pages, deletions, token counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class Page(Struct, Generic[_T], frozen=True, kw_only=True):
-    """A part of a list. ``last_id`` is where the next page goes on."""
+    """A page of a list. ``last_id``: the cursor of the next page."""
 
     object: Literal["list"] = "list"
     data: tuple[_T, ...]
@@ -22,7 +22,7 @@ class Page(Struct, Generic[_T], frozen=True, kw_only=True):
 
 
 class Deleted(Struct, frozen=True, kw_only=True):
-    """What is gone. ``object`` is what it was: ``response``, ``conversation.deleted`` …"""
+    """A deleted object. ``object`` is its type, with or without ``.deleted``, as OpenAI has it."""
 
     id: str
     object: str
@@ -30,7 +30,7 @@ class Deleted(Struct, frozen=True, kw_only=True):
 
 
 class InputTokensCount(Struct, frozen=True, kw_only=True):
-    """How many tokens the model would see."""
+    """The answer to ``POST /responses/input_tokens``: how many tokens the model would see."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int

@@ -1,6 +1,6 @@
-"""Parts: what messages, reasoning and tools' outputs are made of, as it stands on the wire.
+"""Parts of messages, reasoning and tool outputs.
 
-A field that may be left out is ``UNSET`` when it is. Field lists: the ``openai`` SDK's types, 3.52.
+An optional field that is absent is ``UNSET``. Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = [
 
 Json = dict[str, Any]
 
-# OpenAI's limits of what clients send, in characters.
+# OpenAI's limits for fields that clients send, in characters.
 _Text = Annotated[str, Meta(max_length=10_485_760)]
 _ImageUrl = Annotated[str, Meta(max_length=20_971_520)]
 _FileContent = Annotated[str, Meta(max_length=73_400_320)]
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True):
-    """One alternative at a position; ``logprob`` is natural, ``bytes`` the token's UTF-8 bytes."""
+    """An alternative token. ``logprob`` is a natural logarithm; ``bytes`` are its UTF-8 bytes."""
 
     token: str
     logprob: float
@@ -49,7 +49,7 @@ class TopLogprob(Struct, frozen=True, kw_only=True):
 
 
 class Logprob(Struct, frozen=True, kw_only=True):
-    """A sampled token with its log-probability and, if asked for, the best alternatives."""
+    """A sampled token with its log-probability and, on request, the most likely alternatives."""
 
     token: str
     logprob: float

@@ -1,4 +1,4 @@
-"""Stored prompts: what one sets, and how it is listed."""
+"""Stored prompts: the request to create one, and how the API shows it."""
 
 from __future__ import annotations
 
@@ -42,16 +42,20 @@ TEMPLATE_FIELDS: tuple[str, ...] = (
 
 
 class CreatePrompt(Struct, frozen=True, kw_only=True):
-    """A new version of the prompt ``id``, or of one that is given an id. ``template``: the fields
-    it sets, as they were given; they have been read once."""
+    """A new version of the prompt ``id``; without ``id``, a new prompt. ``template``: the
+    request fields that the prompt sets, as the client sent them, already validated.
+    """
 
     template: Json
     id: str | None = None
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
-    """A version of a prompt. ``variables`` are the names its texts leave open; ``versions`` all
-    there are, oldest first. A list leaves the template out."""
+    """A version of a prompt.
+
+    ``variables``: names of the placeholders in its texts. ``versions``: all versions, oldest first.
+    A list of prompts omits ``variables`` and ``template``.
+    """
 
     id: str
     version: str

@@ -1,7 +1,7 @@
-"""What a client may ask: the body of ``POST /responses`` and of its token count.
+"""Request bodies: create a response, count its input tokens, compact a conversation.
 
-``None`` means "not given" for every field. ``FIELDS`` says what becomes of each: nothing that is
-accepted is ignored in silence. The decoder (``wire.decode``) makes these values; it has no policy.
+``None`` means that a field was not given. ``FIELDS`` tells how the server treats each field: no
+accepted field is ignored silently. ``wire.parsing.requests`` makes these values.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ __all__ = [
 
 Json = dict[str, Any]
 
-#: What becomes of a field. ``honoured``: it changes what happens. ``echoed``: it is the client's
-#: own label and comes back in the response. ``hint``: it may change how fast, never what.
-#: ``refused``: asking for it is a 400 that names it.
+#: How the server treats a field. ``honoured``: it changes the answer. ``echoed``: it is returned in
+#: the response. ``hint``: it may change the speed, never the answer. ``refused``: it causes a 400
+#: that names it.
 FieldTreatment = Literal["honoured", "echoed", "hint", "refused"]
 
 Include = Literal[
@@ -55,8 +55,8 @@ Include = Literal[
 ]
 INCLUDES: tuple[Include, ...] = get_args(Include)
 
-# Bounds are OpenAI's where it has them, except that one output token is enough: clients warm up
-# with it. The others keep numbers within what engines can hold.
+# Bounds are OpenAI's if it documents them, except that `max_output_tokens` may be 1: clients warm
+# up with it. Other bounds keep numbers within the types of the engines.
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Fraction = Annotated[float, Meta(ge=0, le=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -64,14 +64,17 @@ _Key = Annotated[str, Meta(max_length=256)]
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
-    """``include_obfuscation`` asks for padding, which is the server's to leave out."""
+    """Options of a stream. ``include_obfuscation`` asks for padding; servers may omit it."""
 
     include_obfuscation: bool | None = None
 
 
 class CreateResponse(Struct, frozen=True, kw_only=True):
-    """A request for a response. ``multi_agent`` is of OpenAI's beta; the fields after it are
-    extensions that self-hosted servers share, two of which are Open Responses' penalties."""
+    """A request for a response.
+
+    ``multi_agent`` belongs to OpenAI's beta. The fields after it are extensions that self-hosted
+    servers share; two of them are Open Responses' penalties.
+    """
 
     model: _Key | None = None
     input: tuple[Item, ...] | None = None
@@ -140,18 +143,20 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     enable_response_messages: bool | None = None
     return_metrics: bool | None = None
     previous_input_messages: tuple[Item, ...] | None = None
-    #: W3C trace context, which HTTP brings in headers.
+    #: W3C trace context; over HTTP it comes in headers.
     trace: dict[str, str] | None = None
 
     @property
     def has_context(self) -> bool:
-        """There is something to answer even without ``input``."""
+        """Whether the model has something to answer even without ``input``."""
         sources = (self.previous_response_id, self.conversation, self.prompt)
         return any(source is not None for source in sources)
 
 
 class InputTokensRequest(Struct, frozen=True, kw_only=True):
-    """A request to count what the model would see: the fields of ``CreateResponse`` that say it."""
+    """A request to count the input tokens of a response: the fields of ``CreateResponse`` that
+    affect the prompt.
+    """
 
     model: _Key | None = None
     input: tuple[Item, ...] | None = None
@@ -167,7 +172,7 @@ class InputTokensRequest(Struct, frozen=True, kw_only=True):
     personality: str | None = None
 
     def as_create(self) -> CreateResponse:
-        """The request whose input is to be counted."""
+        """Return the request whose input is counted."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["personality"]
         return CreateResponse(**fields)
@@ -265,17 +270,17 @@ FIELDS: Mapping[str, FieldTreatment] = {
 
 _REFUSED = tuple(name for name, fate in FIELDS.items() if fate == "refused")
 
-#: Refused fields whose value asks for nothing after all.
+#: Refused field → whether its value has no effect, so that it may be accepted.
 _NO_EFFECT: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
-    # Answers are made of items: what marks them off is never part of a text.
+    # Special tokens delimit items and are never part of a text.
     "skip_special_tokens": lambda value: value,
     "image": lambda value: value.get("context_compression") in (None, "auto", "disabled"),
 }
 
 
 def refuse_unsupported(request: CreateResponse) -> None:
-    """Raises ``InvalidRequest`` that names the first field which asks for what does not exist."""
+    """Raise ``InvalidRequest`` for the first field that asks for an unsupported feature."""
     for name in _REFUSED:
         value = getattr(request, name)
         if value is not None and not _NO_EFFECT.get(name, _has_effect)(value):
@@ -290,7 +295,8 @@ def refuse_unsupported(request: CreateResponse) -> None:
 
 
 def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
-    """A tool the model need not wait for: whoever asks for it counts on going on without it."""
+    """Refuse asynchronous tools: the model would have to continue without waiting for their
+    result."""
     for index, tool in enumerate(tools):
         if isinstance(tool, Function | Custom) and tool.async_ is True:
             raise _unsupported_error(f"{path}[{index}].async")

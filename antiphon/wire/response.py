@@ -1,7 +1,7 @@
-"""The response: the snapshot that opens, closes and stands for a run.
+"""The response object: the snapshot in the first and the last event of a run, and its stored form.
 
-What is ``None`` here is null on the wire; what is ``UNSET`` is left out. Open Responses demands
-the first group even when empty, and refuses null in the second.
+``None`` is null on the wire; ``UNSET`` is absent. Open Responses requires the null fields even when
+empty, and forbids null in the others.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OutputTokensDetails(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """Tokens. ``input_tokens`` counts all the model saw, ``output_tokens`` all it sampled."""
+    """Token counts of a response: all tokens the model read, and all tokens it sampled."""
 
     input_tokens: int = 0
     input_tokens_details: InputTokensDetails = InputTokensDetails()
@@ -60,7 +60,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ResponseError(Struct, frozen=True, kw_only=True):
-    """Why a run failed. The AI SDK wants ``type`` and ``param`` as well."""
+    """Why a run failed. ``type`` and ``param`` are there for the AI SDK, which requires them."""
 
     code: str
     message: str
@@ -81,7 +81,7 @@ class JsonObjectFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag=
 
 
 class JsonSchemaFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
-    """Output that is JSON obeying ``schema``."""
+    """Output that is JSON and conforms to ``schema``."""
 
     name: str
     schema: Json
@@ -98,7 +98,7 @@ class TextConfig(Struct, frozen=True, kw_only=True):
 
 
 class ReasoningConfig(Struct, frozen=True, kw_only=True):
-    """How to think. Both first keys are always echoed (Open Responses)."""
+    """Reasoning options. ``effort`` and ``summary`` are always echoed (Open Responses)."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -111,12 +111,12 @@ class ConversationRef(Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=256)]
 
 
-#: What a variable of a stored prompt may stand for: a text, or a part of a message.
+#: The value of a variable in a stored prompt: a text, or a part of a message.
 PromptValue = str | InputText | InputImage | InputFile
 
 
 class PromptRef(Struct, frozen=True, kw_only=True):
-    """A stored prompt to start from. Without ``version``: its newest."""
+    """A stored prompt to start from. Without ``version``, its newest version."""
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
     version: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType = UNSET
@@ -124,16 +124,20 @@ class PromptRef(Struct, frozen=True, kw_only=True):
 
 
 class ContextManagement(Struct, frozen=True, kw_only=True):
-    """When the server is to compact: ``compact_threshold`` counts the tokens of the rendered
-    context; without it the server decides."""
+    """When the server compacts the context: if the rendered prompt exceeds ``compact_threshold``
+    tokens. Without a threshold the server decides.
+    """
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000, le=2**31 - 1)] | UnsetType = UNSET
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):
-    """An item of the input that the model is not shown. OpenAI knows this of reasoning only, and
-    calls what was sealed elsewhere an ``organization_mismatch``."""
+    """An input item that was not shown to the model.
+
+    OpenAI reports only reasoning this way, and names ``organization_mismatch`` as the reason for
+    items encrypted elsewhere.
+    """
 
     id: str
     action: Literal["removed"] = "removed"
@@ -148,7 +152,8 @@ class InputTransformation(Struct, frozen=True, kw_only=True):
 
 
 class Response(Struct, frozen=True, kw_only=True):
-    """The fold of a run's events, and the echo of what was asked with defaults filled in."""
+    """A response: the fold of a run's events, and the echo of the request with defaults filled
+    in."""
 
     id: str
     created_at: int
@@ -191,7 +196,7 @@ class Response(Struct, frozen=True, kw_only=True):
     access_programs: Json | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     tool_usage: Json | UnsetType = UNSET
-    #: Extensions: what the model saw and wrote, and the times it took.
+    #: Extensions: the messages the model read and wrote, and timings.
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET
     metrics: Json | UnsetType = UNSET

@@ -1,5 +1,6 @@
-"""Skills: how they and their versions are shown, and how requests name them. Field lists: the
-``openai`` SDK's types, 3.52.
+"""Skills: types and parsers.
+
+Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ __all__ = [
     "read_shell_skills",
 ]
 
-#: Of one environment: OpenAI's limit.
+#: Skills in one environment: OpenAI's limit.
 _MAX_SKILLS = 200
 _SkillName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 _SkillDescription = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """A skill as it is shown; name and description are those of its default version."""
+    """A skill as the API shows it. Name and description are those of its default version."""
 
     id: str
     object: Literal["skill"] = "skill"
@@ -53,7 +54,7 @@ class Skill(Struct, frozen=True, kw_only=True):
 
 
 class SkillVersion(Struct, frozen=True, kw_only=True):
-    """One version, which never changes. ``version`` is a whole number from 1 on."""
+    """One immutable version of a skill. ``version``: a decimal number from 1 on."""
 
     id: str
     object: Literal["skill.version"] = "skill.version"
@@ -65,7 +66,7 @@ class SkillVersion(Struct, frozen=True, kw_only=True):
 
 
 class DeletedSkillVersion(Struct, frozen=True, kw_only=True):
-    """A version that is gone."""
+    """A deleted version of a skill."""
 
     id: str
     object: Literal["skill.version.deleted"] = "skill.version.deleted"
@@ -74,14 +75,14 @@ class DeletedSkillVersion(Struct, frozen=True, kw_only=True):
 
 
 class SkillReference(Struct, frozen=True, kw_only=True, tag_field="type", tag="skill_reference"):
-    """A kept skill. ``version``: its number, ``latest``, or None for the default one."""
+    """A stored skill. ``version``: its number, ``latest``, or None for the default version."""
 
     skill_id: str
     version: Annotated[str, Meta(pattern="^([1-9][0-9]*|latest)$")] | None = None
 
 
 class InlineSource(Struct, frozen=True, kw_only=True):
-    """A zip, in base64."""
+    """A zip archive in base64."""
 
     type: Literal["base64"] = "base64"
     media_type: Literal["application/zip"] = "application/zip"
@@ -89,7 +90,7 @@ class InlineSource(Struct, frozen=True, kw_only=True):
 
 
 class InlineSkill(Struct, frozen=True, kw_only=True, tag_field="type", tag="inline"):
-    """A skill that comes with the request."""
+    """A skill whose files are part of the request."""
 
     name: _SkillName
     description: _SkillDescription
@@ -97,7 +98,7 @@ class InlineSkill(Struct, frozen=True, kw_only=True, tag_field="type", tag="inli
 
 
 class LocalSkill(Struct, frozen=True, kw_only=True):
-    """A skill that lies with the client."""
+    """A skill on the client's machine."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     description: _SkillDescription
@@ -109,7 +110,7 @@ _SHELL_SKILL_TYPES: Mapping[str, type[ShellSkill]] = classes_by_tag((SkillRefere
 
 
 def read_shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
-    """The skills of a container. Raises ``InvalidRequest``."""
+    """Read the skills of a container. Raises ``InvalidRequest``."""
     return tuple(
         _shell_skill(each, f"{path}[{at}]")
         for at, each in enumerate(read_array(raw, path, _MAX_SKILLS))
@@ -123,7 +124,7 @@ def _shell_skill(raw: Any, path: str) -> ShellSkill:
 
 
 def read_local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:
-    """The skills of a client's machine. Raises ``InvalidRequest``."""
+    """Read the skills of a local shell. Raises ``InvalidRequest``."""
     return tuple(
         convert(
             known_fields(
@@ -137,7 +138,9 @@ def read_local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:
 
 
 def parse_default_version(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
-    """What ``POST /skills/{id}`` sets. Raises ``InvalidRequest``."""
+    """Parse the new default version in the body of ``POST /skills/{id}``. Raises
+    ``InvalidRequest``.
+    """
     raw = parse_json_object(body, limits)
     if "default_version" not in raw:
         raise missing_parameter("default_version")

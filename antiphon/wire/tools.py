@@ -1,8 +1,7 @@
-"""Tools as a request declares them, and what it says about choosing one.
+"""Tools that a request declares, and ``tool_choice``.
 
-``function`` echoes ``description``, ``parameters`` and ``strict`` even when null, as Open
-Responses demands; the rest leaves out what was not given.
-Field lists: the ``openai`` SDK's types, 3.52.
+``function`` echoes ``description``, ``parameters`` and ``strict`` even when null, as Open Responses
+requires; other tools omit absent fields. Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ __all__ = [
 
 Json = dict[str, Any]
 
-#: Who may call a tool: the model itself, programs that it writes. Nothing said: the model.
+#: Who may call a tool: the model directly, or programs that it writes. Default: the model.
 Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_length=1)]
 
 
 class ToolBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What every tool has: its ``type``."""
+    """The base of all tools."""
 
 
 class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
-    """A function the client runs; ``parameters`` is a JSON schema."""
+    """A function that the client runs. ``parameters`` is a JSON schema."""
 
     name: str
     description: str | None = None
@@ -69,7 +68,7 @@ class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"
 
 
 class Grammar(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
-    """Text that obeys a grammar."""
+    """Text that matches a grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str
@@ -79,7 +78,7 @@ CustomFormat = TextFormat | Grammar
 
 
 class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
-    """A tool the client runs whose input is free text."""
+    """A tool that the client runs and whose input is free text."""
 
     name: str
     description: str | UnsetType = UNSET
@@ -90,7 +89,7 @@ class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
 
 
 class Namespace(ToolBase, frozen=True, kw_only=True, tag="namespace"):
-    """A named group of client tools; calls carry ``namespace``."""
+    """A named group of client tools. Calls of its tools carry ``namespace``."""
 
     name: str
     tools: tuple[Function | Custom, ...]
@@ -160,7 +159,8 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
 
 
 class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
-    """A remote MCP server. ``authorization`` and ``headers`` are secrets: never echoed or kept."""
+    """A remote MCP server. ``authorization`` and ``headers`` are secrets: never echoed or
+    stored."""
 
     server_label: str
     server_url: str | UnsetType = UNSET
@@ -224,7 +224,7 @@ Tool = (
 )
 
 
-# --- choosing ------------------------------------------------------------------------------------
+# --- tool_choice ---------------------------------------------------------------------------------
 
 #: ``tool_choice`` types that name a tool by its type alone.
 HOSTED_CHOICES = (
@@ -247,7 +247,9 @@ HOSTED_CHOICES = (
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """One tool by type and name, or (type ``allowed_tools``) a mode and the tools it covers."""
+    """A choice of one tool by type and name, or, with type ``allowed_tools``, a mode and the tools
+    it covers.
+    """
 
     type: str
     name: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Vector stores as the API lists them. Field lists: the ``openai`` SDK's types, 3.52."""
+"""Vector stores as the API shows them. Field lists: the ``openai`` SDK's types, 3.52."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FileStatus = Literal["in_progress", "completed", "cancelled", "failed"]
 
 
 class FileCounts(Struct, frozen=True, kw_only=True):
-    """How far the files have come."""
+    """Number of files by indexing status."""
 
     in_progress: int = 0
     completed: int = 0
@@ -36,14 +36,14 @@ class FileCounts(Struct, frozen=True, kw_only=True):
 
 
 class VectorStoreExpiresAfter(Struct, frozen=True, kw_only=True):
-    """How long a vector store is kept: ``days`` after it was last used."""
+    """When a vector store expires: ``days`` after its last use."""
 
     anchor: Literal["last_active_at"]
     days: int
 
 
 class VectorStore(Struct, frozen=True, kw_only=True):
-    """Files that can be searched. ``usage_bytes``: of what was made of them. Unix seconds."""
+    """A vector store. ``usage_bytes``: size of its index. Times are unix seconds."""
 
     id: str
     object: Literal["vector_store"] = "vector_store"
@@ -60,28 +60,28 @@ class VectorStore(Struct, frozen=True, kw_only=True):
 
 
 class StaticChunking(Struct, frozen=True, kw_only=True):
-    """How texts are cut, in tokens."""
+    """Chunk size and overlap in tokens."""
 
     max_chunk_size_tokens: int = 800
     chunk_overlap_tokens: int = 400
 
 
 class ChunkingStrategy(Struct, frozen=True, kw_only=True):
-    """As a file was cut; ``auto`` is told as what it came to."""
+    """The strategy with which a file was chunked. ``auto`` is shown as the sizes it chose."""
 
     type: Literal["static"] = "static"
     static: StaticChunking = StaticChunking()
 
 
 class LastError(Struct, frozen=True, kw_only=True):
-    """Why a file cannot be searched."""
+    """Why indexing of a file failed."""
 
     code: Literal["server_error", "unsupported_file", "invalid_file"]
     message: str
 
 
 class VectorStoreFile(Struct, frozen=True, kw_only=True):
-    """A file in a vector store. Its id is that of the file."""
+    """A file in a vector store. ``id`` is the id of the file."""
 
     id: str
     object: Literal["vector_store.file"] = "vector_store.file"
@@ -95,7 +95,7 @@ class VectorStoreFile(Struct, frozen=True, kw_only=True):
 
 
 class FileBatch(Struct, frozen=True, kw_only=True):
-    """Files that were added together."""
+    """Files that were added by one request."""
 
     id: str
     object: Literal["vector_store.files_batch"] = "vector_store.files_batch"
@@ -113,7 +113,7 @@ class TextPart(Struct, frozen=True, kw_only=True):
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
-    """One result of a search. ``score``: 0 to 1, 1 for what every ranking puts first."""
+    """A search result. ``score`` is from 0 to 1; 1 means that every ranking puts it first."""
 
     file_id: str
     filename: str
@@ -123,7 +123,7 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 
 
 class SearchResultPage(Struct, frozen=True, kw_only=True):
-    """The results of a search: one page, always."""
+    """The results of a search, always on one page."""
 
     object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
     search_query: tuple[str, ...]
@@ -133,7 +133,7 @@ class SearchResultPage(Struct, frozen=True, kw_only=True):
 
 
 class FileContentPage(Struct, frozen=True, kw_only=True):
-    """The text that was read from a file."""
+    """The text extracted from a file."""
 
     object: Literal["vector_store.file_content.page"] = "vector_store.file_content.page"
     data: tuple[TextPart, ...]

@@ -76,9 +76,9 @@ async def test_both_rankings_count_by_their_weights(shelf: Shelf) -> None:
     assert store.file_counts.completed == 3
     roles = {role for _, role in shelf.embedder.requests}
     assert roles == {"passage"}
-    words = RankingOptions(meaning=0.0)
+    words = RankingOptions(embedding_weight=0.0)
     assert await shelf.found(store, "red fox", ranking=words) == ["fox", "foxes"]
-    meaning = RankingOptions(words=0.0)
+    meaning = RankingOptions(text_weight=0.0)
     assert await shelf.found(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
     assert await shelf.found(store, "red fox") == ["fox", "foxes", "sea"]
     assert await shelf.found(store, "red fox", ranking=RankingOptions(threshold=1.0)) == ["fox"]

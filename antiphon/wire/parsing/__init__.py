@@ -1,1 +1,1 @@
-"""From JSON to wire types, with errors in OpenAI's words."""
+"""Parse JSON into wire types, with errors in OpenAI's words."""

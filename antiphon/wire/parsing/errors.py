@@ -1,6 +1,7 @@
-"""What is wrong with a request, said as OpenAI's API says it: short, with the path of the field.
+"""Errors of request validation in OpenAI's words: short, with the path of the field.
 
-Clients match on these codes and messages. Nothing of the client's text is repeated beyond a word.
+Clients match on these codes and messages. Messages quote at most a few characters of the client's
+text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _JSON_TYPE_NAMES = {
     float: "a decimal",
     type(None): "null",
 }
-#: What msgspec calls a type → what OpenAI's messages call it.
+#: msgspec's name of a type → OpenAI's name.
 _MSGSPEC_TYPE_NAMES = {
     "str": "a string",
     "int": "an integer",
@@ -54,12 +55,12 @@ _MAX_ID_CHARS = 64
 
 
 def json_type_name(value: Any) -> str:
-    """The JSON kind of a value, with its article."""
+    """Return the JSON type of a value, with its article."""
     return _JSON_TYPE_NAMES.get(type(value), "an unknown value")
 
 
 def truncated(value: Any) -> str:
-    """A value as a message may show it."""
+    """Return a value as text that is short enough for a message."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _MAX_VALUE_CHARS else text[:_MAX_VALUE_CHARS] + "…"
 
@@ -72,11 +73,11 @@ def _quoted(values: Iterable[Any]) -> str:
     return f"{', '.join(words[:-1])}{comma} and {words[-1]}"
 
 
-# --- one maker a fault ---------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 def missing_parameter(path: str, hint: str = "") -> InvalidRequest:
-    """A field that must be there is not."""
+    """Return the error for a missing required field."""
     return InvalidRequest(
         f"Missing required parameter: '{path}'.{hint}",
         param=path,
@@ -85,7 +86,7 @@ def missing_parameter(path: str, hint: str = "") -> InvalidRequest:
 
 
 def invalid_type(path: str, expected: str, got: str) -> InvalidRequest:
-    """A field of the wrong JSON kind."""
+    """Return the error for a field of the wrong JSON type."""
     return InvalidRequest(
         f"Invalid type for '{path}': expected {expected}, but got {got} instead.",
         param=path,
@@ -94,7 +95,9 @@ def invalid_type(path: str, expected: str, got: str) -> InvalidRequest:
 
 
 def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> InvalidRequest:
-    """A value that is none of those allowed."""
+    """Return the error for a value that is not supported. ``supported``: the supported values, if
+    they can be listed.
+    """
     values = _quoted(supported)
     tail = f" Supported values are: {values}." if values else ""
     return InvalidRequest(
@@ -103,7 +106,9 @@ def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> Inval
 
 
 def duplicate_item(path: str, id: str) -> InvalidRequest:
-    """Two items of one id. Clients look for the id, of which ours have 52 characters."""
+    """Return the error for two items with the same id. Clients match the id in the message, so it
+    is shown up to 64 characters; ids of this server have 52.
+    """
     return InvalidRequest(
         f"Duplicate item found with id {id[:_MAX_ID_CHARS]}. Remove duplicate items from your input"
         " and try again.",
@@ -112,7 +117,7 @@ def duplicate_item(path: str, id: str) -> InvalidRequest:
 
 
 def pattern_mismatch(path: str, pattern: str) -> InvalidRequest:
-    """A string that does not look as it must."""
+    """Return the error for a string that does not match ``pattern``."""
     return _invalid(
         path,
         f"string does not match pattern. Expected a string that matches the pattern '{pattern}'.",
@@ -121,8 +126,11 @@ def pattern_mismatch(path: str, pattern: str) -> InvalidRequest:
 
 
 def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> InvalidRequest:
-    """A number beyond its bound. ``kind`` is ``integer`` or ``decimal``, ``sign`` what holds of
-    those allowed."""
+    """Return the error for a number out of range.
+
+    ``kind``: ``integer`` or ``decimal``. ``sign``: the comparison that valid values satisfy, such
+    as ``>=``.
+    """
     side, code = (
         ("below minimum", "below_min") if sign[0] == ">" else ("above maximum", "above_max")
     )
@@ -135,12 +143,12 @@ def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> I
 
 
 def too_long(path: str, length: int, limit: int) -> InvalidRequest:
-    """A string over its length."""
+    """Return the error for a string that is too long."""
     return _too_much(path, "string", length, limit)
 
 
 def too_many(path: str, length: int, limit: int) -> InvalidRequest:
-    """An array over its length."""
+    """Return the error for an array with too many entries."""
     return _too_much(path, "array", length, limit)
 
 
@@ -155,7 +163,7 @@ def _too_much(path: str, kind: str, length: int, limit: int) -> InvalidRequest:
 
 
 def too_many_properties(path: str, length: int, limit: int) -> InvalidRequest:
-    """An object over its size."""
+    """Return the error for an object with too many properties."""
     return _invalid(
         path,
         f"too many properties. Expected an object with at most {limit} properties, "
@@ -165,7 +173,7 @@ def too_many_properties(path: str, length: int, limit: int) -> InvalidRequest:
 
 
 def empty_value(path: str, value: Any) -> InvalidRequest:
-    """A string or an array that must hold something."""
+    """Return the error for an empty string or array."""
     kind = "string" if isinstance(value, str) else "array"
     return _invalid(
         path,
@@ -179,7 +187,7 @@ def _invalid(path: str, what: str, code: str) -> InvalidRequest:
     return InvalidRequest(f"Invalid '{path}': {what}", param=path, code=code)
 
 
-# --- msgspec's complaints ------------------------------------------------------------------------
+# --- errors of msgspec ---------------------------------------------------------------------------
 
 _PATH_SUFFIX = re.compile(r" - at (?:`key` in )?`\$?([^`]*)`$")
 _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
@@ -188,25 +196,26 @@ _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 def translate_validation_error(
     error: msgspec.ValidationError, path: str, raw: Any, supported: Iterable[Any] = ()
 ) -> InvalidRequest:
-    """msgspec's complaint about ``raw``, which stands at ``path``, in OpenAI's words.
+    """Translate a validation error of msgspec into OpenAI's words.
 
-    ``supported`` are the values allowed there, if it complains that a value is none of them.
+    ``raw``: the value that msgspec converted. ``path``: its path in the body. ``supported``: the
+    values allowed in the field, if the field has a list of values.
     """
     text = str(error)
-    found = _PATH_SUFFIX.search(text)
-    place = found.group(1).replace("[...]", "") if found else ""
-    at = path + (place if path else place.removeprefix("."))
-    value = _value_at(raw, place)
-    for pattern, said in _TRANSLATIONS.items():
+    suffix = _PATH_SUFFIX.search(text)
+    inner_path = suffix.group(1).replace("[...]", "") if suffix else ""
+    at = path + (inner_path if path else inner_path.removeprefix("."))
+    value = _value_at(raw, inner_path)
+    for pattern, translate in _TRANSLATIONS.items():
         if (match := re.match(pattern, text)) is not None:
-            return said(match, at, value)
+            return translate(match, at, value)
     if text.startswith("Invalid ") and isinstance(value, str):
         return invalid_value(at, value, supported)
     return InvalidRequest(f"Invalid value for '{at}'.", param=at, code="invalid_value")
 
 
-def _value_at(raw: Any, place: str) -> Any:
-    for name, index in _PATH_STEP.findall(place):
+def _value_at(raw: Any, path: str) -> Any:
+    for name, index in _PATH_STEP.findall(path):
         try:
             raw = raw[name] if name else raw[int(index)]
         except (KeyError, IndexError, TypeError):
@@ -243,7 +252,7 @@ def _wrong_pattern(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
     return pattern_mismatch(at, match[1])
 
 
-#: How msgspec says it → who says it in OpenAI's words: (match, path, value).
+#: Pattern of msgspec's message → function of (match, path, value) that returns our error.
 _TRANSLATIONS: Mapping[str, Callable[[re.Match[str], str, Any], InvalidRequest]] = {
     r"Object missing required field `([^`]*)`": _missing_field,
     r"Expected `([^`]*)`, got `([^`]*)`": _wrong_type,

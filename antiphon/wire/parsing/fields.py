@@ -1,4 +1,4 @@
-"""Small steps of decoding that items, tools and settings share."""
+"""Steps that all parsers of the wire types share."""
 
 from __future__ import annotations
 
@@ -39,25 +39,28 @@ _FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 
 
 def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
-    """Classes by the ``type`` that stands for them on the wire."""
+    """Map the ``type`` of each class on the wire to the class."""
     return {str(cls.__struct_config__.tag): cls for cls in classes}
 
 
 def drop_nulls(raw: Json) -> Json:
-    """Null means "not given"."""
+    """Drop null fields: null means "not given"."""
     return {name: value for name, value in raw.items() if value is not None}
 
 
 def read_object(raw: Any, path: str) -> Json:
-    """What was given of an object. Raises ``InvalidRequest`` if it is none."""
+    """Return the fields of an object without nulls. Raises ``InvalidRequest`` for anything else."""
     if not isinstance(raw, dict):
         raise invalid_type(path, "an object", json_type_name(raw))
     return drop_nulls(raw)
 
 
 def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
-    """What was given of an object that may have these fields. Raises ``InvalidRequest`` for
-    another one, which could not be honoured, unless it says nothing."""
+    """Return the fields of an object without nulls.
+
+    Raises ``InvalidRequest`` for a field that is not in ``names``, unless it is an empty array: an
+    unknown field would be ignored.
+    """
     given = drop_nulls(dict(raw))
     for name, value in given.items():
         if name not in names and value != []:
@@ -69,7 +72,7 @@ def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> J
 
 
 def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:
-    """``raw``, which must be an array no longer than ``limit``. Raises ``InvalidRequest``."""
+    """Return an array of at most ``limit`` entries. Raises ``InvalidRequest``."""
     if not isinstance(raw, list):
         raise invalid_type(path, expected, json_type_name(raw))
     if len(raw) > limit:
@@ -78,7 +81,7 @@ def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> l
 
 
 def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
-    """The ``type`` of an object, one of ``allowed``. Raises ``InvalidRequest``."""
+    """Return the ``type`` of an object, one of ``allowed``. Raises ``InvalidRequest``."""
     tag = fields.get("type")
     if tag is None:
         raise missing_parameter(f"{path}.type")
@@ -90,7 +93,7 @@ def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
 
 
 def convert(fields: Json, cls: type[_S], path: str) -> _S:
-    """``fields`` as a ``cls``. Raises ``InvalidRequest`` with the path of what does not fit."""
+    """Convert fields to a ``cls``. Raises ``InvalidRequest`` with the path of the faulty field."""
     try:
         return msgspec.convert(fields, cls)
     except msgspec.ValidationError as error:
@@ -100,7 +103,8 @@ def convert(fields: Json, cls: type[_S], path: str) -> _S:
 
 
 def _supported_values(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
-    """The values allowed in the field of ``cls`` that msgspec complains about, if it lists any."""
+    """Return the values allowed in the field of ``cls`` that the error names, if they are
+    listed."""
     field = _FIELD_PATH.search(str(error))
     return _literal_values(cls).get(field.group(1), ()) if field else ()
 

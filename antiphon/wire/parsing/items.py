@@ -1,8 +1,8 @@
-"""Reading items and their parts from what clients send.
+"""Parse items and their parts.
 
-Items come without a type, without an id, with nulls, with keys of others and with content as a
-string: all of it is brought into the one form of ``wire.items``. A table chooses the shape by
-``type``; nothing is tried in turn.
+Clients send items without a type or an id, with nulls, with unknown keys, and with content as a
+string. The parser normalizes all of these to the types of ``wire.items``. A table selects the class
+by ``type``.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ _INPUT_CONTENT_PARTS = (
     "input_video",
     "text",
 )
-#: What may stand in a message, by role. Other roles stand in listings only.
+#: Role → part types that are allowed in its messages. Other roles occur in listings only.
 _ROLE_PARTS: Mapping[str, tuple[str, ...]] = {
     "user": _INPUT_CONTENT_PARTS,
     "assistant": _OUTPUT_CONTENT_PARTS,
     "system": _INPUT_CONTENT_PARTS,
     "developer": _INPUT_CONTENT_PARTS,
 }
-#: Parts that show something need one of these to say where it is.
+#: Part type → fields of which one is required.
 _SOURCES: Mapping[str, tuple[str, ...]] = {
     "input_image": ("image_url", "file_id"),
     "input_file": ("file_data", "file_id", "file_url"),
 }
-#: What is named when an assistant's part is none of them: OpenAI's words, which clients know.
+#: Types listed in the error for an invalid part of an assistant message, as OpenAI lists them.
 _NAMED_OUTPUT_PARTS = ("output_text", "refusal")
 _TOOL_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
 def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
-    """The items of an array that stands at ``path``. Raises ``InvalidRequest``."""
+    """Read the items of an array at ``path``. Raises ``InvalidRequest``."""
     items = read_array(raw, path, limits.items)
-    found: list[it.Item] = []
-    seen: set[str] = set()
+    read: list[it.Item] = []
+    ids: set[str] = set()
     for index, each in enumerate(items):
         item = _read_item(each, f"{path}[{index}]", limits)
-        if item.id in seen and isinstance(item, it.LocalShellCallOutput):
-            # OpenAI's clients name there the call that is answered; others have a call_id.
+        if item.id in ids and isinstance(item, it.LocalShellCallOutput):
+            # OpenAI's clients put the id of the call there; other clients set call_id.
             call = item.id if item.call_id is UNSET else item.call_id
             item = replace(item, id="", call_id=call)
-        if item.id and item.id in seen:
+        if item.id and item.id in ids:
             raise duplicate_item(path, item.id)
-        seen.add(item.id)
-        found.append(item)
-    return tuple(found)
+        ids.add(item.id)
+        read.append(item)
+    return tuple(read)
 
 
 def _read_item(raw: Any, path: str, limits: Limits) -> it.Item:
@@ -74,8 +74,8 @@ def _read_item(raw: Any, path: str, limits: Limits) -> it.Item:
     if "type" not in fields and (implied := _implied_type(fields)):
         fields["type"] = implied
     cls = _ITEMS[read_tag(fields, path, _ITEMS)]
-    if (adapt := _NORMALIZERS.get(cls)) is not None:
-        adapt(fields, path, limits)
+    if (normalize := _NORMALIZERS.get(cls)) is not None:
+        normalize(fields, path, limits)
     item = convert(fields, cls, path)
     if cls is it.ItemReference and not item.id:
         raise missing_parameter(f"{path}.id")
@@ -85,7 +85,7 @@ def _read_item(raw: Any, path: str, limits: Limits) -> it.Item:
 
 
 def _implied_type(fields: Json) -> str | None:
-    """What an item without a type is."""
+    """Return the type of an item that has none."""
     return "message" if "role" in fields else "item_reference" if "id" in fields else None
 
 
@@ -119,7 +119,7 @@ def _read_parts(
 
 
 def read_part(raw: Any, path: str, allowed: tuple[str, ...]) -> it.Part:
-    """One part, of a type that is ``allowed`` where it stands. Raises ``InvalidRequest``."""
+    """Read one part whose type must be ``allowed`` there. Raises ``InvalidRequest``."""
     return _read_part(raw, path, allowed, allowed)
 
 
@@ -132,7 +132,7 @@ def _read_part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, 
         _check_source(fields, tag, path)
         return convert(fields, _PARTS[tag], path)
     if isinstance(tag, str) and tag in _PARTS:
-        # A part in the wrong place: OpenAI's own error for it names the part, not its field.
+        # A known part that is not allowed there: OpenAI's error names the part, not its field.
         raise invalid_value(path, tag, named)
     raise invalid_value(f"{path}.type", read_tag(fields, path, _PARTS), named)
 
@@ -144,8 +144,11 @@ def _check_source(fields: Json, tag: str, path: str) -> None:
 
 
 def _normalize_output_text(fields: Json) -> None:
-    """Annotations of a kind we do not know are dropped. A replayed citation says nothing to the
-    model, and gateways invent kinds of their own: losing one is better than the conversation."""
+    """Drop annotations of unknown types, and nulls in logprobs.
+
+    A replayed citation does not affect the model, and gateways invent types of their own: losing
+    one is better than refusing the conversation.
+    """
     if "annotations" in fields:
         fields["annotations"] = _read_annotations(fields["annotations"])
     if isinstance(fields.get("logprobs"), list):
@@ -153,13 +156,13 @@ def _normalize_output_text(fields: Json) -> None:
 
 
 def _read_annotations(raw: Any) -> list[it.Annotation]:
-    known: list[it.Annotation] = []
+    annotations: list[it.Annotation] = []
     for annotation in raw if isinstance(raw, list) else ():
         try:
-            known.append(msgspec.convert(annotation, it.Annotation))
+            annotations.append(msgspec.convert(annotation, it.Annotation))
         except msgspec.ValidationError:
             continue
-    return known
+    return annotations
 
 
 def _drop_logprob_nulls(raw: Any) -> Any:
@@ -172,7 +175,7 @@ def _drop_logprob_nulls(raw: Any) -> Any:
 
 
 def _normalize_reasoning(fields: Json, path: str, limits: Limits) -> None:
-    """Other servers call both kinds of its text ``text``."""
+    """Accept ``text`` parts: other servers use this type in ``content`` and in ``summary``."""
     for name, tag, into in (
         ("content", "reasoning_text", it.ReasoningText),
         ("summary", "summary_text", it.SummaryText),
@@ -205,14 +208,14 @@ def _normalize_tools(fields: Json, path: str, limits: Limits) -> None:
 
 
 def _normalize_mcp_tools(fields: Json, path: str, limits: Limits) -> None:
-    """Clients insist that what a tool lacks is absent, not null."""
+    """Drop null fields of tools: clients require that they are absent."""
     if isinstance(fields.get("tools"), list):
         fields["tools"] = [
             drop_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]
         ]
 
 
-#: Items of which a field needs more than its nulls taken away.
+#: Item class → function that normalizes its fields. For other classes, dropping nulls is enough.
 _NORMALIZERS: Mapping[type[it.Item], Callable[[Json, str, Limits], None]] = {
     it.Message: _normalize_message,
     it.Reasoning: _normalize_reasoning,

@@ -1,4 +1,7 @@
-"""From bytes to JSON values, within limits: broken, deep and hostile bodies get a short 400."""
+"""Parse request bodies: bytes to a JSON object, within limits.
+
+Invalid, deeply nested and hostile bodies cause a short 400.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much of what a request may hold: items; parts of one item; tools of one list; levels of
-    arrays and objects within each other, the body being the first; arrays and objects in all, and
-    members of objects (brackets and colons in texts count as well: these two are bounds against
-    bodies made to be slow)."""
+    """Limits of a request body.
+
+    ``items`` per array of items, ``parts`` per item, ``tools`` per list. ``nesting``: depth of
+    arrays and objects, including the body itself. ``containers``: arrays and objects in all.
+    ``members``: members of objects in all. The last two are counted as brackets and colons,
+    including those in strings; they stop bodies that are slow to parse.
+    """
 
     items: int = 10_000
     parts: int = 2_000
@@ -37,8 +43,10 @@ DEFAULT_LIMITS = Limits()
 
 
 def parse_json_object(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]:
-    """The JSON object of a body, top-level nulls left out unless they are asked for: then they mean
-    "none" instead of "not given". Raises ``InvalidRequest``."""
+    """Parse a body that must be a JSON object. Raises ``InvalidRequest``.
+
+    Null fields at the top level mean "not given" and are dropped, unless ``nulls`` is true.
+    """
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > limits.containers:
         raise _too_many(limits.containers, "arrays and objects")
@@ -58,7 +66,7 @@ def parse_json_object(body: bytes, limits: Limits, *, nulls: bool = False) -> di
             f"but got {json_type_name(raw)} instead.",
             code="invalid_type",
         )
-    # Counting brackets is a cheap upper bound that spares nearly every request the walk.
+    # The number of brackets is a cheap upper bound of the depth: few requests need the walk.
     if brackets > limits.nesting:
         _check_depth(raw, limits.nesting)
     if nulls or None not in raw.values():
@@ -67,8 +75,11 @@ def parse_json_object(body: bytes, limits: Limits, *, nulls: bool = False) -> di
 
 
 def _decode_with_surrogates(body: bytes, limits: Limits) -> Any:
-    """JSON with halves of surrogate pairs is legal to the letter, and real clients cut text in the
-    middle of one. No engine can read them: they become replacement characters."""
+    """Parse JSON with lone surrogates and replace them by U+FFFD.
+
+    JSON allows them, and clients that cut text inside a surrogate pair send them. No tokenizer can
+    encode them.
+    """
     try:
         raw = json.loads(body.decode(), parse_constant=_refuse_constant)
         return msgspec.json.decode(replace_lone_surrogates(json.dumps(raw, ensure_ascii=False)))
@@ -102,7 +113,7 @@ def _not_json() -> InvalidRequest:
 
 def _too_many(limit: int, what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"The body of your request holds more than {limit} {what}.", code="invalid_value"
+        f"The body of your request has more than {limit} {what}.", code="invalid_value"
     )
 
 

@@ -1,5 +1,6 @@
-"""``previous_input_messages``: what came before in the words of a model, as vLLM takes it. Messages
-of Chat Completions and of harmony become items. It knows no model.
+"""Parse ``previous_input_messages``, an extension of vLLM: earlier messages in a model's format.
+
+Messages of Chat Completions and of harmony are translated to items.
 """
 
 from __future__ import annotations
@@ -17,27 +18,29 @@ __all__ = ["read_previous_messages"]
 
 Json = dict[str, Any]
 
-#: These are made anew by each request.
+#: Roles whose messages are ignored: each request supplies its own instructions.
 _IGNORED_ROLES = frozenset({"system", "developer"})
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 _FUNCTION_PREFIX = "functions."
 
 
 def read_previous_messages(raw: Any, path: str, limit: int) -> tuple[it.Item, ...]:
-    """The items that the messages stand for. Calls are matched with their results by id, or, as
-    harmony has none, by their order. Raises ``InvalidRequest``."""
+    """Translate the messages to items. Raises ``InvalidRequest``.
+
+    Results are matched with calls by id or, since harmony has no ids, in order.
+    """
     messages = read_array(raw, path, limit)
     reader = _PreviousMessageReader()
-    found = [
+    items = [
         item
         for at, message in enumerate(messages)
         for item in reader.items(read_object(message, f"{path}[{at}]"), f"{path}[{at}]")
     ]
-    return tuple(found)
+    return tuple(items)
 
 
 class _PreviousMessageReader:
-    """Remembers the calls that wait for a result."""
+    """Translates messages one by one and remembers the calls without a result."""
 
     def __init__(self) -> None:
         self._open: list[str] = []
@@ -107,7 +110,7 @@ class _PreviousMessageReader:
         if id is None and self._open:
             return self._open.pop(0)
         raise InvalidRequest(
-            "This tool message answers no call that came before it.", param=path, code=None
+            "This tool message does not match an earlier tool call.", param=path, code=None
         )
 
 
@@ -116,14 +119,14 @@ def _reasoning(text: str) -> it.Item:
 
 
 def _read_text(raw: Any, path: str) -> str:
-    """A text, or the texts of parts."""
+    """Return a text, or the texts of parts joined by newlines."""
     if raw is None or isinstance(raw, str):
         return raw or ""
     parts = [raw] if isinstance(raw, dict) else read_array(raw, path, 1000)
-    said = []
+    texts = []
     for at, part in enumerate(parts):
         text = read_object(part, f"{path}[{at}]").get("text", "")
         if not isinstance(text, str):
             raise invalid_type(f"{path}[{at}].text", "a string", json_type_name(text))
-        said.append(text)
-    return "\n".join(said)
+        texts.append(text)
+    return "\n".join(texts)

@@ -1,4 +1,4 @@
-"""What must hold of a request as a whole: fields that exclude or need each other."""
+"""Validate a request as a whole: fields that exclude or require each other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["check_request", "check_tools"]
 
 
 def check_request(request: CreateResponse) -> None:
-    """Raises ``InvalidRequest`` for the first thing that does not hold."""
+    """Validate the combination of fields. Raises ``InvalidRequest``."""
     _check_context(request)
     _check_compaction_trigger(request.input or ())
-    if request.prompt is None:  # which may bring the tool that is chosen
+    if request.prompt is None:  # a stored prompt may declare the chosen tool
         check_tools(request)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
@@ -29,8 +29,9 @@ def check_request(request: CreateResponse) -> None:
 
 
 def check_tools(request: CreateResponse) -> None:
-    """Raises ``InvalidRequest`` where a tool is to be called that is not declared, or two MCP
-    servers have one label."""
+    """Check that ``tool_choice`` names declared tools and that labels of MCP servers are unique.
+    Raises ``InvalidRequest``.
+    """
     labels: set[str] = set()
     for index, tool in enumerate(request.tools):
         if isinstance(tool, Mcp):
@@ -67,7 +68,7 @@ def _check_compaction_trigger(items: tuple[it.Item, ...]) -> None:
 
 
 def _all_tools(tools: tuple[Tool, ...], items: Iterable[it.Item]) -> Iterator[Tool]:
-    """Those of the request and those its input adds on the way."""
+    """Yield the tools of the request and those that input items add."""
     yield from tools
     for item in items:
         if isinstance(item, it.AdditionalTools | it.ToolSearchOutput):

@@ -1,7 +1,7 @@
-"""From a body to the frozen request, or to a 400 with the path of what is wrong.
+"""Parse request bodies into frozen values, or raise a 400 with the path of the faulty field.
 
-Null means "not given"; fields nobody knows are ignored. What this server supports is not decided
-here (``wire.request``), except that fields of the Chat Completions API are told where they went.
+Null means "not given". Unknown fields are ignored, except fields of the Chat Completions API, whose
+errors name their new place. ``wire.request`` decides which features the server supports.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _MAX_TOKEN_ID = 2**31 - 1
 _MAX_CONTEXT_ENTRIES = 16  # of context_management
 _MAX_NEW_ITEMS = 20  # that a conversation takes at a time
 
-#: Items that only mean something in one conversation.
+#: Items that depend on a conversation and are not allowed in a stored prompt.
 _NOT_TEMPLATE_ITEMS = (it.Compaction, it.CompactionTrigger, it.ItemReference)
 
-#: Fields of the Chat Completions API, and where they went. Ignoring them would mislead.
+#: Field of the Chat Completions API → field that replaces it. Ignoring it would mislead clients.
 _MOVED_FIELDS: Mapping[str, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -85,12 +85,12 @@ _MOVED_FIELDS: Mapping[str, str] = {
 
 
 def parse_create_response(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
-    """The body of ``POST /responses``. Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /responses``. Raises ``InvalidRequest``."""
     return read_create(parse_json_object(body, limits), limits)
 
 
 def read_create(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
-    """A request, from its fields. Raises ``InvalidRequest``."""
+    """Read a request for a response from its fields. Raises ``InvalidRequest``."""
     request = _prepend_previous_messages(_read_request(raw, CreateResponse, limits))
     if request.input is None and not request.has_context:
         raise missing_parameter("input")
@@ -99,7 +99,7 @@ def read_create(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
 
 
 def _prepend_previous_messages(request: CreateResponse) -> CreateResponse:
-    """What came before becomes the beginning of the input."""
+    """Put ``previous_input_messages`` in front of the input."""
     earlier = request.previous_input_messages
     if earlier is None:
         return request
@@ -112,14 +112,14 @@ def _prepend_previous_messages(request: CreateResponse) -> CreateResponse:
 
 
 def parse_input_tokens_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokensRequest:
-    """The body of ``POST /responses/parse_input_tokens_request``. Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /responses/input_tokens``. Raises ``InvalidRequest``."""
     request = _read_request(parse_json_object(body, limits), InputTokensRequest, limits)
     check_request(request.as_create())
     return request
 
 
 def parse_compact_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CompactRequest:
-    """The body of ``POST /responses/compact``. Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /responses/compact``. Raises ``InvalidRequest``."""
     request = _read_request(parse_json_object(body, limits), CompactRequest, limits)
     if not request.input and request.previous_response_id is None:
         raise missing_parameter("input") if request.input is None else empty_value("input", ())
@@ -128,7 +128,7 @@ def parse_compact_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Compa
 
 
 def parse_create_prompt(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreatePrompt:
-    """The body of ``POST /prompts``. Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /prompts``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "template" not in raw:
         raise missing_parameter("template")
@@ -142,7 +142,7 @@ def parse_create_prompt(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateP
 
 
 def read_template(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
-    """The fields that a stored prompt sets. Raises ``InvalidRequest``."""
+    """Read the fields that a stored prompt sets. Raises ``InvalidRequest``."""
     for name in raw:
         if name not in TEMPLATE_FIELDS:
             raise InvalidRequest(
@@ -152,7 +152,7 @@ def read_template(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
     for at, item in enumerate(request.input or ()):
         if isinstance(item, _NOT_TEMPLATE_ITEMS):
             raise InvalidRequest(
-                f"Items of type '{item.__struct_config__.tag}' cannot stand in a stored prompt.",
+                f"Items of type '{item.__struct_config__.tag}' are not allowed in a stored prompt.",
                 param=f"input[{at}].type",
                 code="invalid_value",
             )
@@ -160,8 +160,9 @@ def read_template(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
 
 
 def parse_create_conversation(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateConversation:
-    """The body of ``POST /conversations``; an empty one asks for an empty conversation. Raises
-    ``InvalidRequest``."""
+    """Parse the body of ``POST /conversations``; an empty body is an empty conversation. Raises
+    ``InvalidRequest``.
+    """
     raw = parse_json_object(body, limits) if body.strip() else {}
     return CreateConversation(
         items=read_items(raw["items"], "items", _item_limits(limits)) if "items" in raw else (),
@@ -170,7 +171,7 @@ def parse_create_conversation(body: bytes, limits: Limits = DEFAULT_LIMITS) -> C
 
 
 def parse_conversation_metadata(body: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, str]:
-    """The labels in the body of ``POST /conversations/{id}``. Raises ``InvalidRequest``."""
+    """Parse the metadata in the body of ``POST /conversations/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "metadata" not in raw:
         raise missing_parameter("metadata")
@@ -178,7 +179,8 @@ def parse_conversation_metadata(body: bytes, limits: Limits = DEFAULT_LIMITS) ->
 
 
 def parse_new_items(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
-    """The items in the body of ``POST /conversations/{id}/items``. Raises ``InvalidRequest``."""
+    """Parse the items in the body of ``POST /conversations/{id}/items``. Raises
+    ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "items" not in raw:
         raise missing_parameter("items")
@@ -208,7 +210,7 @@ def _read_request(raw: Json, cls: type[_R], limits: Limits) -> _R:
     return convert(raw, cls, "")
 
 
-# --- fields that need more than their type -------------------------------------------------------
+# --- fields with a parser of their own -----------------------------------------------------------
 
 
 def _read_input(raw: Any, path: str, limits: Limits) -> tuple[it.Item, ...]:
@@ -245,7 +247,7 @@ def _read_format(raw: Any, path: str) -> Format:
     if cls is JsonSchemaFormat and "name" not in fields and "json_schema" in fields:
         raise missing_parameter(
             f"{path}.name",
-            " This looks like a format of the Chat Completions API; here its fields stand beside "
+            " This looks like a format of the Chat Completions API; here its fields are next to "
             "'type'.",
         )
     form = convert(fields, cls, path)
@@ -314,8 +316,9 @@ def _read_metadata(raw: Any, path: str, limits: Limits) -> dict[str, str]:
 
 
 def read_metadata(raw: Any, path: str = "metadata") -> dict[str, str]:
-    """Labels: at most 16, their names at most 64 and their texts at most 512 characters long.
-    Raises ``InvalidRequest``."""
+    """Read metadata: at most 16 entries; keys up to 64 and values up to 512 characters. Raises
+    ``InvalidRequest``.
+    """
     if not isinstance(raw, dict):
         raise invalid_type(path, "an object", json_type_name(raw))
     if len(raw) > 16:

@@ -1,4 +1,4 @@
-"""Reading tools, and the choice among them, from what clients send."""
+"""Parse tools and ``tool_choice``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "mcp": ("server_label",),
     "allowed_tools": ("mode", "tools"),
 }
-#: Spellings of one tool: a choice by any of them means any of them.
+#: Types that name the same tool: a choice of one matches a tool declared with any of them.
 _SPELLINGS = (
     ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
     ("computer", "computer_use", "computer_use_preview"),
@@ -54,12 +54,12 @@ TOOL_TYPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     name: group for group in _SPELLINGS for name in group
 }
 _CHAT_SHAPE_HINT = (
-    " This looks like a tool of the Chat Completions API; here its fields stand beside 'type'."
+    " This looks like a tool of the Chat Completions API; here its fields are next to 'type'."
 )
 
 
 def read_tools(raw: Any, path: str, limit: int) -> tuple[tl.Tool, ...]:
-    """The tools of an array of at most ``limit``. Raises ``InvalidRequest``."""
+    """Read an array of at most ``limit`` tools. Raises ``InvalidRequest``."""
     return tuple(
         _read_tool(tool, f"{path}[{index}]", limit, _TOOLS)
         for index, tool in enumerate(read_array(raw, path, limit))
@@ -94,18 +94,20 @@ def _check_tool(tool: tl.Tool, path: str) -> None:
 
 
 def check_name(name: str, path: str, limit: int) -> None:
-    """Names go into prompts and grammars: OpenAI's pattern and length."""
+    """Check a name against OpenAI's pattern and length: names are used in prompts and grammars.
+    Raises ``InvalidRequest``.
+    """
     if len(name) > limit:
         raise too_long(path, len(name), limit)
     if not _NAME.match(name):
         raise pattern_mismatch(path, "^[a-zA-Z0-9_-]+$")
 
 
-# --- choosing ------------------------------------------------------------------------------------
+# --- tool_choice ---------------------------------------------------------------------------------
 
 
 def read_tool_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
-    """A ``tool_choice`` of any form. Raises ``InvalidRequest``."""
+    """Read ``tool_choice``, a mode or an object. Raises ``InvalidRequest``."""
     if isinstance(raw, str):
         if raw not in _MODES:
             raise invalid_value(path, raw, _MODES)
@@ -136,7 +138,7 @@ def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.Choice, ...]:
 
 
 def check_tool_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool]) -> None:
-    """A choice may only name tools that are there. Raises ``InvalidRequest``."""
+    """Check that a choice names declared tools only. Raises ``InvalidRequest``."""
     declared = tuple(tools)
     if choice == "required" and not declared:
         raise InvalidRequest(
@@ -154,8 +156,8 @@ def check_tool_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool
 def _chooses(choice: tl.Choice, tool: tl.Tool) -> bool:
     match tool:
         case tl.Namespace():
-            inside = choice.namespace in (UNSET, tool.name)
-            return inside and any(_chooses(choice, inner) for inner in tool.tools)
+            is_in_namespace = choice.namespace in (UNSET, tool.name)
+            return is_in_namespace and any(_chooses(choice, inner) for inner in tool.tools)
         case tl.Function(name=name) | tl.Custom(name=name):
             return choice.name == name and choice.type == tool.__struct_config__.tag
         case tl.Mcp(server_label=label):

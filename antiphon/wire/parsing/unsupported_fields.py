@@ -1,5 +1,7 @@
-"""Fields that others take and that would change the answer: OpenAI's older APIs, vLLM, SGLang,
-llama.cpp, Ollama, DashScope. To pass over them in silence would mislead. It knows no field of ours.
+"""Refuse fields of other APIs that would change the answer.
+
+They belong to OpenAI's older APIs, vLLM, SGLang, llama.cpp, Ollama and DashScope. Ignoring them
+silently would mislead.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from antiphon.errors import InvalidRequest
 
 __all__ = ["refuse_unsupported_fields"]
 
-#: Field → the values that ask for nothing.
+#: Field → values that have no effect.
 _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
     "audio": (),
@@ -58,8 +60,11 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 def refuse_unsupported_fields(
     raw: Mapping[str, Any], known: Collection[str] = (), path: str | None = None
 ) -> None:
-    """``known``: those that the API has; ``path``: of the object they are in. Raises
-    ``InvalidRequest`` that names the field."""
+    """Raise ``InvalidRequest`` for a field of another API, unless its value has no effect.
+
+    ``known``: fields that the current API supports. ``path``: path of the object that holds the
+    fields.
+    """
     for name, value in raw.items():
         if name in _NEUTRAL_VALUES and name not in known and value not in _NEUTRAL_VALUES[name]:
             field = name if path is None else f"{path}.{name}"

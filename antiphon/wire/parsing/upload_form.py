@@ -1,4 +1,4 @@
-"""From the fields of an upload's form to values, or to a 400 with the name of what is wrong."""
+"""Parse the form fields of a file upload."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
 class UploadFields(Struct, frozen=True):
-    """What stands beside the file in the form of ``POST /files``."""
+    """The form fields of ``POST /files`` besides the file."""
 
     purpose: str
     expires_after: FileExpiresAfter | None
 
 
 def parse_upload_form(form: Mapping[str, str]) -> UploadFields:
-    """Objects are written as clients do: ``expires_after[seconds]``. Raises ``InvalidRequest``."""
+    """Parse the form fields. Nested fields are written ``expires_after[seconds]``. Raises
+    ``InvalidRequest``.
+    """
     purpose = form.get("purpose")
     if not purpose:
         raise missing_parameter("purpose")

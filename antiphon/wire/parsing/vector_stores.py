@@ -1,4 +1,4 @@
-"""From bodies about vector stores to frozen values, or to a 400 with the path of what is wrong."""
+"""Parse request bodies about vector stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
 _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096
 _RANKERS = ("none", "auto", "default-2024-11-15")
-#: What bodies and the objects in them may say.
+#: Fields that bodies and the objects in them may have.
 _STORE_FIELDS = (
     "name",
     "description",
@@ -64,7 +64,7 @@ Attributes = dict[str, str | int | float | bool]
 
 
 class AddFile(Struct, frozen=True, kw_only=True):
-    """A file that is to be searched. ``path``: where the body names it."""
+    """A file to add to a vector store. ``path``: path of the field that names it."""
 
     file_id: str
     path: str = "file_id"
@@ -83,7 +83,7 @@ class CreateVectorStore(Struct, frozen=True, kw_only=True):
 
 
 class UpdateVectorStore(Struct, frozen=True, kw_only=True):
-    """What is to be changed; UNSET stays as it is, null is none."""
+    """Changes of a vector store. UNSET leaves a field unchanged; None removes the expiry."""
 
     name: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
@@ -91,16 +91,17 @@ class UpdateVectorStore(Struct, frozen=True, kw_only=True):
 
 
 class RankingOptions(Struct, frozen=True, kw_only=True):
-    """Results below ``threshold`` are left out. The weights are those of the two rankings that are
-    fused: by meaning and by words."""
+    """Ranking options. Results with a score below ``threshold`` are dropped. ``embedding_weight``
+    and ``text_weight`` are the weights of the vector ranking and the word ranking.
+    """
 
     threshold: float = 0.0
-    meaning: float = 1.0
-    words: float = 1.0
+    embedding_weight: float = 1.0
+    text_weight: float = 1.0
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
-    """What is looked for, in files that ``filter`` lets through."""
+    """A search. ``filter`` selects the files."""
 
     queries: tuple[str, ...]
     limit: int = 10
@@ -109,7 +110,7 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
 
 
 def parse_create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateVectorStore:
-    """Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /vector_stores``. Raises ``InvalidRequest``."""
     raw = known_fields(parse_json_object(body, limits) if body.strip() else {}, _STORE_FIELDS, "")
     cut = _read_chunking(raw)
     ids = _read_ids(raw.get("file_ids", []), "file_ids", _MAX_FILES)
@@ -123,7 +124,7 @@ def parse_create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> C
 
 
 def parse_update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> UpdateVectorStore:
-    """Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /vector_stores/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
     known_fields(raw, UpdateVectorStore.__struct_fields__, "")
     metadata, after = raw.get("metadata", UNSET), raw.get("expires_after", UNSET)
@@ -135,13 +136,16 @@ def parse_update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> U
 
 
 def parse_add_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AddFile:
-    """Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /vector_stores/{id}/files``. Raises ``InvalidRequest``."""
     return _read_file(parse_json_object(body, limits), "")
 
 
 def parse_file_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
-    """Either ``file_ids`` with what holds of all of them, or ``files``, of which the last holds of
-    a file that is named twice. Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /vector_stores/{id}/file_batches``. Raises ``InvalidRequest``.
+
+    Either ``file_ids`` with attributes and chunking for all, or ``files`` with their own. Of two
+    entries for one file, the last applies.
+    """
     raw = known_fields(parse_json_object(body, limits), _BATCH_FIELDS, "")
     if "files" in raw:
         if "file_ids" in raw:
@@ -171,7 +175,7 @@ def parse_file_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddF
 
 
 def parse_file_attributes(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attributes:
-    """The attributes that replace the old ones. Raises ``InvalidRequest``."""
+    """Parse the attributes that replace the file's attributes. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
     known_fields(raw, ("attributes",), "")
     if "attributes" not in raw:
@@ -180,11 +184,11 @@ def parse_file_attributes(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attri
 
 
 def parse_search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> SearchRequest:
-    """Raises ``InvalidRequest``."""
+    """Parse the body of ``POST /vector_stores/{id}/search``. Raises ``InvalidRequest``."""
     raw = known_fields(parse_json_object(body, limits), _SEARCH_FIELDS, "")
     if raw.get("rewrite_query"):
         raise InvalidRequest(
-            "Queries are searched as they are written: 'rewrite_query' is not supported.",
+            "Unsupported value: 'rewrite_query' is not supported; queries are used as written.",
             param="rewrite_query",
             code="unsupported_value",
         )
@@ -198,7 +202,7 @@ def parse_search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> SearchRequest:
 
 
 def read_ranking(raw: Any, path: str) -> RankingOptions:
-    """``ranking_options``. Raises ``InvalidRequest``."""
+    """Read ``ranking_options``. Raises ``InvalidRequest``."""
     fields = known_fields(read_object(raw, path), _RANKING_FIELDS, path)
     ranker = fields.get("ranker", "auto")
     if ranker not in _RANKERS:
@@ -208,18 +212,22 @@ def read_ranking(raw: Any, path: str) -> RankingOptions:
     weights = known_fields(
         read_object(fields.get("hybrid_search", {}), where), _WEIGHT_FIELDS, where
     )
-    meaning = _read_decimal(weights.get("embedding_weight", 1.0), f"{where}.embedding_weight")
-    words = _read_decimal(weights.get("text_weight", 1.0), f"{where}.text_weight")
-    if not meaning + words:
+    embedding_weight = _read_decimal(
+        weights.get("embedding_weight", 1.0), f"{where}.embedding_weight"
+    )
+    text_weight = _read_decimal(weights.get("text_weight", 1.0), f"{where}.text_weight")
+    if not embedding_weight + text_weight:
         raise InvalidRequest(
             f"Invalid '{where}': at least one weight must be above 0.",
             param=where,
             code="invalid_value",
         )
-    return RankingOptions(threshold=threshold, meaning=meaning, words=words)
+    return RankingOptions(
+        threshold=threshold, embedding_weight=embedding_weight, text_weight=text_weight
+    )
 
 
-# --- pieces --------------------------------------------------------------------------------------
+# --- fields --------------------------------------------------------------------------------------
 
 
 def _read_file(raw: Json, path: str) -> AddFile:
@@ -256,7 +264,9 @@ def _read_attributes(raw: Json, path: str = "") -> Attributes:
 
 
 def _read_chunking(raw: Json, path: str = "") -> StaticChunking:
-    """``auto`` is 800 tokens, of which 400 stand in two chunks: OpenAI's rule."""
+    """Read a chunking strategy. ``auto`` means chunks of 800 tokens that overlap by 400, as at
+    OpenAI.
+    """
     where = f"{path}chunking_strategy"
     fields = known_fields(
         read_object(raw.get("chunking_strategy", {"type": "auto"}), where),
@@ -315,7 +325,7 @@ def _read_queries(raw: Any) -> tuple[str, ...]:
 
 
 def _read_ids(raw: Any, path: str, most: int) -> dict[str, str]:
-    """Each once, with where it stands."""
+    """Return each id once, with its path."""
     ids = read_array(raw, path, most)
     for at, one in enumerate(ids):
         if not isinstance(one, str):
