@@ -101,8 +101,11 @@ class Model(Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     dialect: Annotated[
-        Literal["chat", "harmony"] | None,
-        declare("Prompt format. Unset: harmony for gpt-oss, otherwise the chat template."),
+        str | None,
+        declare(
+            "Prompt format: chat, harmony, or a dialect of an installed package. Unset: harmony "
+            "for gpt-oss, otherwise the chat template."
+        ),
     ] = None
     vocabulary: Annotated[
         Path | None,

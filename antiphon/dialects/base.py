@@ -1,83 +1,159 @@
-"""The contract of a dialect: how one model family writes prompts, and how its output is read.
+"""The contract of a dialect: how one model family writes prompts, and how its output is parsed.
 
-Render and parse live together because they are inverses. Sans-IO: no clock, no randomness, so a
-call's ``call_id`` is left empty for the run to give, unless the model wrote one itself.
+Rendering and parsing are one contract because they are inverses of each other. Sans-IO: no clock
+and no randomness. A parser leaves a call's ``call_id`` empty unless the model wrote an id; the run
+assigns it.
+
+Another package adds a dialect or formats through an entry point of the group
+``antiphon.dialects``; see ``DialectPlugin``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta, FinishReason
-from antiphon.tokens import Chunk, Constraint, Prompt
+from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
 
-__all__ = ["Dialect", "Parser", "ReasoningRetention", "Rendered"]
+from .formats.registry import SHIPPED, Formats
+from .images import Unreadable
 
-#: Which thinking a model is shown again: that of the tool loop it is in, or that of all turns.
+__all__ = [
+    "Dialect",
+    "DialectFactory",
+    "DialectOptions",
+    "DialectPlugin",
+    "Parser",
+    "ReasoningRetention",
+    "Rendered",
+]
+
+#: Which reasoning later prompts contain: that of the current tool loop, or that of all turns.
 ReasoningRetention = Literal["current_turn", "all_turns"]
 
 
 class Parser(Protocol):
-    """Reads one reply. Any chunking of the same output means the same items; no text is lost.
+    """Parses one reply. Any chunking of the same output gives the same items; no text is lost.
 
-    Never raises, whatever the model writes; linear in the length of the output.
+    A parser never raises, whatever the model writes. It takes time linear in the output's length.
     """
 
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
-        """The deltas that ``chunk`` completes; ``Sampled`` first where it carries ids."""
+        """Return the deltas that ``chunk`` completes; ``Sampled`` first if the chunk has ids."""
 
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
-        """What was held back, and the end of what is open. Not ``Finish``: the backend knows the
-        usage. After ``length`` an unfinished item is left open, for the run to close as cut."""
+        """Return the text that was held back and the end of the open item.
+
+        The deltas do not include ``Finish``: the backend emits it with the usage. After ``length``
+        an unfinished item stays open, and the run closes it as incomplete.
+        """
 
     def set_unconstrained(self) -> None:
-        """Before the first chunk: nothing holds the reply to the constraint it was rendered with,
-        so that strings in it may end where only its markup says so."""
+        """State, before the first chunk, that the engine does not enforce the constraint.
+
+        Strings in the reply then end only where its markup says so.
+        """
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of the sampled tokens so far were thinking."""
+        """How many of the sampled tokens so far were reasoning."""
 
     @property
     def is_thinking(self) -> bool:
-        """True while the open item is thinking."""
+        """True while the open item is reasoning."""
 
     @property
     def done(self) -> bool:
-        """True once the rest of the output cannot matter (one call was allowed, and it is over):
-        the backend then stops the engine."""
+        """True once the rest of the output cannot matter, as after the only call that is allowed.
+
+        The backend then stops the engine.
+        """
 
 
 class Rendered(Struct, frozen=True, kw_only=True):
-    """A prompt and how to read what follows it."""
+    """A prompt, the parser of its reply, and how to sample the reply.
+
+    - ``constraint``: the format that the engine enforces.
+    - ``stop``, ``stop_ids``: what ends the model's turn besides the tokenizer's end ids.
+    - ``reasoning_end_ids``: the tokens that end the reasoning and start the answer. The backend
+      appends them to the sampled tokens when the reasoning budget is used up. Empty: this model's
+      reasoning cannot be ended.
+    - ``answer_constraint``: ``constraint`` without the reasoning, for the answer that follows
+      ``reasoning_end_ids``.
+    """
 
     prompt: Prompt
     parser: Parser
     constraint: Constraint | None = None
-    #: Where the model's turn ends besides the tokenizer's own end ids.
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    #: What ends thinking and begins the answer, put behind what was sampled where a budget is used
-    #: up. Empty: this model's thinking cannot be ended.
     reasoning_end_ids: tuple[int, ...] = ()
-    #: What the answer behind ``unthink`` must obey: the constraint, its thinking left out.
     answer_constraint: Constraint | None = None
 
 
 class Dialect(Protocol):
-    """One model's way of writing, made from its files."""
+    """How one model writes, built from the model's files."""
 
     @property
     def supports_images(self) -> bool:
-        """The prompt can contain images."""
+        """Whether the prompt can contain images."""
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
-        """The prompt for the next turn. ``conversation.kept`` is extended where the rendering
-        begins with it. Raises ``InvalidRequest`` for what this model cannot be asked."""
+        """Render the prompt of the next turn.
+
+        If the prompt starts with the text of ``conversation.stored_tokens``, it starts with those
+        ids. Raises ``InvalidRequest`` for requests that this model cannot serve.
+        """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Which thinking the model would be shown again, whatever is asked."""
+        """Return which reasoning the model's own prompts contain, whatever the request states."""
+
+
+class DialectOptions(Struct, frozen=True, kw_only=True):
+    """The settings of one model that concern its dialect.
+
+    - ``template``: the source of a chat template that replaces the model's own.
+    - ``reasoning_format``, ``tool_format``: names of rows in ``formats``. ``""``: no format.
+      None: the dialect detects it.
+    - ``template_kwargs``: variables for the chat template.
+    - ``images``: how the engine learns where an image stands: ``apart`` from the text, or by the
+      text that the ``template`` writes for it. None: the model has no vision.
+    - ``unreadable``: what happens to images if the model has no vision.
+    """
+
+    template: str | None = None
+    reasoning_format: str | None = None
+    tool_format: str | None = None
+    formats: Formats = SHIPPED
+    template_kwargs: Mapping[str, Any] = {}
+    images: Literal["apart", "template"] | None = None
+    unreadable: Unreadable = "note"
+
+
+class DialectFactory(Protocol):
+    """Builds the dialect of one model. Runs in a worker thread, so it may read files."""
+
+    def __call__(
+        self, card: ModelCard, tokenizer: Tokenizer, options: DialectOptions, /
+    ) -> Dialect:
+        """Return the dialect. Raises ``SetupError`` if the model or its settings do not fit."""
+
+
+#: What an entry point of the group ``antiphon.dialects`` refers to. One of:
+#:
+#: - A ``DialectFactory``. A model whose setting ``dialect`` is the entry point's name uses it.
+#: - ``Formats``, further rows for models with a chat template. The settings ``reasoning_format``
+#:   and ``tool_format`` name them, and a model whose template matches a row's ``mark`` uses them
+#:   by default. A row replaces ours of the same name.
+#:   ``format_check.round_trip_failure`` tests a row.
+#:
+#: In a package's ``pyproject.toml``::
+#:
+#:     [project.entry-points."antiphon.dialects"]
+#:     quill = "quill_antiphon:create_dialect"
+#:     quill_formats = "quill_antiphon:FORMATS"
+DialectPlugin = DialectFactory | Formats

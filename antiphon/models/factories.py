@@ -14,15 +14,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
-from antiphon.config.load import disable_usage_statistics, environment_variable
+from antiphon.config.load import disable_usage_statistics
 from antiphon.config.model import Model
 from antiphon.config.options import did_you_mean
 from antiphon.config.settings import Settings
-from antiphon.dialects.base import Dialect
-from antiphon.dialects.formats.registry import Formats
 from antiphon.engines.base import Engine, LoadOptions
 from antiphon.errors import SetupError
 
+from .dialect_factories import available_formats, create_dialect
 from .download import Progress, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS
 
@@ -117,7 +116,7 @@ async def _chat_completions(
         model=model.upstream_model,
         context_size=model.context_size,
         reasoning_format=model.reasoning_format,
-        formats=await asyncio.to_thread(_formats, settings),
+        formats=await asyncio.to_thread(available_formats, settings),
         template=model.template_kwargs,
         adapters=model.adapters,
         options=model.engine_options,
@@ -206,64 +205,11 @@ async def _local_backend(engine: Engine, model: Model, settings: Settings) -> Ba
     from antiphon.backends.local.backend import LocalBackend
 
     try:
-        dialect = await asyncio.to_thread(_dialect, engine, model, settings)
+        dialect = await asyncio.to_thread(create_dialect, engine, model, settings)
         return LocalBackend(engine, dialect)
     except BaseException:
         await engine.close()
         raise
-
-
-#: What model files call gpt-oss: GGUF, Hugging Face.
-_GPT_OSS = ("gpt-oss", "gpt_oss")
-#: Settings that only mean something to a chat template.
-_TEMPLATE_OPTIONS = ("template", "reasoning_format", "tool_format")
-
-
-def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
-    """How the model is spoken to. A template of the operator's is not ignored: it is used."""
-    spoken = "harmony" if engine.card.architecture in _GPT_OSS and not model.template else "chat"
-    if (model.dialect or spoken) == "harmony":
-        return _harmony(engine, model, settings.cache_dir / "vocabulary")
-    from antiphon.dialects.chat.dialect import ChatDialect
-
-    return ChatDialect(
-        engine.card,
-        engine.tokenizer,
-        template=_read_template(model.template) if model.template else None,
-        reasoning_format=model.reasoning_format,
-        tool_format=model.tool_format,
-        formats=_formats(settings),
-        settings=model.template_kwargs,
-        images=engine.capabilities.images,
-        unreadable=model.images,
-    )
-
-
-def _formats(settings: Settings) -> Formats:
-    """The formats of calls and of thinking, with those of the operator."""
-    from antiphon.dialects.formats.registry import SHIPPED
-
-    from .format_files import load as load_formats
-
-    return SHIPPED if settings.formats_dir is None else load_formats(settings.formats_dir)
-
-
-def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
-    from antiphon.dialects.formats.registry import HARMONY_NAMES
-    from antiphon.dialects.harmony.dialect import HarmonyDialect
-    from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
-
-    for option in _TEMPLATE_OPTIONS:
-        said = getattr(model, option)
-        if said and (option == "template" or said.replace("-", "_") not in HARMONY_NAMES):
-            raise SetupError(f"{engine.card.name} is spoken to in harmony: {option} has no meaning")
-    return HarmonyDialect(
-        engine.card,
-        engine.tokenizer,
-        load_vocabulary(model.vocabulary, cache, environment_variable),
-        settings=model.template_kwargs,
-        unreadable=model.images,
-    )
 
 
 def _projector(model: Model) -> Path | None:
@@ -280,10 +226,3 @@ def _reject_options(name: str, model: Model, *options: str) -> None:
     for option in options:
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"The template {path} cannot be read: {error}") from None

@@ -42,7 +42,7 @@ _STEP = re.compile(r"\.\w+|\[(?:\.\.\.|\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def load(folder: Path) -> Formats:
+def load(folder: Path, formats: Formats = SHIPPED) -> Formats:
     """The shipped formats with those of the folder's ``*.toml`` files before them; one of the same
     name takes the place of ours. Raises ``SetupError`` in a line that names file and key."""
     folder = folder.expanduser()
@@ -62,11 +62,7 @@ def load(folder: Path) -> Formats:
                     tools[name] = _tool(_row(ToolFormat, name, value, where), where)
                 else:
                     reasoning[name] = _thinking(_row(ReasoningFormat, name, value, where), where)
-    return Formats(
-        tools=tools | {name: row for name, row in SHIPPED.tools.items() if name not in tools},
-        reasoning=reasoning
-        | {name: row for name, row in SHIPPED.reasoning.items() if name not in reasoning},
-    )
+    return Formats(tools=tools, reasoning=reasoning).extend(formats)
 
 
 def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:

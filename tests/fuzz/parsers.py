@@ -72,7 +72,7 @@ def _harmony() -> Target:
     return Target(
         name="harmony",
         tokenizer=tokenizer,
-        make=lambda thinking: make(begun="analysis" if thinking else None),
+        make=lambda thinking: make(open_kind="analysis" if thinking else None),
         seeds=corpus("harmony"),
     )
 

@@ -16,6 +16,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import NotFound, SetupError
 from antiphon.models import factories as module
 from antiphon.models.catalog import Catalog, load
+from antiphon.models.dialect_factories import read_template
 
 
 def scripted(source: str = "Hello.", **fields: Any) -> Model:
@@ -180,4 +181,4 @@ async def test_what_an_engine_has_no_use_for_is_refused() -> None:
 
 async def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"The template .*absent\.jinja cannot be read"):
-        module._read_template(tmp_path / "absent.jinja")
+        read_template(tmp_path / "absent.jinja")

@@ -32,6 +32,13 @@ class Formats(Struct, frozen=True, kw_only=True):
     tools: Mapping[str, ToolFormat]
     reasoning: Mapping[str, ReasoningFormat]
 
+    def extend(self, others: Formats) -> Formats:
+        """Return these formats, then ``others``. One of these replaces another of its name."""
+        return Formats(
+            tools={**self.tools, **_without(others.tools, self.tools)},
+            reasoning={**self.reasoning, **_without(others.reasoning, self.reasoning)},
+        )
+
     def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
         """Return the names of a model's reasoning format and tool format, None where there is none.
 
@@ -70,12 +77,16 @@ def _find_row(
         return None
     normalized = re.sub(r"[\W_]+", "_", name.lower())
     if name not in table:
-        name = _resolve_alias(shipped, normalized) or name
+        name = _resolve_alias(shipped, normalized) or _resolve_alias(table, normalized) or name
     if normalized in HARMONY_NAMES:
         raise SetupError(f'{option}: {name} is a dialect, not a format; set dialect = "harmony"')
     if name not in table:
         raise SetupError(f"{option}: unknown format {name!r} (known: {', '.join(sorted(table))})")
     return table[name]
+
+
+def _without(table: Mapping[str, _Row], names: Collection[str]) -> dict[str, _Row]:
+    return {name: row for name, row in table.items() if name not in names}
 
 
 def _resolve_alias(table: Mapping[str, ToolFormat | ReasoningFormat], name: str) -> str | None:

@@ -379,29 +379,40 @@ def test_a_reply_that_is_held_to_a_form() -> None:
     literal = '{"a": "<|end|><|start|>assistant<|channel|>x<|message|>"}'
     for end in ("<|return|>", "<|end|>"):
         final = f"<|channel|>final<|message|>{literal}{end}"
-        assert said(f"{THINK}<|start|>assistant{final}{FINAL}", held=True, is_json=True) == (
+        assert said(
+            f"{THINK}<|start|>assistant{final}{FINAL}", constrained=True, json_answer=True
+        ) == (
             [thought("Hm."), answer(literal)],
             False,
         )
     calling = f"<|channel|>commentary to=functions.now<|message|>{literal}<|call|>"
-    reader = parser(held=True)
+    reader = parser(constrained=True)
     assert items(read(reader, [ids_of(f"{calling}{FINAL}")])) == ([call("now", literal)], False)
     assert reader.done
-    assert said(f"<|channel|>final<|message|>Yes.<|end|>{FINAL}", held=True) == (
+    assert said(f"<|channel|>final<|message|>Yes.<|end|>{FINAL}", constrained=True) == (
         [answer("Yes.")],
         False,
     )
     bare = '{"a": "<|end|>"}'
-    assert said(f"{bare}<|return|>{FINAL}", held=True, is_json=True) == ([answer(bare)], False)
+    assert said(f"{bare}<|return|>{FINAL}", constrained=True, json_answer=True) == (
+        [answer(bare)],
+        False,
+    )
     begun = '{"a": "<|end|>"}<|return|>'
-    assert said(begun, begun="final", held=True, is_json=True) == ([answer(begun[:-10])], False)
+    assert said(begun, open_kind="final", constrained=True, json_answer=True) == (
+        [answer(begun[:-10])],
+        False,
+    )
 
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
 def test_a_message_that_the_prompt_began(kind: MessageKind) -> None:
     began = {"final": answer, "commentary": preamble, "analysis": thought}[kind]
-    assert said(f" more.<|end|>{FINAL}", begun=kind) == ([began(" more."), answer("Yes.")], False)
-    assert parser(begun="analysis").is_thinking
+    assert said(f" more.<|end|>{FINAL}", open_kind=kind) == (
+        [began(" more."), answer("Yes.")],
+        False,
+    )
+    assert parser(open_kind="analysis").is_thinking
 
 
 def test_thinking_is_counted_and_told() -> None:
@@ -437,7 +448,9 @@ def test_logprobs_of_control_tokens_that_are_text() -> None:
     text = '{"a":"é<|end|>"}'
     ids = tuple(ids_of(f"<|channel|>final<|message|>{text}<|return|>"))
     logprobs = tuple(TokenLogprob(id, -0.5) for id in ids)
-    deltas = list(parser(held=True, is_json=True).feed(Chunk(ids=ids, logprobs=logprobs)))
+    deltas = list(
+        parser(constrained=True, json_answer=True).feed(Chunk(ids=ids, logprobs=logprobs))
+    )
     found = [lp for delta in deltas if isinstance(delta, Text) for lp in delta.logprobs]
     assert b"".join(bytes(lp.bytes or ()) for lp in found).decode() == text
 

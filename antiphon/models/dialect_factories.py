@@ -1,0 +1,150 @@
+"""Dialects and formats of local models: ours, the operator's and those of installed packages.
+
+A package registers a dialect or formats as an entry point of the group ``antiphon.dialects``; see
+``dialects.base.DialectPlugin``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from antiphon.config.load import environment_variable
+from antiphon.config.model import Model
+from antiphon.config.options import did_you_mean
+from antiphon.config.settings import Settings
+from antiphon.dialects.base import Dialect, DialectOptions, DialectPlugin
+from antiphon.dialects.formats.registry import SHIPPED, Formats
+from antiphon.engines.base import Engine
+from antiphon.errors import SetupError
+
+__all__ = ["DIALECTS", "available_formats", "create_dialect", "read_template"]
+
+_ENTRY_POINT_GROUP = "antiphon.dialects"
+#: The architecture of gpt-oss in GGUF files and in Hugging Face configurations.
+_GPT_OSS = ("gpt-oss", "gpt_oss")
+#: Settings that only apply to a chat template.
+_TEMPLATE_OPTIONS = ("template", "reasoning_format", "tool_format")
+
+
+def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
+    """Build the dialect of a local model.
+
+    The setting ``dialect`` names it: ``chat``, ``harmony`` or an entry point of the group
+    ``antiphon.dialects``. Unset: ``harmony`` for gpt-oss, unless the operator sets a template;
+    ``chat`` for all other models. Raises ``SetupError``.
+    """
+    is_gpt_oss = engine.card.architecture in _GPT_OSS and not model.template
+    name = model.dialect or ("harmony" if is_gpt_oss else "chat")
+    if name in DIALECTS:
+        return DIALECTS[name](engine, model, settings)
+    installed = entry_points(group=_ENTRY_POINT_GROUP)
+    if name not in installed.names:
+        known = (*DIALECTS, *installed.names)
+        raise SetupError(
+            f"{engine.card.name}: there is no dialect {name!r}{did_you_mean(name, known)}"
+            f" (there are: {', '.join(known)})"
+        )
+    plugin = _load_plugin(installed[name])
+    if isinstance(plugin, Formats):
+        raise SetupError(
+            f"{engine.card.name}: the entry point {name!r} provides formats, not a dialect;"
+            " set reasoning_format or tool_format"
+        )
+    return plugin(engine.card, engine.tokenizer, _options(engine, model, settings))
+
+
+def available_formats(settings: Settings) -> Formats:
+    """Collect the formats that ``reasoning_format`` and ``tool_format`` may name.
+
+    Formats of the operator's files come first, then those of installed packages, then ours. A
+    format replaces later ones of the same name. Raises ``SetupError``.
+    """
+    formats = SHIPPED
+    for added in _installed_formats():
+        formats = added.extend(formats)
+    if settings.formats_dir is None:
+        return formats
+    from .format_files import load as load_formats
+
+    return load_formats(settings.formats_dir, formats)
+
+
+def _installed_formats() -> Iterator[Formats]:
+    for point in entry_points(group=_ENTRY_POINT_GROUP):
+        if isinstance(plugin := _load_plugin(point), Formats):
+            yield plugin
+
+
+def _load_plugin(point: EntryPoint) -> DialectPlugin:
+    try:
+        plugin: DialectPlugin = point.load()
+    except Exception as error:
+        raise SetupError(f"dialect {point.name} cannot be loaded: {error}") from None
+    return plugin
+
+
+def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions:
+    """Collect what the settings and the engine say about a dialect."""
+    return DialectOptions(
+        template=read_template(model.template) if model.template else None,
+        reasoning_format=model.reasoning_format,
+        tool_format=model.tool_format,
+        formats=available_formats(settings),
+        template_kwargs=model.template_kwargs,
+        images=engine.capabilities.images,
+        unreadable=model.images,
+    )
+
+
+def _chat(engine: Engine, model: Model, settings: Settings) -> Dialect:
+    from antiphon.dialects.chat.dialect import ChatDialect
+
+    options = _options(engine, model, settings)
+    return ChatDialect(
+        engine.card,
+        engine.tokenizer,
+        template=options.template,
+        reasoning_format=options.reasoning_format,
+        tool_format=options.tool_format,
+        formats=options.formats,
+        settings=options.template_kwargs,
+        images=options.images,
+        unreadable=options.unreadable,
+    )
+
+
+def _harmony(engine: Engine, model: Model, settings: Settings) -> Dialect:
+    from antiphon.dialects.formats.registry import HARMONY_NAMES
+    from antiphon.dialects.harmony.dialect import HarmonyDialect
+    from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
+
+    for option in _TEMPLATE_OPTIONS:
+        value = getattr(model, option)
+        if value and (option == "template" or value.replace("-", "_") not in HARMONY_NAMES):
+            raise SetupError(f"{engine.card.name}: the dialect harmony does not use {option}")
+    cache = settings.cache_dir / "vocabulary"
+    return HarmonyDialect(
+        engine.card,
+        engine.tokenizer,
+        load_vocabulary(model.vocabulary, cache, environment_variable),
+        settings=model.template_kwargs,
+        unreadable=model.images,
+    )
+
+
+#: Value of the setting ``dialect`` → the function that builds the dialect. Other packages add
+#: theirs as entry points of the group ``antiphon.dialects``.
+DIALECTS: Mapping[str, Callable[[Engine, Model, Settings], Dialect]] = {
+    "chat": _chat,
+    "harmony": _harmony,
+}
+
+
+def read_template(path: Path) -> str:
+    """Read a chat template. Raises ``SetupError``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"The template {path} cannot be read: {error}") from None
