@@ -1,6 +1,4 @@
-"""Pages of whatever has an id: newest or oldest first, after or before one of them. It knows
-neither where a list is kept nor who asks for it.
-"""
+"""Pages of lists whose items have ids: order, and cursors after or before an item."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.pagination import Page
 
-__all__ = ["Cut", "page", "page_of", "section"]
+__all__ = ["PageParams", "make_page", "page_of", "select_page"]
 
 
 class _Named(Protocol):
@@ -23,7 +21,7 @@ class _Named(Protocol):
 _T = TypeVar("_T", bound=_Named)
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class PageParams(Struct, frozen=True, kw_only=True):
     """Which page: at most ``limit`` items, ``desc`` is newest first; cursors are item ids."""
 
     limit: int = 20
@@ -32,38 +30,42 @@ class Cut(Struct, frozen=True, kw_only=True):
     before: str | None = None
 
 
-def page(things: Iterable[_T], cut: Cut) -> Page[_T]:
-    """One page of ``things``, which are given oldest first. Raises ``InvalidRequest`` for a cursor
-    that is none of them."""
-    return page_of(*section(things, cut))
+def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
+    """Return one page of ``items``, which are in order of age, oldest first.
+
+    Raises ``InvalidRequest`` for a cursor that is not among them.
+    """
+    return page_of(*select_page(items, params))
 
 
-def page_of(found: Sequence[_T], has_more: bool = False) -> Page[_T]:
-    """What was found, as a page."""
+def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
+    """Wrap already selected items in a page."""
     return Page(
-        data=tuple(found),
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
+        data=tuple(selected),
+        first_id=selected[0].id if selected else None,
+        last_id=selected[-1].id if selected else None,
         has_more=has_more,
     )
 
 
-def section(things: Iterable[_T], cut: Cut) -> tuple[tuple[_T, ...], bool]:
-    """What stands on a page, and whether there are more. Raises likewise."""
-    ordered = list({each.id: each for each in things}.values())
-    if cut.order == "desc":
+def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...], bool]:
+    """Return the items of a page and whether there are more. Raises as ``make_page``."""
+    ordered = list({each.id: each for each in items}.values())
+    if params.order == "desc":
         ordered.reverse()
-    start = _position(ordered, cut.after, "after") + 1 if cut.after is not None else 0
-    stop = _position(ordered, cut.before, "before") if cut.before is not None else len(ordered)
-    backwards = cut.before is not None and cut.after is None
+    start = _position(ordered, params.after, "after") + 1 if params.after is not None else 0
+    stop = (
+        _position(ordered, params.before, "before") if params.before is not None else len(ordered)
+    )
+    backwards = params.before is not None and params.after is None
     if backwards:
-        start = max(0, stop - cut.limit)
-    found = ordered[start:stop][: cut.limit]
-    return tuple(found), start > 0 if backwards else start + len(found) < stop
+        start = max(0, stop - params.limit)
+    selected = ordered[start:stop][: params.limit]
+    return tuple(selected), start > 0 if backwards else start + len(selected) < stop
 
 
-def _position(things: Sequence[_Named], id: str, param: str) -> int:
-    for position, each in enumerate(things):
+def _position(items: Sequence[_Named], id: str, param: str) -> int:
+    for position, each in enumerate(items):
         if each.id == id:
             return position
     raise InvalidRequest(f"Item with id '{id}' not found.", param=param)

@@ -42,7 +42,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.webhooks.deliver import Deliveries, Sender
+from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 from .models import catalog
@@ -109,7 +109,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
         if sender is not None:
             await stack.enter_async_context(
-                Deliveries(store.runs, sender, clock=_clock, chance=random.random)
+                WebhookDeliveries(store.runs, sender, clock=_clock, random=random.random)
             )
         service.start()
         url = address(settings.host, sockets[0].getsockname()[1])
@@ -185,7 +185,7 @@ class _Uploads:
         return None if found is None else found.filename
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
-        stored = await self._files.content(tenant, file_id)
+        stored = await self._files.read(tenant, file_id)
         return stored.file.filename, stored.content
 
 
@@ -263,10 +263,10 @@ async def _encryptor(settings: Settings, store: Store) -> Encryptor:
     )
 
 
-def _sender(settings: Settings) -> Sender | None:
+def _sender(settings: Settings) -> WebhookSender | None:
     if settings.webhook_url is None:
         return None
-    return Sender.open(
+    return WebhookSender.open(
         settings.webhook_url, settings.webhook_secrets, private=settings.webhook_allow_private
     )
 
@@ -282,7 +282,7 @@ def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
         if log is not None:
             log.info('URLs in requests are not fetched: pip install "antiphon[fetch]"')
         return None
-    return Fetcher.open(most=settings.max_file_bytes, clock=time.monotonic, networks=networks)
+    return Fetcher.open(max_bytes=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 
 
 def _access(settings: Settings) -> guard.AuthConfig:

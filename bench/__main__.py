@@ -51,7 +51,7 @@ def heart() -> Iterator[Line]:
         begun = time.process_time()
         for _ in range(count):
             item.write("hello ")
-            sse.frames(out.take())
+            sse.frame_events(out.take())
         return (time.process_time() - begun) / count * 1e6
 
     def ready() -> float:

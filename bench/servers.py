@@ -122,7 +122,7 @@ async def _bare(wait_s: float) -> None:
     item.close()
     out.finalize("completed", at=2, usage=Usage())
     out.emit_terminal()
-    frames = [sse.frames([event]) for event in out.take()]
+    frames = [sse.frame_events([event]) for event in out.take()]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):

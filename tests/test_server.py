@@ -215,7 +215,7 @@ async def test_ends_in_the_background_are_told_those_in_the_stop_too() -> None:
             webhook_allow_private=True,
         )
     assert receiver.count == 2
-    heard = [receiver.heard.get_nowait() for _ in names]
+    heard = [receiver.deliveries.get_nowait() for _ in names]
     with openai.OpenAI(api_key="none", webhook_secret=SECRETS[1]) as client:
         events = [client.webhooks.unwrap(each.body.decode(), each.headers) for each in heard]
     assert {event.type for event in events} == {"response.completed"}

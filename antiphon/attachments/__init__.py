@@ -1,1 +1,1 @@
-"""What comes with a request besides its text: fetched, checked and read. Nothing of it is kept."""
+"""Files and images that come with a request: fetch, check, extract text. Nothing is stored."""

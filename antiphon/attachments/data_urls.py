@@ -1,4 +1,4 @@
-"""Bytes that are written into a request: ``data:`` URLs, or bare base64."""
+"""Bytes inside a request: ``data:`` URLs, or bare base64."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import base64
 import binascii
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["NotEncoded", "inline_bytes"]
+__all__ = ["InvalidEncoding", "decode_inline"]
 
 
-class NotEncoded(ValueError):
-    """It is neither. The message may be shown."""
+class InvalidEncoding(ValueError):
+    """The text is neither. The message may be shown to the client."""
 
 
-def inline_bytes(text: str) -> tuple[str, bytes]:
-    """Type and content of a ``data:`` URL (RFC 2397), or of bare base64. Raises ``NotEncoded``."""
+def decode_inline(text: str) -> tuple[str, bytes]:
+    """Return media type and content of a ``data:`` URL (RFC 2397) or of bare base64.
+
+    Raises ``InvalidEncoding``.
+    """
     mime, body, encoded = "", text, True
     if text[:5].lower() == "data:":
         head, comma, body = text[5:].partition(",")
         if not comma:
-            raise NotEncoded("it is not a data URL")
+            raise InvalidEncoding("it is not a data URL")
         mime, _, parameters = head.partition(";")
         encoded = parameters.lower().rpartition(";")[2].strip() == "base64"
     if not encoded:
@@ -27,4 +30,4 @@ def inline_bytes(text: str) -> tuple[str, bytes]:
     try:
         return mime.lower(), base64.b64decode("".join(body.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise NotEncoded("it is not valid base64") from None
+        raise InvalidEncoding("it is not valid base64") from None

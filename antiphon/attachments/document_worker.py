@@ -1,7 +1,7 @@
-"""Reads one document, in a process of its own: its text comes out as a line of JSON.
+"""Program that extracts the text of one document in a process of its own and prints it as JSON.
 
-Run by its path: whatever a hostile file does to the parser, it does here, within bounds of memory
-and time, without files to write and without the server's secrets.
+It is run by its path, with limits on memory and time, without writable files and without the
+server's secrets, so that a hostile file can only harm this process.
 """
 
 from __future__ import annotations
@@ -12,50 +12,50 @@ import sys
 
 __all__ = ["main"]
 
-#: A page with nothing on it.
-_EMPTY = (
+#: A PDF with one empty page.
+_EMPTY_PDF = (
     b"%PDF-1.1\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj"
     b" 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj"
     b" 3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>endobj trailer<</Root 1 0 R>>"
 )
-_MEMORY, _SECONDS, _FILES = 2 * 2**30, 60, 64
+_MEMORY, _CPU_SECONDS, _OPEN_FILES = 2 * 2**30, 60, 64
 
 
-def main(kind: str, most: int) -> dict[str, str]:
-    """``{"text": …}``, cut after ``most`` characters, or ``{"error": …}``."""
+def main(kind: str, max_chars: int) -> dict[str, str]:
+    """Return ``{"text": …}`` of at most ``max_chars`` + 1 characters, or ``{"error": …}``."""
     content = sys.stdin.buffer.read()
     try:
         import kreuzberg
     except ImportError:
         return {"error": "missing"}
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True, output_format="markdown")
-    if content.startswith(b"%PDF-"):  # its part for these unpacks itself when it is first used
-        kreuzberg.extract_bytes_sync(_EMPTY, "application/pdf", config)
-    _bound()
+    if content.startswith(b"%PDF-"):  # the PDF library unpacks itself to disk at its first use
+        kreuzberg.extract_bytes_sync(_EMPTY_PDF, "application/pdf", config)
+    _set_limits()
     try:
         kind = kind or kreuzberg.detect_mime_type_from_bytes(content)
         text = kreuzberg.extract_bytes_sync(content, kind, config).content
     except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
-        return {"error": _why(str(error).lower())}
-    return {"text": text[: most + 1]}
+        return {"error": _error_code(str(error).lower())}
+    return {"text": text[: max_chars + 1]}
 
 
-def _bound() -> None:
+def _set_limits() -> None:
     try:
         import resource
     except ImportError:  # not a Unix
         return
     for what, limit in (
         (resource.RLIMIT_AS, _MEMORY),
-        (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_NOFILE, _FILES),
+        (resource.RLIMIT_CPU, _CPU_SECONDS),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (limit, limit))
 
 
-def _why(message: str) -> str:
+def _error_code(message: str) -> str:
     if "password" in message or "encrypt" in message:
         return "encrypted"
     if "limit" in message or "too large" in message:
@@ -66,8 +66,8 @@ def _why(message: str) -> str:
 
 
 if __name__ == "__main__":
-    told = os.dup(1)
-    os.dup2(2, 1)  # whatever a parser prints is no part of the answer
+    output = os.dup(1)
+    os.dup2(2, 1)  # what a parser prints must not mix with the result
     result = main(sys.argv[1], int(sys.argv[2]))
-    with open(told, "wb") as out:
+    with open(output, "wb") as out:
         out.write(json.dumps(result).encode())

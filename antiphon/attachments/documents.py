@@ -1,7 +1,6 @@
-"""Documents as text: PDF, office and web formats through a library, in a process of their own, or
-a box.
+"""Extract the text of documents: PDF, office and web formats, in a separate process or a sandbox.
 
-Plain text needs no library. It knows no requests.
+Plain text needs no library.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-__all__ = ["WORKER", "Documents", "Reader", "Unreadable", "plain_text"]
+__all__ = ["WORKER", "DocumentReader", "Documents", "UnreadableDocument", "plain_text"]
 
-Why = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long"]
+Reason = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long"]
 
-#: The program that reads one document.
+#: The program that extracts the text of one document.
 WORKER = Path(__file__).with_name("document_worker.py")
-#: Characters of a text; OpenAI's limit of one that is sent as text.
-_MOST_TEXT = 10_485_760
-_SECONDS = 30.0
-_AT_ONCE = 2
-#: Characters of texts kept for the next turn, which most often asks for the same.
-_ROOM = 16 * 2**20
+#: Characters of a document's text; OpenAI's limit for text in a request.
+_MAX_CHARS = 10_485_760
+_TIMEOUT_S = 30.0
+_MAX_CONCURRENT = 2
+#: Characters of cached texts: the next turn usually contains the same documents.
+_CACHE_CHARS = 16 * 2**20
 
-#: How what a library must read begins. The rest is text or unknown.
+#: First bytes of formats that need the library. Anything else is text or unknown.
 _MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"{\\rtf")
-#: Ends of names → types that contents do not tell, and types that are read by the library though
-#: they are text.
+#: File extension → media type, for types that the content does not reveal, and for text formats
+#: that the library reads.
 _KINDS = {
     "html": "text/html",
     "htm": "text/html",
@@ -55,23 +54,23 @@ _KINDS = {
 _MARKUP = ("text/html", "application/xhtml+xml")
 
 
-class Unreadable(Exception):
-    """A document without a text. ``why``: one word."""
+class UnreadableDocument(Exception):
+    """A document without readable text. ``reason`` is one word."""
 
-    def __init__(self, why: Why) -> None:
-        super().__init__(why)
-        self.why: Why = why
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
 
 
-class _Said(Struct):
-    """What the worker says."""
+class _WorkerOutput(Struct):
+    """What the worker prints."""
 
     text: str | None = None
     error: Literal["missing", "encrypted", "bomb", "unsupported", "broken"] | None = None
 
 
 def plain_text(content: bytes) -> str | None:
-    """``content`` if it is text (UTF-8, or UTF-16 that says so), else None."""
+    """Return ``content`` as a string if it is text (UTF-8, or UTF-16 with a BOM), else None."""
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
@@ -80,18 +79,23 @@ def plain_text(content: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-class Reader(Protocol):
-    """Where the worker runs."""
+class DocumentReader(Protocol):
+    """Runs the worker somewhere."""
 
-    async def read(self, content: bytes, kind: str, *, most: int, seconds: float) -> bytes:
-        """What it says of a document. Raises ``Unreadable`` if it was ended."""
+    async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
+        """Return the worker's output for a document.
+
+        Raises ``UnreadableDocument`` if the worker was killed.
+        """
 
 
-class _Process:
-    """``Reader`` in a process of its own: bounds of memory and time, nothing to write, a folder
-    that is nobody else's, and none of the server's secrets."""
+class _ProcessReader:
+    """Runs the worker in a subprocess with limits and a private folder.
 
-    async def read(self, content: bytes, kind: str, *, most: int, seconds: float) -> bytes:
+    The subprocess does not inherit the server's secrets.
+    """
+
+    async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
             path = os.pathsep.join(path for path in sys.path if path)
             process = await asyncio.create_subprocess_exec(
@@ -99,84 +103,95 @@ class _Process:
                 "-P",
                 str(WORKER),
                 kind,
-                str(most),
+                str(max_chars),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 env={"PYTHONPATH": path, "TMPDIR": folder},
             )
             try:
-                async with asyncio.timeout(seconds):
-                    said, _ = await process.communicate(content)
+                async with asyncio.timeout(timeout_s):
+                    output, _ = await process.communicate(content)
             except TimeoutError:
-                raise Unreadable("slow") from None
+                raise UnreadableDocument("slow") from None
             finally:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        if process.returncode:  # killed for what it took
-            raise Unreadable("bomb")
-        return said
+        if process.returncode:  # killed at a limit
+            raise UnreadableDocument("bomb")
+        return output
 
 
 class Documents:
-    """Reads documents; one a server. At most two at a time. ``reader``: None: a process."""
+    """Extracts texts, two documents at a time. One per server.
+
+    ``reader`` runs the worker; None means a subprocess.
+    """
 
     def __init__(
-        self, reader: Reader | None = None, *, seconds: float = _SECONDS, most: int = _MOST_TEXT
+        self,
+        reader: DocumentReader | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        max_chars: int = _MAX_CHARS,
     ) -> None:
-        self._reader = reader or _Process()
-        self._seconds = seconds
-        self._most = most
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
-        self._size = 0
+        self._reader = reader or _ProcessReader()
+        self._timeout_s = timeout_s
+        self._max_chars = max_chars
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._cached_texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        self._cached_chars = 0
 
     async def text(self, content: bytes, *, name: str = "", mime: str = "") -> str:
-        """The text of a document called ``name`` that is said to be ``mime``; its contents have
-        the last word. Raises ``Unreadable``."""
+        """Return the text of a document called ``name`` of media type ``mime``.
+
+        The content decides when it contradicts both. Raises ``UnreadableDocument``.
+        """
         kind = _kind(content, name, mime)
         if kind is None:
             text = await asyncio.to_thread(plain_text, content)
             if text is None:
-                raise Unreadable("unsupported")
-            return self._bounded(text)
+                raise UnreadableDocument("unsupported")
+            return self._check_length(text)
         key = (kind, (await asyncio.to_thread(sha256, content)).digest())
-        known = self._texts.get(key)
-        if known is not None:
-            self._texts.move_to_end(key)
-            return known
-        async with self._places:
-            text = self._bounded(await self._read(content, kind))
-        self._keep(key, text)
+        cached = self._cached_texts.get(key)
+        if cached is not None:
+            self._cached_texts.move_to_end(key)
+            return cached
+        async with self._slots:
+            text = self._check_length(await self._read(content, kind))
+        self._cache(key, text)
         return text
 
-    def _bounded(self, text: str) -> str:
-        if len(text) > self._most:
-            raise Unreadable("long")
+    def _check_length(self, text: str) -> str:
+        if len(text) > self._max_chars:
+            raise UnreadableDocument("long")
         return text
 
-    def _keep(self, key: tuple[str, bytes], text: str) -> None:
-        self._size += len(text) - len(self._texts.pop(key, ""))
-        self._texts[key] = text
-        while self._size > _ROOM:
-            self._size -= len(self._texts.popitem(last=False)[1])
+    def _cache(self, key: tuple[str, bytes], text: str) -> None:
+        self._cached_chars += len(text) - len(self._cached_texts.pop(key, ""))
+        self._cached_texts[key] = text
+        while self._cached_chars > _CACHE_CHARS:
+            self._cached_chars -= len(self._cached_texts.popitem(last=False)[1])
 
     async def _read(self, content: bytes, kind: str) -> str:
         if find_spec("kreuzberg") is None:
-            raise Unreadable("missing")
-        said = await self._reader.read(content, kind, most=self._most, seconds=self._seconds)
+            raise UnreadableDocument("missing")
+        output = await self._reader.read(
+            content, kind, max_chars=self._max_chars, timeout_s=self._timeout_s
+        )
         try:
-            result = msgspec.json.decode(said, type=_Said)
+            result = msgspec.json.decode(output, type=_WorkerOutput)
         except msgspec.DecodeError:
-            raise Unreadable("broken") from None
+            raise UnreadableDocument("broken") from None
         if result.text is None:
-            raise Unreadable(result.error or "broken")
+            raise UnreadableDocument(result.error or "broken")
         return result.text
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """The type the library is to read it as ("": it finds out); None: it is text or unknown."""
+    """Return the media type for the library ("": let it detect); None: text or unknown."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(b"%PDF-"):
         return "application/pdf"

@@ -1,7 +1,7 @@
-"""Fetching what a request names by URL: from the public internet, within bounds of size and time.
+"""Fetch URLs of requests from the public internet, within limits of size and time.
 
-Every address is checked where the socket is made, that of each redirect too. It sends no cookies
-and no credentials, and does not know what it fetches.
+Every address is checked where the socket is created, including those of redirects. No cookies and
+no credentials are sent.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from msgspec import Struct
 from antiphon.errors import SetupError
 from antiphon.security.ssrf import AddressNotAllowed, Network, socket_factory
 
-__all__ = ["Failed", "Fetched", "Fetcher", "check"]
+__all__ = ["FetchError", "FetchResult", "Fetcher", "check"]
 
 _log = structlog.get_logger(__name__)
 
-Why = Literal["url", "address", "status", "large", "slow", "broken"]
+Reason = Literal["url", "address", "status", "large", "slow", "broken"]
 
-_SECONDS = 20.0
-_REDIRECTS = 3
-_AT_ONCE = 8
-#: For how long, and up to how many bytes in all, what was fetched is at hand: the turns of one
-#: conversation ask for the same.
-_FRESH_S, _ROOM = 300.0, 64 * 2**20
+_TIMEOUT_S = 20.0
+_MAX_REDIRECTS = 3
+_MAX_CONCURRENT = 8
+#: Seconds and total bytes of the cache: the turns of a conversation contain the same URLs.
+_CACHE_S, _CACHE_BYTES = 300.0, 64 * 2**20
 
 
-class Failed(Exception):
-    """Nothing was fetched. ``why``: one word; the message says more and may be shown."""
+class FetchError(Exception):
+    """The fetch failed. ``reason`` is one word; the message gives details and may be shown."""
 
-    def __init__(self, why: Why, message: str) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
-        self.why: Why = why
+        self.reason: Reason = reason
 
 
-class Fetched(Struct, frozen=True):
-    """What stood behind a URL: bytes, the type they are said to be, and the last of its path.
-    ``url``: where it was found in the end."""
+class FetchResult(Struct, frozen=True):
+    """A fetched resource: content, declared media type, and the last segment of the path.
+
+    ``url``: the final URL after redirects.
+    """
 
     content: bytes
     mime: str
@@ -51,29 +52,32 @@ class Fetched(Struct, frozen=True):
 
 
 class Fetcher:
-    """One a server. Made by ``open``, inside an event loop."""
+    """Fetches URLs. Create it with ``open``, inside an event loop. One per server."""
 
-    def __init__(self, session: Any, most: int, clock: Callable[[], float]) -> None:
+    def __init__(self, session: Any, max_bytes: int, clock: Callable[[], float]) -> None:
         self._session = session
-        self._most = most
+        self._max_bytes = max_bytes
         self._clock = clock
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._kept: OrderedDict[str, tuple[float, Fetched]] = OrderedDict()
-        self._size = 0
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._cache: OrderedDict[str, tuple[float, FetchResult]] = OrderedDict()
+        self._cached_bytes = 0
 
     @classmethod
     def open(
         cls,
         *,
-        most: int,
+        max_bytes: int,
         clock: Callable[[], float],
         networks: Sequence[Network] = (),
-        seconds: float = _SECONDS,
+        timeout_s: float = _TIMEOUT_S,
         resolver: Any = None,
     ) -> Fetcher:
-        """``most``: bytes of one thing. ``networks``: private ones that may be fetched from.
-        ``clock`` gives seconds, ``resolver`` is aiohttp's unless one is given. Raises
-        ``SetupError``: a missing extra."""
+        """Create a fetcher.
+
+        ``max_bytes``: limit for one resource. ``networks``: private networks that are allowed.
+        ``clock`` returns seconds; ``resolver``: by default aiohttp's. Raises ``SetupError`` if the
+        extra is not installed.
+        """
         try:
             import aiohttp
         except ImportError:
@@ -88,80 +92,80 @@ class Fetcher:
                 force_close=True,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=seconds),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
             auto_decompress=False,
             headers={"user-agent": "antiphon-fetch", "accept-encoding": "identity"},
         )
-        return cls(session, most, clock)
+        return cls(session, max_bytes, clock)
 
-    async def fetch(self, url: str) -> Fetched:
-        """What stands behind an http or https URL. Raises ``Failed``."""
+    async def fetch(self, url: str) -> FetchResult:
+        """Fetch an http or https URL. Raises ``FetchError``."""
         check(url)
-        known = self._kept.get(url)
-        if known is not None and known[0] > self._clock():
-            return known[1]
-        async with self._places:
+        cached = self._cache.get(url)
+        if cached is not None and cached[0] > self._clock():
+            return cached[1]
+        async with self._slots:
             fetched = await self._fetch(url)
-        self._keep(url, fetched)
+        self._add_to_cache(url, fetched)
         return fetched
 
-    async def _fetch(self, url: str) -> Fetched:
+    async def _fetch(self, url: str) -> FetchResult:
         import aiohttp
 
         try:
-            async with self._session.get(url, max_redirects=_REDIRECTS) as answer:
-                if answer.status != 200:
-                    raise Failed("status", f"the server answered {answer.status}")
-                if answer.headers.get("content-encoding", "identity").lower() != "identity":
-                    raise Failed("broken", "the server sends it compressed unasked")
-                content = await self._read(answer)
-                name = unquote(urlsplit(str(answer.url)).path.rpartition("/")[2])
-                return Fetched(content, answer.content_type, name, str(answer.url))
+            async with self._session.get(url, max_redirects=_MAX_REDIRECTS) as response:
+                if response.status != 200:
+                    raise FetchError("status", f"the server answered {response.status}")
+                if response.headers.get("content-encoding", "identity").lower() != "identity":
+                    raise FetchError("broken", "the server compressed it, which was not accepted")
+                content = await self._read(response)
+                name = unquote(urlsplit(str(response.url)).path.rpartition("/")[2])
+                return FetchResult(content, response.content_type, name, str(response.url))
         except TimeoutError:
-            raise Failed("slow", "it took too long") from None
+            raise FetchError("slow", "it took too long") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if isinstance(error.__cause__, AddressNotAllowed) or isinstance(
                 error, AddressNotAllowed
             ):
-                _log.warning("an address was not fetched from", host=urlsplit(url).hostname)
-                raise Failed("address", "its address is not a public one") from None
-            raise Failed("broken", "the server could not be reached or broke off") from None
+                _log.warning("fetch refused: address is not public", host=urlsplit(url).hostname)
+                raise FetchError("address", "its address is not a public one") from None
+            raise FetchError("broken", "the connection to the server failed") from None
 
-    async def _read(self, answer: Any) -> bytes:
-        if (answer.content_length or 0) > self._most:
-            raise self._large()
-        pieces: list[bytes] = []
+    async def _read(self, response: Any) -> bytes:
+        if (response.content_length or 0) > self._max_bytes:
+            raise self._too_large()
+        chunks: list[bytes] = []
         size = 0
-        async for piece in answer.content.iter_chunked(2**16):
-            size += len(piece)
-            if size > self._most:
-                raise self._large()
-            pieces.append(piece)
-        return b"".join(pieces)
+        async for chunk in response.content.iter_chunked(2**16):
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise self._too_large()
+            chunks.append(chunk)
+        return b"".join(chunks)
 
-    def _large(self) -> Failed:
-        return Failed("large", f"it is larger than {self._most} bytes")
+    def _too_large(self) -> FetchError:
+        return FetchError("large", f"it is larger than {self._max_bytes} bytes")
 
-    def _keep(self, url: str, fetched: Fetched) -> None:
-        old = self._kept.pop(url, None)
-        self._size += len(fetched.content) - (len(old[1].content) if old is not None else 0)
-        self._kept[url] = (self._clock() + _FRESH_S, fetched)
-        while self._size > _ROOM:
-            self._size -= len(self._kept.popitem(last=False)[1][1].content)
+    def _add_to_cache(self, url: str, fetched: FetchResult) -> None:
+        old = self._cache.pop(url, None)
+        self._cached_bytes += len(fetched.content) - (len(old[1].content) if old is not None else 0)
+        self._cache[url] = (self._clock() + _CACHE_S, fetched)
+        while self._cached_bytes > _CACHE_BYTES:
+            self._cached_bytes -= len(self._cache.popitem(last=False)[1][1].content)
 
     async def close(self) -> None:
-        """Done."""
+        """Close the HTTP session."""
         await self._session.close()
 
 
 def check(url: str) -> None:
-    """Raises ``Failed`` for what is no URL that can be fetched."""
+    """Raise ``FetchError`` for a URL that cannot be fetched."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise Failed("url", "it is not a valid URL") from None
+        raise FetchError("url", "it is not a valid URL") from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise Failed("url", "it is not an http or https URL")
+        raise FetchError("url", "it is not an http or https URL")
     if parts.username is not None or parts.password is not None:
-        raise Failed("url", "it must not hold a user or password")
+        raise FetchError("url", "it must not contain a user or password")

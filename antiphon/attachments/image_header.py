@@ -1,6 +1,6 @@
-"""What an image is, from its first bytes: format and size. Nothing is decoded.
+"""Read format and size of an image from its first bytes, without decoding it.
 
-Four formats, those of OpenAI's API. It trusts neither names nor declared types.
+Supports the four formats of OpenAI's API. Names and declared types are ignored.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-__all__ = ["MIMES", "Broken", "ImageHead", "sniff"]
+__all__ = ["MIMES", "ImageHeader", "InvalidImage", "sniff"]
 
 
-class ImageHead(Struct, frozen=True):
-    """A format, and the size in pixels."""
+class ImageHeader(Struct, frozen=True):
+    """Media type, and size in pixels."""
 
     mime: str
     width: int
     height: int
 
 
-class Broken(ValueError):
-    """It begins like an image and is none."""
+class InvalidImage(ValueError):
+    """The content begins like an image but is not one."""
 
 
-def sniff(content: bytes) -> ImageHead | None:
-    """What ``content`` is; None if it is no image we know. Raises ``Broken``."""
+def sniff(content: bytes) -> ImageHeader | None:
+    """Return the header of an image; None for an unknown format. Raises ``InvalidImage``."""
     for mime, (begins, size) in _FORMATS.items():
         if begins(content):
             try:
                 width, height = size(content)
             except (struct.error, IndexError):
-                raise Broken("it ends before its size is told") from None
+                raise InvalidImage("it ends before the size") from None
             if not width or not height:
-                raise Broken("it has no size")
-            return ImageHead(mime, width, height)
+                raise InvalidImage("it has no size")
+            return ImageHeader(mime, width, height)
     return None
 
 
 def _png(content: bytes) -> tuple[int, int]:
     if content[12:16] != b"IHDR":
-        raise Broken("it has no header")
+        raise InvalidImage("it has no header")
     width, height = struct.unpack_from(">II", content, 16)
     return width, height
 
@@ -52,11 +52,11 @@ def _gif(content: bytes) -> tuple[int, int]:
 
 
 def _jpeg(content: bytes) -> tuple[int, int]:
-    """Segment by segment to the frame header (ITU T.81, B.2.2)."""
+    """Walk the segments to the frame header (ITU T.81, B.2.2)."""
     at = 2
     while True:
         if content[at] != 0xFF:
-            raise Broken("its segments are torn")
+            raise InvalidImage("its segments are damaged")
         marker = content[at + 1]
         if marker == 0xFF:  # fill
             at += 1
@@ -65,7 +65,7 @@ def _jpeg(content: bytes) -> tuple[int, int]:
             height, width = struct.unpack_from(">HH", content, at + 5)
             return width, height
         if marker in (0xD9, 0xDA):
-            raise Broken("it has no frame")
+            raise InvalidImage("it has no frame")
         at += 2
         if not (marker == 0x01 or 0xD0 <= marker <= 0xD8):
             (length,) = struct.unpack_from(">H", content, at)
@@ -75,24 +75,24 @@ def _jpeg(content: bytes) -> tuple[int, int]:
 def _webp(content: bytes) -> tuple[int, int]:
     kind = content[12:16]
     if kind == b"VP8X":
-        return _little(content, 24) + 1, _little(content, 27) + 1
+        return _uint24(content, 24) + 1, _uint24(content, 27) + 1
     if kind == b"VP8L":
         (bits,) = struct.unpack_from("<I", content, 21)
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8 ":
         width, height = struct.unpack_from("<HH", content, 26)
         return width & 0x3FFF, height & 0x3FFF
-    raise Broken("it has no header")
+    raise InvalidImage("it has no header")
 
 
-def _little(content: bytes, at: int) -> int:
-    """Three bytes, the least first."""
+def _uint24(content: bytes, at: int) -> int:
+    """Read a 24-bit little-endian integer."""
     if len(content) < at + 3:
         raise IndexError
     return int.from_bytes(content[at : at + 3], "little")
 
 
-#: MIME type → how its bytes begin, and where its size is told.
+#: Media type → test of the first bytes, reader of the size.
 _FORMATS: Mapping[str, tuple[Callable[[bytes], bool], Callable[[bytes], tuple[int, int]]]] = {
     "image/png": (lambda content: content.startswith(b"\x89PNG\r\n\x1a\n"), _png),
     "image/jpeg": (lambda content: content.startswith(b"\xff\xd8\xff"), _jpeg),

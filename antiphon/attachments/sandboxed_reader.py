@@ -1,5 +1,7 @@
-"""Documents read in a box: whatever a hostile file does to the parser, it has no network, no files
-of the server's and no other document. It knows no requests.
+"""Extract the text of documents inside a sandbox.
+
+A hostile file that takes over the parser reaches no network, no files of the server and no other
+document.
 """
 
 from __future__ import annotations
@@ -12,25 +14,27 @@ from pathlib import Path
 from antiphon.errors import SetupError, ToolError
 from antiphon.sandbox.base import Limits, Sandbox
 
-from .documents import WORKER, Unreadable
+from .documents import WORKER, UnreadableDocument
 
-__all__ = ["BoxedReader", "mounts"]
+__all__ = ["SandboxedReader", "mounts"]
 
-#: Where the library lies in a box.
-_SITE = "/run/site"
-_BEGIN = (
-    f"import runpy, sys; sys.path.append({_SITE!r}); del sys.argv[0];"
+#: Folder of the library inside the sandbox.
+_LIBRARY_FOLDER = "/run/site"
+_BOOTSTRAP = (
+    f"import runpy, sys; sys.path.append({_LIBRARY_FOLDER!r}); del sys.argv[0];"
     " runpy.run_path(sys.argv[0], None, '__main__')"
 )
 _MEMORY = 3 << 30
-_AROUND = 64 << 20
-#: Characters of JSON that one of a text may be.
-_ESCAPED = 6
+_DISK_OVERHEAD = 64 << 20
+#: Most characters that JSON needs for one character of text.
+_MAX_ESCAPE = 6
 
 
 def mounts() -> Mapping[str, str]:
-    """What boxes need to read documents: paths there, and here. The library is made for every
-    Python from 3.10 on, and brings all it needs."""
+    """Return the mounts that the sandbox needs: path inside → path on this machine.
+
+    The library works with every Python from 3.10 on and includes its dependencies.
+    """
     spec = find_spec("kreuzberg")
     if spec is None or spec.origin is None:
         return {}
@@ -40,44 +44,54 @@ def mounts() -> Mapping[str, str]:
         *folder.parent.glob("kreuzberg.libs"),
         *folder.parent.glob("kreuzberg-*.dist-info"),
     ]
-    return {f"{_SITE}/{path.name}": str(path) for path in found} | {
-        f"{_SITE}/worker.py": str(WORKER)
+    return {f"{_LIBRARY_FOLDER}/{path.name}": str(path) for path in found} | {
+        f"{_LIBRARY_FOLDER}/worker.py": str(WORKER)
     }
 
 
-class BoxedReader:
-    """``Reader`` that takes a box for each document. ``python``: the one of the boxes, which are to
-    have ``mounts``."""
+class SandboxedReader:
+    """``DocumentReader`` that opens a sandbox per document.
+
+    ``python``: interpreter inside the sandbox, which must have the ``mounts``.
+    """
 
     def __init__(self, sandbox: Sandbox, python: str) -> None:
         self._sandbox = sandbox
         self._python = python
 
     async def check(self) -> None:
-        """Raises ``SetupError`` with one line if nothing can be read so here."""
+        """Raise ``SetupError`` with a one-line message if documents cannot be read this way."""
         try:
-            said = await self.read(b"<p>read</p>", "text/html", most=100, seconds=20)
-        except (ToolError, Unreadable) as error:
+            output = await self.read(b"<p>read</p>", "text/html", max_chars=100, timeout_s=20)
+        except (ToolError, UnreadableDocument) as error:
             raise SetupError(str(error)) from None
-        if b'"read' not in said:
-            raise SetupError(f"{self._python} cannot read them (Python 3.10 or newer?)")
+        if b'"read' not in output:
+            raise SetupError(f"{self._python} cannot read documents (needs Python 3.10 or newer)")
 
-    async def read(self, content: bytes, kind: str, *, most: int, seconds: float) -> bytes:
+    async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         box = await self._sandbox.open(
-            Limits(memory_bytes=_MEMORY, disk_bytes=len(content) + _AROUND)
+            Limits(memory_bytes=_MEMORY, disk_bytes=len(content) + _DISK_OVERHEAD)
         )
         try:
             await box.write("document", content)
-            words = (self._python, "-I", "-c", _BEGIN, f"{_SITE}/worker.py", kind, str(most))
+            command = (
+                self._python,
+                "-I",
+                "-c",
+                _BOOTSTRAP,
+                f"{_LIBRARY_FOLDER}/worker.py",
+                kind,
+                str(max_chars),
+            )
             outcome = await box.command(
-                f"exec {shlex.join(words)} < document",
-                timeout_s=seconds,
-                max_chars=_ESCAPED * most + 1000,
+                f"exec {shlex.join(command)} < document",
+                timeout_s=timeout_s,
+                max_chars=_MAX_ESCAPE * max_chars + 1000,
             )
         finally:
             await box.close()
         if outcome.end_reason == "timeout":
-            raise Unreadable("slow")
-        if outcome.end_reason != "done" or outcome.exit_code:  # killed for what it took
-            raise Unreadable("bomb")
+            raise UnreadableDocument("slow")
+        if outcome.end_reason != "done" or outcome.exit_code:  # killed at a limit
+            raise UnreadableDocument("bomb")
         return outcome.output.encode()

@@ -1,5 +1,6 @@
-"""Bundles of skills: a folder of files with a SKILL.md that says what it is for, as a zip or file
-by file. What comes out of one is safe to be written below a folder. It knows no requests.
+"""Skill bundles: a folder with a SKILL.md, uploaded as a zip or as single files.
+
+All paths are checked, so that a bundle can be unpacked safely below any folder.
 """
 
 from __future__ import annotations
@@ -11,56 +12,57 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 from msgspec import Struct
 
 from .frontmatter import front_matter
 
 __all__ = [
-    "BOUNDS",
+    "DEFAULT_LIMITS",
     "MANIFEST",
-    "BadBundle",
-    "Bounds",
     "Bundle",
-    "Member",
-    "bundled",
-    "packed",
-    "unpacked",
+    "BundleFile",
+    "BundleLimits",
+    "InvalidBundle",
+    "make_bundle",
+    "pack",
+    "unpack",
 ]
 
-#: What a skill says of itself lies there; in an upload in any letters.
+#: File with the skill's name and description; an upload may write it in any case.
 MANIFEST = "SKILL.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
-_MOST_ABOUT = 1024
+_MAX_DESCRIPTION = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_MOST_PATH, _MOST_PART, _MOST_DEPTH = 512, 255, 16
-#: What systems add to folders by themselves.
-_LITTER = (".ds_store", "thumbs.db", "desktop.ini")
-#: The ends of a zip, and of one with 64-bit sizes (APPNOTE.TXT, 4.3.14 to 4.3.16).
+_MAX_PATH, _MAX_NAME, _MAX_DEPTH = 512, 255, 16
+#: Files that operating systems add to folders.
+_SYSTEM_FILES = (".ds_store", "thumbs.db", "desktop.ini")
+#: End-of-directory records of a zip and of a ZIP64 (APPNOTE.TXT, 4.3.14 to 4.3.16).
 _END, _END_64 = b"PK\x05\x06", b"PK\x06\x07"
-#: Bytes that the list of a zip may have for each of its files.
-_LISTED = 1024
+#: Most bytes of the central directory per file.
+_DIRECTORY_ENTRY_BYTES = 1024
 
 
-class BadBundle(Exception):
-    """What is no skill; the message says why."""
+class InvalidBundle(Exception):
+    """The upload is not a valid skill. The message says why."""
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
-    """Of one bundle: bytes of the zip, files, bytes of one file and of all. The first three are
-    OpenAI's."""
+class BundleLimits(Struct, frozen=True, kw_only=True):
+    """Limits of a bundle. All but ``total_bytes`` are OpenAI's.
 
-    packed: int = 50 << 20
-    files: int = 500
-    file: int = 25 << 20
-    unpacked: int = 100 << 20
+    Bytes of the zip, number of files, bytes of one file, bytes of all files.
+    """
+
+    zip_bytes: int = 50 << 20
+    file_count: int = 500
+    file_bytes: int = 25 << 20
+    total_bytes: int = 100 << 20
 
 
-BOUNDS = Bounds()
+DEFAULT_LIMITS = BundleLimits()
 
 
-class Member(Struct, frozen=True):
+class BundleFile(Struct, frozen=True):
     """A file of a bundle."""
 
     content: bytes
@@ -68,20 +70,20 @@ class Member(Struct, frozen=True):
 
 
 class Bundle(Struct, frozen=True, kw_only=True):
-    """A skill: what its ``SKILL.md`` says it is called and is for, and its files by their paths."""
+    """A skill: name and description from its ``SKILL.md``, and its files by path."""
 
     name: str
     description: str
-    files: Mapping[str, Member]
+    files: Mapping[str, BundleFile]
 
 
-def unpacked(content: bytes, bounds: Bounds = BOUNDS) -> Mapping[str, Member]:
-    """The files of a zip by their paths. Blocks. Raises ``BadBundle``."""
-    if len(content) > bounds.packed:
-        raise BadBundle(f"The zip has more than {bounds.packed} bytes.")
-    _check_list(content, bounds)
-    found: dict[str, Member] = {}
-    left = bounds.unpacked
+def unpack(content: bytes, limits: BundleLimits = DEFAULT_LIMITS) -> Mapping[str, BundleFile]:
+    """Return the files of a zip by path. Blocks. Raises ``InvalidBundle``."""
+    if len(content) > limits.zip_bytes:
+        raise InvalidBundle(f"The zip has more than {limits.zip_bytes} bytes.")
+    _check_directory(content, limits)
+    files: dict[str, BundleFile] = {}
+    remaining = limits.total_bytes
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
@@ -89,12 +91,12 @@ def unpacked(content: bytes, bounds: Bounds = BOUNDS) -> Mapping[str, Member]:
                 if info.filename.endswith("/"):  # it may have no name: Python's is_dir breaks
                     continue
                 with archive.open(info) as file:
-                    read = file.read(min(bounds.file, left) + 1)
-                left -= len(read)
+                    read = file.read(min(limits.file_bytes, remaining) + 1)
+                remaining -= len(read)
                 mode = info.external_attr >> 16
-                _add(found, info.filename, Member(read, bool(mode & 0o100)), bounds)
-                _check_size(info.filename, len(read), left, bounds)
-    except BadBundle:
+                _add(files, info.filename, BundleFile(read, bool(mode & 0o100)), limits)
+                _check_size(info.filename, len(read), remaining, limits)
+    except InvalidBundle:
         raise
     except (
         zipfile.BadZipFile,
@@ -105,32 +107,32 @@ def unpacked(content: bytes, bounds: Bounds = BOUNDS) -> Mapping[str, Member]:
         ValueError,
         OSError,
     ):
-        raise BadBundle("The zip is damaged.") from None
-    return found
+        raise InvalidBundle("The zip is damaged.") from None
+    return files
 
 
-def bundled(files: Mapping[str, Member], bounds: Bounds = BOUNDS) -> Bundle:
-    """A skill of its files, which may all lie in one folder. Raises ``BadBundle``."""
-    known: dict[str, Member] = {}
-    left = bounds.unpacked
+def make_bundle(files: Mapping[str, BundleFile], limits: BundleLimits = DEFAULT_LIMITS) -> Bundle:
+    """Build a skill from its files, which may all be in one folder. Raises ``InvalidBundle``."""
+    members: dict[str, BundleFile] = {}
+    remaining = limits.total_bytes
     for path, member in files.items():
-        left -= len(member.content)
-        _check_size(path, len(member.content), left, bounds)
-        _add(known, path, member, bounds)
-    for path in known:
-        if any(parent in known for parent in _parents(path)):
-            raise BadBundle(f"'{path}' is in a folder that is a file.")
-    known = _within(known)
-    manifests = [path for path in known if path.lower() == MANIFEST.lower()]
+        remaining -= len(member.content)
+        _check_size(path, len(member.content), remaining, limits)
+        _add(members, path, member, limits)
+    for path in members:
+        if any(parent in members for parent in _parents(path)):
+            raise InvalidBundle(f"'{path}' is in a folder that is a file.")
+    members = _strip_top_folder(members)
+    manifests = [path for path in members if path.lower() == MANIFEST.lower()]
     if len(manifests) != 1:
-        raise BadBundle("A skill has one SKILL.md, in its folder.")
-    known[MANIFEST] = manifest = known.pop(manifests[0])
-    name, about = _said(manifest.content)
-    return Bundle(name=name, description=about, files=known)
+        raise InvalidBundle("A skill must have exactly one SKILL.md, in its top folder.")
+    members[MANIFEST] = manifest = members.pop(manifests[0])
+    name, description = _read_manifest(manifest.content)
+    return Bundle(name=name, description=description, files=members)
 
 
-def packed(bundle: Bundle) -> bytes:
-    """A zip of it, in a folder of its name; the same for the same files. Blocks."""
+def pack(bundle: Bundle) -> bytes:
+    """Return a zip with one folder named as the skill. Equal files give equal zips. Blocks."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(bundle.files):
@@ -142,47 +144,55 @@ def packed(bundle: Bundle) -> bytes:
     return out.getvalue()
 
 
-def _check_list(content: bytes, bounds: Bounds) -> None:
-    """A list of a million files is refused before it is read."""
+def _check_directory(content: bytes, limits: BundleLimits) -> None:
+    """Refuse a zip with too many files before its central directory is read."""
     end = content.rfind(_END, max(0, len(content) - 22 - 0xFFFF))
     if end < 0 or end + 22 > len(content):
-        raise BadBundle("This is no zip.")
+        raise InvalidBundle("This is not a zip.")
     if content[max(0, end - 20) : end].startswith(_END_64):
-        raise BadBundle("Zips with 64-bit sizes are not taken.")
-    if int.from_bytes(content[end + 12 : end + 16], "little") > _LISTED * bounds.files:
-        raise BadBundle(f"A skill has at most {bounds.files} files.")
+        raise InvalidBundle("ZIP64 is not supported.")
+    if (
+        int.from_bytes(content[end + 12 : end + 16], "little")
+        > _DIRECTORY_ENTRY_BYTES * limits.file_count
+    ):
+        raise InvalidBundle(f"A skill has at most {limits.file_count} files.")
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
     kind = stat.S_IFMT(info.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise BadBundle(f"'{info.filename}' is no file.")
+        raise InvalidBundle(f"'{info.filename}' is not a regular file.")
     if info.flag_bits & 1:
-        raise BadBundle("The zip is protected by a password.")
+        raise InvalidBundle("The zip is protected by a password.")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise BadBundle("The zip is packed in a way that is not taken: only 'deflate' is.")
+        raise InvalidBundle("The zip uses an unsupported compression: only 'deflate' is supported.")
 
 
-def _check_size(path: str, size: int, left: int, bounds: Bounds) -> None:
-    if size > bounds.file:
-        raise BadBundle(f"'{path}' has more than {bounds.file} bytes.")
-    if left < 0:
-        raise BadBundle(f"The files of a skill have at most {bounds.unpacked} bytes together.")
+def _check_size(path: str, size: int, remaining: int, limits: BundleLimits) -> None:
+    if size > limits.file_bytes:
+        raise InvalidBundle(f"'{path}' has more than {limits.file_bytes} bytes.")
+    if remaining < 0:
+        raise InvalidBundle(
+            f"The files of a skill have at most {limits.total_bytes} bytes together."
+        )
 
 
-def _add(found: dict[str, Member], name: str, member: Member, bounds: Bounds) -> None:
+def _add(files: dict[str, BundleFile], name: str, member: BundleFile, limits: BundleLimits) -> None:
     path = _path(name)
     if path is None:
         return
-    if path in found:
-        raise BadBundle(f"'{path}' is there twice.")
-    if len(found) >= bounds.files:
-        raise BadBundle(f"A skill has at most {bounds.files} files.")
-    found[path] = member
+    if path in files:
+        raise InvalidBundle(f"'{path}' occurs twice.")
+    if len(files) >= limits.file_count:
+        raise InvalidBundle(f"A skill has at most {limits.file_count} files.")
+    files[path] = member
 
 
 def _path(name: str) -> str | None:
-    """A path that leads nowhere else; None for what systems add. Raises ``BadBundle``."""
+    """Normalize a path and refuse one that leaves the folder; None for system files.
+
+    Raises ``InvalidBundle``.
+    """
     parts = name.replace("\\", "/").split("/")
     if parts[0] == ".":
         parts = parts[1:]
@@ -190,12 +200,12 @@ def _path(name: str) -> str | None:
     if (
         _CONTROL.search(path)
         or not {"", ".", ".."}.isdisjoint(parts)
-        or len(parts) > _MOST_DEPTH
-        or len(path) > _MOST_PATH
-        or any(len(part.encode()) > _MOST_PART for part in parts)
+        or len(parts) > _MAX_DEPTH
+        or len(path) > _MAX_PATH
+        or any(len(part.encode()) > _MAX_NAME for part in parts)
     ):
-        raise BadBundle(f"{name[:80]!r} is no path of a file in a folder.")
-    return None if parts[0] == "__MACOSX" or parts[-1].lower() in _LITTER else path
+        raise InvalidBundle(f"{name[:80]!r} is not a valid relative path.")
+    return None if parts[0] == "__MACOSX" or parts[-1].lower() in _SYSTEM_FILES else path
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -204,33 +214,32 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-def _within(files: Mapping[str, Member]) -> dict[str, Member]:
-    """Without the one folder that all lie in."""
+def _strip_top_folder(files: Mapping[str, BundleFile]) -> dict[str, BundleFile]:
+    """Remove the top folder if all files are in the same one."""
     tops = {path.partition("/")[0] for path in files}
     if len(tops) == 1 and all("/" in path for path in files):
         return {path.partition("/")[2]: member for path, member in files.items()}
     return dict(files)
 
 
-def _said(content: bytes) -> tuple[str, str]:
-    """Name and description."""
+def _read_manifest(content: bytes) -> tuple[str, str]:
+    """Return name and description."""
     try:
-        said = front_matter(content.decode())
+        fields = front_matter(content.decode())
     except ValueError as error:  # a UnicodeDecodeError is one too
-        why = "it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise BadBundle(f"SKILL.md cannot be read: {why}.") from None
-    fields: tuple[Literal["name"], Literal["description"]] = ("name", "description")
-    for field in fields:
-        if not said.get(field):
-            raise BadBundle(f"The front matter of SKILL.md has no '{field}'.")
-    name, about = said["name"], said["description"]
+        reason = "it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise InvalidBundle(f"SKILL.md cannot be read: {reason}.") from None
+    for field in ("name", "description"):
+        if not fields.get(field):
+            raise InvalidBundle(f"The front matter of SKILL.md has no '{field}'.")
+    name, description = fields["name"], fields["description"]
     if not _NAME.match(name):
-        raise BadBundle(
+        raise InvalidBundle(
             "The name of a skill has at most 64 letters, digits, hyphens and underscores, and"
             " begins with a letter or a digit."
         )
-    if len(about) > _MOST_ABOUT or _CONTROL.search(" ".join(about.split())):
-        raise BadBundle(
-            f"The description of a skill is a text of at most {_MOST_ABOUT} characters."
+    if len(description) > _MAX_DESCRIPTION or _CONTROL.search(" ".join(description.split())):
+        raise InvalidBundle(
+            f"The description of a skill is a text of at most {_MAX_DESCRIPTION} characters."
         )
-    return name, about
+    return name, description

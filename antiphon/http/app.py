@@ -1,6 +1,7 @@
-"""The ASGI app: all routes on response screen, and the middleware around them.
+"""The ASGI app: all routes on one screen, and the middleware around them.
 
-From the outside in: request context (ids, access log), CORS, errors, authentication, routes."""
+Middleware from the outside in: request context (ids, access log), CORS, errors, authentication.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +19,19 @@ from antiphon.compat.completion_request import parse_completion_request
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
 from antiphon.http.middleware.errors import ErrorMiddleware, error_reply, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
-from antiphon.http.routes.compaction import Compact
+from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
-from antiphon.http.routes.containers import Containers
-from antiphon.http.routes.conversations import Conversations
-from antiphon.http.routes.embeddings import Embeddings
-from antiphon.http.routes.files import Files
-from antiphon.http.routes.health import Health
-from antiphon.http.routes.models import Models
-from antiphon.http.routes.prompts import Prompts
-from antiphon.http.routes.responses import IGNORED_TOOLS, Create, Responses
-from antiphon.http.routes.skills import Skills
-from antiphon.http.routes.vector_stores import VectorStores
-from antiphon.http.routes.websocket import Socket
+from antiphon.http.routes.containers import ContainerRoutes
+from antiphon.http.routes.conversations import ConversationRoutes
+from antiphon.http.routes.embeddings import EmbeddingsEndpoint
+from antiphon.http.routes.files import FileRoutes
+from antiphon.http.routes.health import HealthRoutes
+from antiphon.http.routes.models import ModelRoutes
+from antiphon.http.routes.prompts import PromptRoutes
+from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
+from antiphon.http.routes.skills import SkillRoutes
+from antiphon.http.routes.vector_stores import VectorStoreRoutes
+from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.stream.writer import Ids
 
 from .admission import AdmissionQueue
@@ -59,8 +60,8 @@ def create_app(
     """Build the app over an open service; the caller closes the service.
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
-    returns
-    monotonic seconds. ``reraise``: let unexpected exceptions through (tests)."""
+    returns monotonic seconds. ``reraise``: let unexpected exceptions through (tests).
+    """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
     metrics = metrics or Metrics()
@@ -70,11 +71,11 @@ def create_app(
         retry_after_s=limits.retry_after_s,
     )
     metrics.observe_queue(admission)
-    context = EndpointDependencies(
+    deps = EndpointDependencies(
         service=service, admission=admission, metrics=metrics, clock=clock, limits=limits, log=log
     )
     app: ASGIApp = Router(
-        _routes(context, access),
+        _routes(deps, access),
         redirect_slashes=False,
         default=_unknown,
     )
@@ -89,74 +90,76 @@ def create_app(
             expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS),
         )
     return RequestContextMiddleware(
-        app, ids=ids, log=log, clock=clock, counted=metrics.count_request
+        app, ids=ids, log=log, clock=clock, count_request=metrics.count_request
     )
 
 
-def _routes(context: EndpointDependencies, access: AuthConfig) -> list[Route | WebSocketRoute]:
-    service, limits = context.service, context.limits
-    create = Create(context)
-    compact = Compact(context)
-    embeddings = Embeddings(context)
-    responses = Responses(service, limits)
-    conversations = Conversations(service, limits)
-    prompts = Prompts(service, access, limits)
-    files = Files(service, limits)
-    models = Models(service)
-    health = Health(service, context.metrics)
-    response = "/v1/responses/{response_id}"
+def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebSocketRoute]:
+    service, limits = deps.service, deps.limits
+    create = CreateEndpoint(deps)
+    compact = CompactEndpoint(deps)
+    embeddings = EmbeddingsEndpoint(deps)
+    responses = ResponseRoutes(service, limits)
+    conversations = ConversationRoutes(service, limits)
+    prompts = PromptRoutes(service, access, limits)
+    files = FileRoutes(service, limits)
+    models = ModelRoutes(service)
+    health = HealthRoutes(service, deps.metrics)
+    path = "/v1/responses/{response_id}"
     conversation = "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses", _upgrade, methods=["GET"]),
-        WebSocketRoute("/v1/responses", Socket(context)),
-        Route("/v1/responses/input_tokens", responses.count, methods=["POST"]),
+        WebSocketRoute("/v1/responses", WebSocketEndpoint(deps)),
+        Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=["POST"]),
         Route("/v1/responses/compact", compact, methods=["POST"]),
-        Route(response, responses.retrieve, methods=["GET"]),
-        Route(response, responses.delete, methods=["DELETE"]),
-        Route(response + "/cancel", responses.cancel, methods=["POST"]),
-        Route(response + "/input_items", responses.input_items, methods=["GET"]),
-        *_older_routes(context),
+        Route(path, responses.retrieve, methods=["GET"]),
+        Route(path, responses.delete, methods=["DELETE"]),
+        Route(path + "/cancel", responses.cancel, methods=["POST"]),
+        Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
+        *_older_routes(deps),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
         Route(conversation, conversations.update, methods=["POST"]),
         Route(conversation, conversations.delete, methods=["DELETE"]),
-        Route(conversation + "/items", conversations.items, methods=["GET"]),
-        Route(conversation + "/items", conversations.add, methods=["POST"]),
-        Route(conversation + "/items/{item_id}", conversations.item, methods=["GET"]),
-        Route(conversation + "/items/{item_id}", conversations.remove, methods=["DELETE"]),
+        Route(conversation + "/items", conversations.list_items, methods=["GET"]),
+        Route(conversation + "/items", conversations.add_items, methods=["POST"]),
+        Route(conversation + "/items/{item_id}", conversations.retrieve_item, methods=["GET"]),
+        Route(conversation + "/items/{item_id}", conversations.delete_item, methods=["DELETE"]),
         Route("/v1/files", files.create, methods=["POST"]),
         Route("/v1/files", files.list, methods=["GET"]),
         Route("/v1/files/{file_id}", files.retrieve, methods=["GET"]),
         Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
-        Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
-        *_vector_routes(VectorStores(service, limits)),
-        *_container_routes(Containers(service, limits)),
-        *_skill_routes(Skills(service, limits)),
+        Route("/v1/files/{file_id}/content", files.read_content, methods=["GET"]),
+        *_vector_routes(VectorStoreRoutes(service, limits)),
+        *_container_routes(ContainerRoutes(service, limits)),
+        *_skill_routes(SkillRoutes(service, limits)),
         Route("/v1/prompts", prompts.create, methods=["POST"]),
         Route("/v1/prompts", prompts.list, methods=["GET"]),
-        Route("/v1/prompts/{prompt_id}", prompts.one, methods=["GET"]),
+        Route("/v1/prompts/{prompt_id}", prompts.retrieve, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.delete, methods=["DELETE"]),
         Route("/v1/models", models.list, methods=["GET"]),
-        Route("/v1/models/{model:path}", models.one, methods=["GET"]),
+        Route("/v1/models/{model:path}", models.retrieve, methods=["GET"]),
         Route("/health", health.health, methods=["GET"]),
         Route("/ready", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
     ]
 
 
-def _older_routes(context: EndpointDependencies) -> list[Route]:
+def _older_routes(deps: EndpointDependencies) -> list[Route]:
     """The routes of OpenAI's older APIs."""
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
-        lambda tenant, asked, at: context.service.create(tenant, asked.requests[at]),
-        context,
+        lambda tenant, request, index: deps.service.create(tenant, request.requests[index]),
+        deps,
     )
     completions = CompletionsEndpoint(
         parse_completion_request,
-        lambda tenant, asked, at: context.service.complete(asked.requests[at], asked.prompts[at]),
-        context,
+        lambda tenant, request, index: deps.service.complete(
+            request.requests[index], request.prompts[index]
+        ),
+        deps,
     )
     return [
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
@@ -164,62 +167,62 @@ def _older_routes(context: EndpointDependencies) -> list[Route]:
     ]
 
 
-def _vector_routes(stores: VectorStores) -> list[Route]:
+def _vector_routes(stores: VectorStoreRoutes) -> list[Route]:
     root = "/v1/vector_stores"
-    response = root + "/{vector_store_id}"
-    file = response + "/files/{file_id}"
-    batch = response + "/file_batches/{batch_id}"
+    path = root + "/{vector_store_id}"
+    file = path + "/files/{file_id}"
+    batch = path + "/file_batches/{batch_id}"
     return [
         Route(root, stores.create, methods=["POST"]),
         Route(root, stores.list, methods=["GET"]),
-        Route(response, stores.retrieve, methods=["GET"]),
-        Route(response, stores.update, methods=["POST"]),
-        Route(response, stores.delete, methods=["DELETE"]),
-        Route(response + "/search", stores.search, methods=["POST"]),
-        Route(response + "/files", stores.add_file, methods=["POST"]),
-        Route(response + "/files", stores.files, methods=["GET"]),
-        Route(file, stores.file, methods=["GET"]),
-        Route(file, stores.label, methods=["POST"]),
-        Route(file, stores.remove, methods=["DELETE"]),
-        Route(file + "/content", stores.content, methods=["GET"]),
-        Route(response + "/file_batches", stores.create_batch, methods=["POST"]),
-        Route(batch, stores.batch, methods=["GET"]),
+        Route(path, stores.retrieve, methods=["GET"]),
+        Route(path, stores.update, methods=["POST"]),
+        Route(path, stores.delete, methods=["DELETE"]),
+        Route(path + "/search", stores.search, methods=["POST"]),
+        Route(path + "/files", stores.add_file, methods=["POST"]),
+        Route(path + "/files", stores.list_files, methods=["GET"]),
+        Route(file, stores.retrieve_file, methods=["GET"]),
+        Route(file, stores.update_file, methods=["POST"]),
+        Route(file, stores.remove_file, methods=["DELETE"]),
+        Route(file + "/content", stores.read_content, methods=["GET"]),
+        Route(path + "/file_batches", stores.create_batch, methods=["POST"]),
+        Route(batch, stores.retrieve_batch, methods=["GET"]),
         Route(batch + "/cancel", stores.cancel_batch, methods=["POST"]),
-        Route(batch + "/files", stores.batch_files, methods=["GET"]),
+        Route(batch + "/files", stores.list_batch_files, methods=["GET"]),
     ]
 
 
-def _container_routes(containers: Containers) -> list[Route]:
-    response = "/v1/containers/{container_id}"
-    file = response + "/files/{file_id}"
+def _container_routes(containers: ContainerRoutes) -> list[Route]:
+    path = "/v1/containers/{container_id}"
+    file = path + "/files/{file_id}"
     return [
         Route("/v1/containers", containers.create, methods=["POST"]),
         Route("/v1/containers", containers.list, methods=["GET"]),
-        Route(response, containers.retrieve, methods=["GET"]),
-        Route(response, containers.delete, methods=["DELETE"]),
-        Route(response + "/files", containers.add_file, methods=["POST"]),
-        Route(response + "/files", containers.list_files, methods=["GET"]),
+        Route(path, containers.retrieve, methods=["GET"]),
+        Route(path, containers.delete, methods=["DELETE"]),
+        Route(path + "/files", containers.add_file, methods=["POST"]),
+        Route(path + "/files", containers.list_files, methods=["GET"]),
         Route(file, containers.retrieve_file, methods=["GET"]),
         Route(file, containers.delete_file, methods=["DELETE"]),
-        Route(file + "/content", containers.content, methods=["GET"]),
+        Route(file + "/content", containers.read_content, methods=["GET"]),
     ]
 
 
-def _skill_routes(skills: Skills) -> list[Route]:
-    response = "/v1/skills/{skill_id}"
-    version = response + "/versions/{version}"
+def _skill_routes(skills: SkillRoutes) -> list[Route]:
+    path = "/v1/skills/{skill_id}"
+    version = path + "/versions/{version}"
     return [
         Route("/v1/skills", skills.create, methods=["POST"]),
         Route("/v1/skills", skills.list, methods=["GET"]),
-        Route(response, skills.retrieve, methods=["GET"]),
-        Route(response, skills.update, methods=["POST"]),
-        Route(response, skills.delete, methods=["DELETE"]),
-        Route(response + "/content", skills.content, methods=["GET"]),
-        Route(response + "/versions", skills.add_version, methods=["POST"]),
-        Route(response + "/versions", skills.versions, methods=["GET"]),
-        Route(version, skills.version, methods=["GET"]),
+        Route(path, skills.retrieve, methods=["GET"]),
+        Route(path, skills.update, methods=["POST"]),
+        Route(path, skills.delete, methods=["DELETE"]),
+        Route(path + "/content", skills.read_content, methods=["GET"]),
+        Route(path + "/versions", skills.add_version, methods=["POST"]),
+        Route(path + "/versions", skills.list_versions, methods=["GET"]),
+        Route(version, skills.retrieve_version, methods=["GET"]),
         Route(version, skills.delete_version, methods=["DELETE"]),
-        Route(version + "/content", skills.version_content, methods=["GET"]),
+        Route(version + "/content", skills.read_version_content, methods=["GET"]),
     ]
 
 

@@ -31,8 +31,9 @@ _END_TO_END = (0.1, 0.3, 0.8, 1.5, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
 class RunTiming:
     """Timing of one run.
 
-    Call ``record_events`` until ``first`` (the time of the first token) is set.
-    A run whose ``record_events`` is never called counts as not ``streamed``."""
+    Call ``record_events`` until ``first`` (the time of the first token) is set. A run whose
+    ``record_events`` is never called counts as not ``streamed``.
+    """
 
     __slots__ = ("_clock", "first", "started", "streamed")
 
@@ -130,24 +131,24 @@ class Metrics:
         child.inc()
 
     def record_response(
-        self, observed: RunTiming, response: Response, events: int, now: float
+        self, timing: RunTiming, response: Response, events: int, now: float
     ) -> None:
         """Record a response that reached its end. ``events``: number of its events."""
         of = self._series_of(response.model)
         self._runs.labels(response.model, response.status).inc()
-        of.end_to_end.observe(now - observed.started)
-        if observed.streamed:
+        of.end_to_end.observe(now - timing.started)
+        if timing.streamed:
             of.events.inc(events)
-        if observed.first is not None:
-            of.to_first.observe(observed.first - observed.started)
+        if timing.first is not None:
+            of.to_first.observe(timing.first - timing.started)
         usage = response.usage
         if usage is None:
             return
         of.input_tokens.inc(usage.input_tokens)
         of.cached_tokens.inc(usage.input_tokens_details.cached_tokens)
         of.output_tokens.inc(usage.output_tokens)
-        if observed.first is not None and usage.output_tokens > 1:
-            of.per_token.observe((now - observed.first) / (usage.output_tokens - 1))
+        if timing.first is not None and usage.output_tokens > 1:
+            of.per_token.observe((now - timing.first) / (usage.output_tokens - 1))
 
     def count_abandoned(self, model: str) -> None:
         """Count a response whose client disconnected."""

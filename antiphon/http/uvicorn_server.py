@@ -1,6 +1,6 @@
-"""The process's end of the wire: sockets, signals and uvicorn, and an end that loses nothing.
+"""The uvicorn server: sockets, signals, and a shutdown that lets runs end.
 
-It serves whatever ASGI app it is given, says nothing itself, and knows no routes.
+It serves any ASGI app.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from antiphon.errors import SetupError
 from antiphon.http.middleware.errors import error_reply
-from antiphon.http.streaming.disconnect import DEPARTURES
-from antiphon.http.streaming.response import STRAIGHT, DirectWrite
+from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
+from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, DirectWrite
 
 __all__ = ["bind", "run", "serve"]
 
@@ -34,38 +34,38 @@ T = TypeVar("T")
 
 _BACKLOG = 2048
 
-#: Longer than the idle time of common proxies (60 s), so that it is they who close.
+#: Longer than the idle time of common proxies (60 s), so that the proxy closes first.
 _KEEP_ALIVE_S = 75
 
-#: Between pings of a WebSocket, and how long a pong may take.
+#: Seconds between the pings of a WebSocket, and seconds a pong may take.
 _PING_S = 20.0
 
-#: How long readers may take to fetch the end of their streams once all runs are over.
+#: Seconds that readers may take to fetch the end of their streams after all runs have ended.
 _FLUSH_S = 5
 
-#: Request line and headers. Codex sends some 4 KiB.
+#: Largest request line plus headers. Codex sends about 4 KiB.
 _MAX_HEAD_BYTES = 64 * 2**10
 
 _HEAD_TOO_LARGE = (431, "The request headers are too large.", "headers_too_large")
-_NOT_HTTP = (400, "We could not parse the HTTP of your request.", "invalid_http")
+_NOT_HTTP = (400, "The request is not valid HTTP.", "invalid_http")
 
-#: Allocations between looks for garbage. Python's 700 are a few tokens' worth.
-_GARBAGE = 10_000
+#: Allocations between garbage collections. Python's default, 700, is reached every few tokens.
+_GC_THRESHOLD = 10_000
 
-#: Bytes that are rather copied than sent in a packet of their own.
-_SMALL = 2**16
+#: Chunks up to this size are copied behind the headers; larger ones are sent separately.
+_MAX_JOINED_BYTES = 2**16
 
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
-#: Ends ``serve`` when the runs are over: takes the seconds they may still have.
+#: Waits for the runs to end. Its argument is the number of seconds they may take.
 Drain = Callable[[float], Awaitable[None]]
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets on every address of ``host``; port 0 picks one free port for all.
+    """Open listening sockets on every address of ``host``; port 0 picks one free port for all.
 
-    To be called before anything slow: clients that come early wait in the backlog. Raises
-    ``SetupError`` in one line when it cannot be.
+    Call it before anything slow: clients that connect early wait in the backlog. Raises
+    ``SetupError`` with a one-line message.
     """
     try:
         found = socket.getaddrinfo(
@@ -85,16 +85,16 @@ def bind(host: str, port: int) -> list[socket.socket]:
                 continue
             for listener in sockets:
                 listener.close()
-            raise SetupError(_why(error, host, port)) from None
+            raise SetupError(_bind_error(error, host, port)) from None
     if absent is not None and not sockets:
-        raise SetupError(_why(absent, host, port))
+        raise SetupError(_bind_error(absent, host, port))
     return sockets
 
 
 def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":  # there it would let two servers share a port
+        if sys.platform != "win32":  # on Windows it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -107,11 +107,11 @@ def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
     return listener
 
 
-def _why(error: OSError | OverflowError, host: str, port: int) -> str:
+def _bind_error(error: OSError | OverflowError, host: str, port: int) -> str:
     if isinstance(error, OverflowError):
         return f"port {port} is not between 0 and 65535"
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use: stop what listens there or choose another port"
+        return f"port {port} on {host} is in use: stop its server or choose another port"
     if error.errno == errno.EACCES:
         return f"port {port} on {host} is not permitted to this user: choose one above 1023"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
@@ -126,9 +126,12 @@ async def serve(
     started: Callable[[], None] = lambda: None,
     max_frame_bytes: int = 64 * 2**20,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then stop accepting, let what runs end (``drain(grace_s)``)
-    and return. A second signal cuts the grace short. Closes the sockets. ``started`` is called
-    once requests are answered and signals heard. ``max_frame_bytes``: of a WebSocket's message."""
+    """Serve until SIGTERM or SIGINT; then stop accepting, await ``drain(grace_s)`` and return.
+
+    A second signal ends the grace period. The sockets are closed at the end. ``started`` is called
+    when requests are answered and signals are handled. ``max_frame_bytes``: largest message of a
+    WebSocket.
+    """
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -141,18 +144,18 @@ async def serve(
         log_level="error",
         access_log=False,
         server_header=False,
-        # Who is asked for is not ours to tell from headers: see ``guard``.
+        # Forwarded headers are untrusted here: see ``middleware.auth.is_local``.
         proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,
     )
-    with _calm_collector():
+    with _frozen_gc():
         await _Server(config, drain, grace_s, started).serve(sockets=list(sockets))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on uvloop, where there is one."""
+    """Run a coroutine as ``asyncio.run`` does, on uvloop where it is available."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if sys.platform != "win32":
         import uvloop
@@ -163,13 +166,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def _calm_collector() -> Iterator[None]:
-    """What is there by now stays as long as the server does: the garbage collector shall not walk
-    through it in the midst of streams, which takes tens of milliseconds."""
+def _frozen_gc() -> Iterator[None]:
+    """Exclude all existing objects from garbage collection, and collect less often.
+
+    A full collection in the middle of streams takes tens of milliseconds.
+    """
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GARBAGE, *thresholds[1:])
+    gc.set_threshold(_GC_THRESHOLD, *thresholds[1:])
     try:
         yield
     finally:
@@ -178,30 +183,32 @@ def _calm_collector() -> Iterator[None]:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's, with an end to the request head (the parser gathers any number of bytes), refusals
-    in the API's shape, a short way for the pieces of streams, heads that do not travel alone, and a
-    word to who wants to know that the client has left.
+    """uvicorn's HTTP protocol with additions.
+
+    Limits the size of the request head (httptools buffers without limit), answers malformed
+    requests in the API's error format, offers the ASGI extensions for direct writes and
+    disconnects, and joins response headers with the first chunk.
     """
 
     _head = 0
     _in_head = True
-    #: The piece that is read now began with the end of another request.
-    _follows = False
+    #: The data being parsed began with the end of another request.
+    _continues_request = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._answers = _Joined(transport)
-        self.watching: set[Callable[[], None]] = set()
+        self._output = _BufferedTransport(transport)
+        self.disconnect_callbacks: set[Callable[[], None]] = set()
         self.is_lost = False
         self._extensions = {
-            STRAIGHT: {"write": _straight(self._answers, self.flow)},
-            DEPARTURES: {"connection": self},
+            DIRECT_WRITE_EXTENSION: {"write": _direct_writer(self._output, self.flow)},
+            DISCONNECT_EXTENSION: {"connection": self},
         }
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.is_lost = True
-        for tell in tuple(self.watching):
+        for tell in tuple(self.disconnect_callbacks):
             tell()
 
     def on_message_begin(self) -> None:
@@ -214,16 +221,16 @@ class _Protocol(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
         if self.cycle is not None:  # none for a WebSocket
-            self.cycle.transport = self._answers  # type: ignore[assignment]
+            self.cycle.transport = self._output  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
-        self._follows = True
+        self._continues_request = True
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        self._follows = False
+        self._continues_request = False
         super().data_received(data)
-        if self._in_head and not self._follows:
+        if self._in_head and not self._continues_request:
             self._head += len(data)
             if self._head > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(*_HEAD_TOO_LARGE)
@@ -232,17 +239,19 @@ class _Protocol(HttpToolsProtocol):
         self._refuse(*_NOT_HTTP)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Where there is no request yet that an app could answer."""
+        """Answer before there is a request that the app could handle."""
         body = error_reply(status, message, code=code).body
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        self._answers.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")
-        self._answers.write(bytes(body))
-        self._answers.close()
+        self._output.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")
+        self._output.write(bytes(body))
+        self._output.close()
 
 
-class _Joined:
-    """Where uvicorn writes the answers of a connection: their heads wait for what is written next,
-    for a step of the loop. To send a packet and wake its reader costs more than to make both."""
+class _BufferedTransport:
+    """Transport of the responses. It delays headers until the next write or the next loop step.
+
+    Sending a packet and waking its reader costs more than building both.
+    """
 
     __slots__ = ("_head", "_transport", "is_closing")
 
@@ -252,36 +261,39 @@ class _Joined:
         self.is_closing = transport.is_closing
 
     def write(self, piece: bytes) -> None:
-        """More of an answer."""
+        """Write more of a response."""
         if self._head:
-            if len(piece) < _SMALL:
+            if len(piece) < _MAX_JOINED_BYTES:
                 piece, self._head = self._head + piece, b""
-            self._alone()
-        elif piece[:9] == b"HTTP/1.1 ":  # it may be a view of bytes
+            self._flush()
+        elif piece[:9] == b"HTTP/1.1 ":  # not startswith: piece may be a memoryview
             self._head = piece
-            asyncio.get_running_loop().call_soon(self._alone)
+            asyncio.get_running_loop().call_soon(self._flush)
             return
         self._transport.write(piece)
 
-    def _alone(self) -> None:
-        """What follows the head takes longer, or is too much."""
+    def _flush(self) -> None:
+        """Send the delayed headers by themselves."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
 
     def close(self) -> None:
-        """End the connection, behind what was written."""
-        self._alone()
+        """Close the connection after everything is written."""
+        self._flush()
         self._transport.close()
 
 
-def _straight(answers: _Joined, flow: FlowControl) -> DirectWrite:
-    """The way past uvicorn's ``send``, which does the same with a message, a coroutine and a dozen
-    questions: for every token that is more than all the rest of it."""
+def _direct_writer(answers: _BufferedTransport, flow: FlowControl) -> DirectWrite:
+    """Return the function behind ``DIRECT_WRITE_EXTENSION``.
+
+    uvicorn's ``send`` does the same with a message, a coroutine and a dozen checks, which would be
+    the larger part of the cost of a token.
+    """
     is_closing = answers.is_closing
 
     def write(piece: bytes) -> bool:
-        if flow.write_paused or is_closing() or not piece:  # an empty one ends the body
+        if flow.write_paused or is_closing() or not piece:  # an empty chunk would end the body
             return False
         answers.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
@@ -290,7 +302,10 @@ def _straight(answers: _Joined, flow: FlowControl) -> DirectWrite:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with our end: it would cut streams after a timeout, and die of the signal."""
+    """uvicorn's server with a graceful end.
+
+    uvicorn itself cuts streams after a timeout and raises the signal again.
+    """
 
     def __init__(
         self,
@@ -302,25 +317,25 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._drain = drain
         self._grace_s = grace_s
-        self._announce = started
-        self._hurry = asyncio.Event()
+        self._on_started = started
+        self._force_exit = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._announce()
+        self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
-            if not isinstance(connection, WebSocketsSansIOProtocol):  # those are cut at once
+            if not isinstance(connection, WebSocketsSansIOProtocol):  # shutdown() cuts those
                 connection.shutdown()
-        await self._end_runs()
+        await self._drain_runs()
         await super().shutdown(sockets)
 
-    async def _end_runs(self) -> None:
+    async def _drain_runs(self) -> None:
         drained = asyncio.ensure_future(self._drain(self._grace_s))
-        hurried = asyncio.ensure_future(self._hurry.wait())
+        hurried = asyncio.ensure_future(self._force_exit.wait())
         try:
             await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
             if not drained.done():
@@ -340,7 +355,7 @@ class _Server(uvicorn.Server):
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self.should_exit:
-                loop.call_soon_threadsafe(self._hurry.set)
+                loop.call_soon_threadsafe(self._force_exit.set)
             self.should_exit = True
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

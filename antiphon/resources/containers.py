@@ -1,6 +1,4 @@
-"""Containers as clients use them: what goes wrong in a sandbox becomes an error of the request. It
-knows no HTTP, and not how containers are isolated.
-"""
+"""Containers for clients: sandbox errors become request errors."""
 
 from __future__ import annotations
 
@@ -10,96 +8,101 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.pagination import Cut
-from antiphon.tools.containers import registry as held
+from antiphon.pagination import PageParams
+from antiphon.tools.containers import registry as registries
 from antiphon.tools.containers.container import safe_file_name
 from antiphon.wire import containers as wc
 from antiphon.wire.pagination import Page
 
-__all__ = ["Containers", "Content"]
+__all__ = ["ContainerFileContent", "Containers"]
 
 
-class Content(Struct, frozen=True):
-    """A file with its content."""
+class ContainerFileContent(Struct, frozen=True):
+    """A container's file with its content."""
 
     file: wc.ContainerFile
     content: bytes
 
 
 class Containers:
-    """What can be asked about containers. All methods raise ``NotFound`` for unknown ids, those of
-    other tenants among them, and ``InvalidRequest`` for a container that has expired."""
+    """Operations on containers.
 
-    def __init__(self, all: held.ContainerRegistry | None) -> None:
-        self._held = all
+    All methods raise ``NotFound`` for unknown ids, which include those of other tenants, and
+    ``InvalidRequest`` for an expired container.
+    """
+
+    def __init__(self, all: registries.ContainerRegistry | None) -> None:
+        self._registry_or_none = all
 
     @property
-    def _all(self) -> held.ContainerRegistry:
-        if self._held is None:
-            raise NotFound(
-                "This server runs no code: there are no containers.", code="containers_disabled"
-            )
-        return self._held
+    def _registry(self) -> registries.ContainerRegistry:
+        if self._registry_or_none is None:
+            raise NotFound("Containers are disabled on this server.", code="containers_disabled")
+        return self._registry_or_none
 
-    async def create(self, tenant: str, asked: wc.CreateContainer) -> wc.Container:
-        """A new one, with copies of uploaded files."""
-        with _told():
-            return await self._all.create(tenant, asked)
+    async def create(self, tenant: str, request: wc.CreateContainer) -> wc.Container:
+        """Create a container with copies of uploaded files."""
+        with _translate_errors():
+            return await self._registry.create(tenant, request)
 
-    def list(self, tenant: str, cut: Cut) -> Page[wc.Container]:
-        """Those of the tenant."""
-        return self._all.list(tenant, cut)
+    def list(self, tenant: str, params: PageParams) -> Page[wc.Container]:
+        """Return a page of the tenant's containers."""
+        return self._registry.list(tenant, params)
 
     def retrieve(self, tenant: str, container_id: str) -> wc.Container:
-        """One, also if it has expired."""
-        return self._all.get(tenant, container_id).resource
+        """Return a container, even an expired one."""
+        return self._registry.get(tenant, container_id).resource
 
     async def delete(self, tenant: str, container_id: str) -> None:
-        """With all that is in it."""
-        await self._all.delete(tenant, container_id)
+        """Delete a container and its files."""
+        await self._registry.delete(tenant, container_id)
 
-    def check(self, tenant: str, container_id: str) -> None:
-        """Whether it can be used."""
-        self._all.get_active(tenant, container_id)
+    def check_active(self, tenant: str, container_id: str) -> None:
+        """Raise if the container is unknown or expired."""
+        self._registry.get_active(tenant, container_id)
 
-    async def add(
+    async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """A file of the client's."""
-        with _told():
-            return await self._all.get_active(tenant, container_id).write_file(
+        """Write a file of the client."""
+        with _translate_errors():
+            return await self._registry.get_active(tenant, container_id).write_file(
                 safe_file_name(name), content
             )
 
-    async def copy(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
-        """A copy of an uploaded file."""
-        with _told():
-            return await self._all.copy_upload(tenant, container_id, file_id)
+    async def copy_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
+        """Copy an uploaded file into the container."""
+        with _translate_errors():
+            return await self._registry.copy_upload(tenant, container_id, file_id)
 
-    async def list_files(self, tenant: str, container_id: str, cut: Cut) -> Page[wc.ContainerFile]:
-        """Those of the client and those that code has made."""
-        with _told():
-            return await self._all.list_files(tenant, container_id, cut)
+    async def list_files(
+        self, tenant: str, container_id: str, params: PageParams
+    ) -> Page[wc.ContainerFile]:
+        """Return a page of the client's files and of those that code has created."""
+        with _translate_errors():
+            return await self._registry.list_files(tenant, container_id, params)
 
-    async def file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
-        """Without its content."""
-        with _told():
-            return await self._all.get_active(tenant, container_id).get_file(file_id)
+    async def retrieve_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
+        """Return a file without its content."""
+        with _translate_errors():
+            return await self._registry.get_active(tenant, container_id).get_file(file_id)
 
-    async def content(self, tenant: str, container_id: str, file_id: str) -> Content:
-        """With it."""
-        with _told():
-            container = self._all.get_active(tenant, container_id)
-            return Content(await container.get_file(file_id), await container.read_file(file_id))
+    async def read_file(self, tenant: str, container_id: str, file_id: str) -> ContainerFileContent:
+        """Return a file with its content."""
+        with _translate_errors():
+            container = self._registry.get_active(tenant, container_id)
+            return ContainerFileContent(
+                await container.get_file(file_id), await container.read_file(file_id)
+            )
 
-    async def remove(self, tenant: str, container_id: str, file_id: str) -> None:
-        """For good."""
-        with _told():
-            await self._all.get_active(tenant, container_id).delete_file(file_id)
+    async def delete_file(self, tenant: str, container_id: str, file_id: str) -> None:
+        """Delete a file."""
+        with _translate_errors():
+            await self._registry.get_active(tenant, container_id).delete_file(file_id)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except ToolError as error:

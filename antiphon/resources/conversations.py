@@ -1,7 +1,4 @@
-"""Conversations: kept lists of items that responses are made in, one response at a time.
-
-It knows neither HTTP nor models.
-"""
+"""Conversations: stored lists of items, extended by one response at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ __all__ = ["Conversations"]
 
 
 class Conversations:
-    """What can be asked about conversations; all methods raise ``NotFound`` for unknown ids."""
+    """Operations on conversations. All methods raise ``NotFound`` for unknown ids."""
 
     def __init__(
         self,
@@ -40,7 +37,7 @@ class Conversations:
         self._lease_s = lease_s
 
     async def create(self, tenant: str, request: CreateConversation) -> Conversation:
-        """A new conversation, with its first items."""
+        """Create a conversation with its first items."""
         conversation = Conversation(
             id=self._ids("conv"), created_at=int(self._clock()), metadata=request.metadata or {}
         )
@@ -51,7 +48,7 @@ class Conversations:
     async def retrieve(
         self, tenant: str, conversation_id: str, *, param: str = "conversation_id"
     ) -> Conversation:
-        """Without its items. ``param``: where the id was given."""
+        """Return a conversation without its items. ``param``: request field that holds the id."""
         found = await self._store.load_conversation(tenant, conversation_id)
         if found is None:
             raise NotFound(f"Conversation with id '{conversation_id}' not found.", param=param)
@@ -60,21 +57,21 @@ class Conversations:
     async def update(
         self, tenant: str, conversation_id: str, metadata: dict[str, str]
     ) -> Conversation:
-        """The labels are replaced."""
+        """Replace the metadata."""
         old = await self.retrieve(tenant, conversation_id)
         new = Conversation(id=old.id, created_at=old.created_at, metadata=metadata)
         await self._store.save_conversation(tenant, new)
         return new
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
-        """The conversation goes, the responses made in it stay."""
+        """Delete the conversation; its responses stay."""
         if not await self._store.delete_conversation(tenant, conversation_id):
             await self.retrieve(tenant, conversation_id)
 
     async def add_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> Page[Item]:
-        """Append items. Raises ``InvalidRequest`` for one that is in it already."""
+        """Append items. Raises ``InvalidRequest`` for an item that is already there."""
         await self.retrieve(tenant, conversation_id)
         past = await self._store.load_conversation_items(tenant, conversation_id)
         resolved = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
@@ -86,12 +83,12 @@ class Conversations:
         return make_page(resolved, PageParams(limit=max(1, len(resolved)), order="asc"))
 
     async def list_items(self, tenant: str, conversation_id: str, params: PageParams) -> Page[Item]:
-        """A page of its items."""
+        """Return a page of items."""
         await self.retrieve(tenant, conversation_id)
         return make_page(await self._store.load_conversation_items(tenant, conversation_id), params)
 
     async def retrieve_item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
-        """One of its items."""
+        """Return one item."""
         await self.retrieve(tenant, conversation_id)
         for item in await self._store.load_conversation_items(tenant, conversation_id):
             if item.id == item_id:
@@ -99,7 +96,7 @@ class Conversations:
         raise _item_not_found(item_id)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
-        """Take one of its items out; the answer is the conversation, as OpenAI has it."""
+        """Remove an item and return the conversation, as OpenAI does."""
         conversation = await self.retrieve(tenant, conversation_id)
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
             raise _item_not_found(item_id)
@@ -108,9 +105,11 @@ class Conversations:
     async def lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> Callable[[], Awaitable[None]]:
-        """One response at a time: hold the conversation for this one. Returns what gives it back,
-        however often it is called. Raises ``NotFound``, and ``InvalidRequest`` while another is
-        being made; 400, for clients would retry a 409 at once."""
+        """Lock the conversation for one response and return the function that unlocks it.
+
+        The function may be called repeatedly. Raises ``NotFound``, and ``InvalidRequest`` while
+        another response holds the lock. That is a 400, since clients would retry a 409 at once.
+        """
         if conversation is None:
             return _no_op
         await self.retrieve(tenant, conversation.id, param="conversation")
@@ -124,7 +123,7 @@ class Conversations:
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> None:
-        """Hold it again, for a response that goes on in this process."""
+        """Lock the conversation again for a response that continues in this process."""
         if conversation is None:
             return
         acquired = await self._store.runs.lock_conversation(
@@ -140,7 +139,7 @@ class Conversations:
 
 
 async def _no_op() -> None:
-    """Nothing is held."""
+    """Release nothing: there is no lock."""
 
 
 def _item_not_found(item_id: str) -> NotFound:

@@ -1,4 +1,4 @@
-"""Vectors for whoever asks: which model makes them, and what it can be asked. It knows no HTTP."""
+"""Embeddings for the endpoint and for file search: choice of the model and checks of the input."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBacke
 from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
 
-__all__ = ["Embeddings", "Made"]
+__all__ = ["EmbeddingResult", "Embeddings"]
 
 
-class Made(Struct, frozen=True):
-    """The vectors of some texts, the tokens that were read, and the model that did it."""
+class EmbeddingResult(Struct, frozen=True):
+    """The vectors of some texts, the number of tokens read, and the model."""
 
     model: CatalogModel
     vectors: tuple[Vector, ...]
@@ -23,28 +23,31 @@ class Made(Struct, frozen=True):
 
 
 class Embeddings:
-    """One a service."""
+    """Embeds texts with any served embedding model."""
 
     def __init__(self, models: ModelCatalog) -> None:
         self._models = models
 
-    async def make(
+    async def embed(
         self,
         name: str | None,
         texts: Sequence[str | Sequence[int]],
         *,
         role: Role = "query",
         dimensions: int | None = None,
-    ) -> Made:
-        """Without a name: the first model that can. Raises ``RequestError``, ``BackendError``."""
+    ) -> EmbeddingResult:
+        """Embed texts; without a name, with the first embedding model.
+
+        Raises ``RequestError``, ``BackendError``.
+        """
         model, embedding = self._find(name)
         async with embedding.use() as embedder:
             _check(embedder, texts, dimensions)
-            made = await embedder.embed(texts, role)
-            vectors = made.vectors
+            embedded = await embedder.embed(texts, role)
+            vectors = embedded.vectors
             if dimensions is not None and dimensions < embedder.dimensions:
                 vectors = tuple(truncate_vector(vector, dimensions) for vector in vectors)
-        return Made(model, vectors, made.tokens)
+        return EmbeddingResult(model, vectors, embedded.tokens)
 
     def _find(
         self, name: str | None
@@ -52,11 +55,11 @@ class Embeddings:
         if name is not None:
             model = self._models.find(name)
         else:
-            able = (model for model in self._models.all() if model.embedding is not None)
-            model = next(able, self._models.find(None))
+            candidates = (model for model in self._models.all() if model.embedding is not None)
+            model = next(candidates, self._models.find(None))
         if model.embedding is None:
             raise InvalidRequest(
-                f"The model '{model.name}' does not make embeddings.",
+                f"The model '{model.name}' does not support embeddings.",
                 param="model",
                 code="unsupported_model",
             )
@@ -78,13 +81,13 @@ def _check(
             continue
         if size is None:
             raise InvalidRequest(
-                "This model takes texts, not token ids.",
+                "This model accepts texts, not token ids.",
                 param=f"input[{index}]",
                 code="unsupported_value",
             )
         if any(id >= size for id in text):
             raise InvalidRequest(
-                f"Invalid 'input[{index}]': this model has {size} tokens.",
+                f"Invalid 'input[{index}]': token ids of this model are below {size}.",
                 param=f"input[{index}]",
                 code="invalid_value",
             )

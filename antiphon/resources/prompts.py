@@ -1,8 +1,8 @@
-"""Stored prompts: what requests refer to instead of sending it, from a folder of files.
+"""Stored prompts, which requests refer to by id: a folder of template files.
 
-``FOLDER/ID/VERSION.toml`` (or ``.json``) holds the fields that a version sets, as a request would
-send them; ``{{name}}`` in its texts is a variable. Prompts are the operator's and shared by all
-tenants; a version never changes once it is written here. It knows no models and no HTTP.
+``FOLDER/ID/VERSION.toml`` (or ``.json``) contains the fields that a version sets, in the form of a
+request; ``{{name}}`` in its texts is a variable. Prompts belong to the operator and are shared by
+all tenants. A version never changes after it is written through the API.
 """
 
 from __future__ import annotations
@@ -43,45 +43,51 @@ Json = dict[str, Any]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
-#: What is left of a version that was deleted: its number is not given again.
+#: Marker of a deleted version, so that its number is not reused.
 _DELETED = re.compile(r"([1-9][0-9]{0,8})\.gone\Z")
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 
 
 class ResolvedPrompt(Struct, frozen=True):
-    """A request with what its prompt sets, and the messages that stand before all others, in this
-    request only."""
+    """A request merged with its prompt.
+
+    ``leading_items``: messages of the prompt. They precede all others, in this request only.
+    """
 
     request: CreateResponse
     leading_items: tuple[it.Item, ...] = ()
 
 
 class Prompts:
-    """The prompts of one folder; None: there are none, and none can be kept."""
+    """The prompts of one folder. None: there are none, and none can be created."""
 
     def __init__(self, folder: Path | None = None, *, ids: Ids | None = None) -> None:
         self._folder = folder
         self._ids = ids or (lambda prefix: f"{prefix}_{secrets.token_hex(24)}")
 
     def check(self) -> None:
-        """Read all there are. Raises ``SetupError`` that names the file which is none."""
+        """Read all files. Raises ``SetupError`` that names an invalid file."""
         if self._folder is None or not self._folder.is_dir():
             return
         for folder in sorted(self._folder.iterdir()):
             if folder.name.startswith("."):
                 continue
             if not folder.is_dir() or not _ID.match(folder.name):
-                raise SetupError(f"{folder} is no prompt: it must be a folder, named by letters")
+                raise SetupError(
+                    f"{folder} is not a prompt: it must be a folder whose name has only letters,"
+                    " digits, '_' and '-'"
+                )
             for file in sorted(folder.iterdir()):
                 _check_file(file)
 
-    # --- what requests want ----------------------------------------------------------------------
+    # --- for requests ----------------------------------------------------------------------------
 
     async def resolve(self, request: CreateResponse) -> ResolvedPrompt:
-        """The request with what its prompt sets where it says nothing itself. The reference is
-        bound to a version, so that resolving it again gives the same.
+        """Fill fields that the request leaves out from its prompt.
 
-        Raises ``NotFound`` for a prompt and ``InvalidRequest`` for variables that are not there.
+        The result refers to a fixed version, so that resolving it again gives the same result.
+        Raises ``NotFound`` for an unknown prompt, ``InvalidRequest`` for missing or unknown
+        variables.
         """
         ref = request.prompt
         if ref is None:
@@ -105,10 +111,10 @@ class Prompts:
         check_tools(replace(request, input=(*leading_items, *(request.input or ()))))
         return ResolvedPrompt(request, leading_items)
 
-    # --- what the operator wants -----------------------------------------------------------------
+    # --- for the operator ------------------------------------------------------------------------
 
     async def create(self, request: CreatePrompt) -> Prompt:
-        """Keep a new version. Raises ``InvalidRequest`` for an id that is none."""
+        """Write a new version. Raises ``InvalidRequest`` for an invalid id."""
         id = request.id if request.id is not None else self._ids("pmpt")
         if not _ID.match(id):
             raise InvalidRequest(
@@ -121,7 +127,7 @@ class Prompts:
         return await self.retrieve(id, version)
 
     async def retrieve(self, id: str, version: str | None = None) -> Prompt:
-        """A version, by default the newest. Raises ``NotFound``."""
+        """Return a version, by default the newest. Raises ``NotFound``."""
         found, raw = await asyncio.to_thread(self._load, id, version)
         return Prompt(
             id=id,
@@ -132,11 +138,11 @@ class Prompts:
         )
 
     async def list(self) -> Page[Prompt]:
-        """The newest version of each, by id."""
+        """Return the newest version of each prompt, by id."""
         return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
     async def delete(self, id: str, version: str | None = None) -> None:
-        """Forget a version, or all of them. Raises ``NotFound``."""
+        """Delete a version, or all of them. Raises ``NotFound``."""
         await asyncio.to_thread(self._delete, id, version)
 
     # --- files -----------------------------------------------------------------------------------
@@ -147,7 +153,7 @@ class Prompts:
         return self._folder / id
 
     def _files(self, id: str) -> dict[str, Path]:
-        """The file of each version, oldest first; none if there is no such prompt."""
+        """Return the file of each version, oldest first; empty if there is no such prompt."""
         folder = self._prompt_folder(id)
         names = os.listdir(folder) if folder.is_dir() else []
         found = {match[1]: folder / name for name in names if (match := _VERSION.match(name))}
@@ -177,22 +183,24 @@ class Prompts:
         try:
             return number, _parse(files[number])
         except OSError:
-            raise _not_found(id) from None  # deleted in this moment
+            raise _not_found(id) from None  # deleted in the meantime
         except ValueError:
             raise InvalidRequest(
                 f"The prompt '{id}', version {number}, cannot be read.", param="prompt.id"
             ) from None
 
     def _write(self, id: str, raw: Json) -> str:
-        """Whole or not at all, and never over what is there."""
+        """Write a version atomically, without overwriting an existing one."""
         if self._folder is None:
-            raise InvalidRequest("This server keeps no prompts: it was given no folder for them.")
+            raise InvalidRequest(
+                "This server cannot store prompts: its prompts_dir is not configured."
+            )
         folder = self._prompt_folder(id)
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{secrets.token_hex(8)}"
         try:
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(raw), indent=2))
-            for _ in range(100):  # another process may take the number
+            for _ in range(100):  # another process may use the number first
                 version = str(self._last(folder) + 1)
                 try:
                     os.link(draft, folder / f"{version}.json")
@@ -201,7 +209,7 @@ class Prompts:
                 return version
         finally:
             draft.unlink(missing_ok=True)
-        raise Conflict(f"The prompt '{id}' is being written by others. Please retry.")
+        raise Conflict(f"Other requests are writing the prompt '{id}'. Please retry.")
 
     def _last(self, folder: Path) -> int:
         names = os.listdir(folder)
@@ -226,7 +234,7 @@ def _check_file(file: Path) -> None:
     if file.name.startswith(".") or _DELETED.match(file.name):
         return
     if not _VERSION.match(file.name):
-        raise SetupError(f"{file} is no version of a prompt: call it 1.toml, 2.toml and so on")
+        raise SetupError(f"{file} is not a prompt version: name it 1.toml, 2.toml and so on")
     try:
         _read(_parse(file), str(file))
     except (OSError, ValueError) as error:
@@ -236,7 +244,7 @@ def _check_file(file: Path) -> None:
 
 
 def _parse(file: Path) -> Json:
-    """Raises ``OSError`` and ``ValueError``."""
+    """Parse a TOML or JSON file. Raises ``OSError`` and ``ValueError``."""
     text = file.read_bytes()
     if file.suffix == ".toml":
         return tomllib.loads(text.decode())
@@ -244,8 +252,7 @@ def _parse(file: Path) -> Json:
 
 
 def _read(raw: Json, name: str) -> CreateResponse:
-    """What a template sets. Raises ``InvalidRequest`` for one that a person wrote wrong since the
-    server began."""
+    """Validate a template. Raises ``InvalidRequest`` for a file with errors."""
     try:
         stored = read_template(raw)
         check_call_outputs(stored.input or ())
@@ -271,12 +278,12 @@ def _texts(stored: CreateResponse) -> Iterator[str]:
 
 
 def _variables(stored: CreateResponse) -> tuple[str, ...]:
-    """Their names, in the order in which they come."""
+    """Return the names of the variables in order of appearance."""
     return tuple(dict.fromkeys(name for text in _texts(stored) for name in _VARIABLE.findall(text)))
 
 
 def _substitute(stored: CreateResponse, values: Mapping[str, PromptValue]) -> CreateResponse:
-    """The template with the values in their places; what they hold is not read again."""
+    """Replace the variables by their values. Values are not searched for variables."""
     names = _variables(stored)
     for name in names:
         if name not in values:
@@ -304,8 +311,8 @@ def _text(name: str, values: Mapping[str, PromptValue]) -> str:
     if not isinstance(value, str):
         param = f"prompt.variables.{name}"
         raise InvalidRequest(
-            f"Invalid type for '{param}': expected a string, because it stands within a text of "
-            "the prompt that can hold nothing else.",
+            f"Invalid type for '{param}': expected a string, because the prompt uses the variable "
+            "inside a text.",
             param=param,
             code="invalid_type",
         )
@@ -313,8 +320,7 @@ def _text(name: str, values: Mapping[str, PromptValue]) -> str:
 
 
 def _parts(message: it.Message, values: Mapping[str, PromptValue]) -> Iterator[it.Part]:
-    """The parts of a message. What is no text becomes a part of its own, between the texts around
-    it."""
+    """Yield a message's parts; a value that is not text becomes a part of its own."""
     for part in message.content:
         if not isinstance(part, it.InputText):
             text = getattr(part, "text", None)

@@ -1,8 +1,7 @@
-"""Vector stores: what clients keep here to be searched. It knows neither HTTP nor how files are
-made searchable.
+"""Vector stores: searchable collections of uploaded files.
 
-Whoever is not the tenant of one finds none. One that was not used for long enough expires: it is
-still told of, but there is nothing in it.
+A vector store of another tenant is unknown. A vector store expires when it has not been used for
+the time the client set: it can still be retrieved, but its files are gone.
 """
 
 from __future__ import annotations
@@ -48,13 +47,15 @@ from .vector_store_search import Searcher
 __all__ = ["VectorStores"]
 
 _DAY_S = 86_400
-#: How exactly it is known when a vector store was last used.
+#: Seconds between updates of ``last_active_at``, which limits writes.
 _ACTIVITY_RESOLUTION_S = 60
 
 
 class VectorStores:
-    """What can be asked about vector stores; all methods raise ``NotFound`` for unknown ids.
-    ``model``: who makes the vectors; None: they are searched by words alone."""
+    """Operations on vector stores. All methods raise ``NotFound`` for unknown ids.
+
+    ``model``: embedding model; None = keyword search only.
+    """
 
     def __init__(
         self,
@@ -75,17 +76,17 @@ class VectorStores:
         self._searcher = Searcher(store.vectors, embeddings, model)
 
     def start(self) -> None:
-        """Go on with files that were left unfinished."""
+        """Resume the indexing of unfinished files."""
         self._indexer.start()
 
     async def stop(self) -> None:
-        """Begin nothing more."""
+        """Stop indexing."""
         await self._indexer.stop()
 
     # --- vector stores ---------------------------------------------------------------------------
 
     async def create(self, tenant: str, request: CreateVectorStore) -> VectorStore:
-        """A new one, with its first files."""
+        """Create a vector store with its first files."""
         entries = await self._new_entries(tenant, "", request.files)
         now = int(self._clock())
         vector_store = VectorStore(
@@ -104,11 +105,11 @@ class VectorStores:
         return await self._with_usage(tenant, vector_store)
 
     async def retrieve(self, tenant: str, store_id: str) -> VectorStore:
-        """With how far its files are."""
+        """Return a vector store with the counts of its files by status."""
         return await self._with_usage(tenant, await self._find(tenant, store_id))
 
     async def update(self, tenant: str, store_id: str, request: UpdateVectorStore) -> VectorStore:
-        """What is given replaces what was."""
+        """Replace the given fields."""
         old = await self._find(tenant, store_id)
         after = old.expires_after if request.expires_after is UNSET else request.expires_after
         new = replace(
@@ -122,24 +123,26 @@ class VectorStores:
         return await self._with_usage(tenant, new)
 
     async def delete(self, tenant: str, store_id: str) -> None:
-        """The files themselves stay."""
+        """Delete a vector store; the files themselves stay."""
         await self._find(tenant, store_id)
         entries = await self._index.list_files(tenant, store_id)
         if not await self._index.delete(tenant, store_id):
             raise _not_found(store_id)
         for entry in entries:
-            self._indexer.cancel(_indexing_job(tenant, entry))
+            self._indexer.cancel(_job(tenant, entry))
 
     async def list(self, tenant: str, params: PageParams) -> Page[VectorStore]:
-        """A page of them."""
+        """Return a page of vector stores."""
         found, more = select_page(await self._index.list_stores(tenant), params)
         return page_of([await self._with_usage(tenant, each) for each in found], more)
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[SearchResult, ...]:
-        """The pieces of files that fit best, in any of the vector stores. Raises ``InvalidRequest``
-        for one that has expired, ``RunError`` when the model fails."""
+        """Return the best matching chunks in any of the vector stores.
+
+        Raises ``InvalidRequest`` for an expired vector store, ``RunError`` when the model fails.
+        """
         self._searcher.check(request.ranking, "")
         for store_id in store_ids:
             await self._touch(tenant, store_id)
@@ -148,7 +151,10 @@ class VectorStores:
     async def check_searchable(
         self, tenant: str, store_ids: Sequence[str], ranking: RankingOptions, path: str
     ) -> None:
-        """Raises where they cannot be searched so. ``path``: of what asks for it."""
+        """Raise ``RequestError`` if these vector stores cannot be searched with this ranking.
+
+        ``path``: request field of the tool.
+        """
         self._searcher.check(ranking, f"{path}.")
         for at, store_id in enumerate(store_ids):
             await self._find_active(tenant, store_id, f"{path}.vector_store_ids[{at}]")
@@ -156,30 +162,30 @@ class VectorStores:
     # --- files in them ---------------------------------------------------------------------------
 
     async def add_file(self, tenant: str, store_id: str, request: AddFile) -> VectorStoreFile:
-        """It is made searchable behind this; one that is in it already, once more."""
+        """Add a file and index it in the background; index it again if it is already there."""
         await self._touch(tenant, store_id)
         entries = await self._new_entries(tenant, store_id, (request,))
         await self._add(tenant, store_id, entries)
         return entries[0].file
 
     async def retrieve_file(self, tenant: str, store_id: str, file_id: str) -> VectorStoreFile:
-        """How far it is."""
+        """Return a file with its indexing status."""
         return (await self._entry(tenant, store_id, file_id)).file
 
     async def update_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: Attributes
     ) -> VectorStoreFile:
-        """Its attributes are replaced."""
-        while True:  # its status may change in this moment
+        """Replace the attributes of a file."""
+        while True:  # retry if its status changes in the meantime
             entry = await self._entry(tenant, store_id, file_id)
             file = replace(entry.file, attributes=attributes)
             if await self._index.update_attributes(tenant, replace(entry, file=file)):
                 return file
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None:
-        """Take it out; the file itself stays."""
+        """Remove a file from the vector store; the file itself stays."""
         entry = await self._entry(tenant, store_id, file_id)
-        self._indexer.cancel(_indexing_job(tenant, entry))
+        self._indexer.cancel(_job(tenant, entry))
         if not await self._index.remove_file(tenant, store_id, file_id):
             raise _file_not_found(file_id, store_id)
 
@@ -192,7 +198,7 @@ class VectorStores:
         status: str | None = None,
         batch: str | None = None,
     ) -> Page[VectorStoreFile]:
-        """A page of its files, or those of a batch, or of a status."""
+        """Return a page of files, optionally of one batch or with one status."""
         if batch is not None:
             await self.retrieve_batch(tenant, store_id, batch)
         else:
@@ -206,7 +212,7 @@ class VectorStores:
         return make_page(selected, params)
 
     async def read_text(self, tenant: str, store_id: str, file_id: str) -> FileContentPage:
-        """The text that was read from it; none before it is completed."""
+        """Return the extracted text of a file; empty until indexing is complete."""
         await self._entry(tenant, store_id, file_id)
         chunks = await self._index.list_chunks(tenant, store_id, file_id)
         text = joined([Piece(chunk.start, chunk.text) for chunk in chunks])
@@ -217,7 +223,7 @@ class VectorStores:
     async def create_batch(
         self, tenant: str, store_id: str, request: Sequence[AddFile]
     ) -> FileBatch:
-        """Files that are added together."""
+        """Add several files at once."""
         await self._touch(tenant, store_id)
         batch = FileBatch(
             id=self._ids("vsfb"), created_at=int(self._clock()), vector_store_id=store_id
@@ -227,7 +233,7 @@ class VectorStores:
         return await self.retrieve_batch(tenant, store_id, batch.id)
 
     async def retrieve_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """How far its files are."""
+        """Return a batch with the counts of its files by status."""
         await self._find(tenant, store_id)
         found = await self._index.get_batch(tenant, store_id, batch_id)
         if found is None:
@@ -239,16 +245,16 @@ class VectorStores:
         return replace(found, file_counts=usage.counts, status=_status(usage))
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """What is not finished stays undone."""
+        """Cancel the indexing of the files that are not finished."""
         await self.retrieve_batch(tenant, store_id, batch_id)
         for entry in await self._index.list_files(tenant, store_id):
             if entry.batch == batch_id and entry.file.status == "in_progress":
-                self._indexer.cancel(_indexing_job(tenant, entry))
+                self._indexer.cancel(_job(tenant, entry))
                 file = replace(entry.file, status="cancelled")
                 await self._index.finish_file(tenant, replace(entry, file=file), (), "")
         return await self.retrieve_batch(tenant, store_id, batch_id)
 
-    # --- pieces ----------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------
 
     async def _find(
         self, tenant: str, store_id: str, param: str = "vector_store_id"
@@ -271,7 +277,7 @@ class VectorStores:
         return found
 
     async def _touch(self, tenant: str, store_id: str) -> None:
-        """From now on it is kept as long again."""
+        """Renew the expiry of a vector store that is being used."""
         found, now = await self._find_active(tenant, store_id), int(self._clock())
         if now - (found.last_active_at or 0) >= _ACTIVITY_RESOLUTION_S:
             expires_at = _expiry(found.expires_after, now)
@@ -294,7 +300,7 @@ class VectorStores:
     async def _new_entries(
         self, tenant: str, store_id: str, request: Sequence[AddFile]
     ) -> tuple[IndexedFile, ...]:
-        """The files as they begin; each must be one of the tenant's."""
+        """Return new index entries for the tenant's files. Raises ``NotFound``."""
         now = int(self._clock())
         entries = []
         for one in request:
@@ -326,8 +332,8 @@ class VectorStores:
             )
             for entry in entries
         ]
-        jobs = [_indexing_job(tenant, entry) for entry in new_files]
-        for job in jobs:  # what is done of it so far must not settle it
+        jobs = [_job(tenant, entry) for entry in new_files]
+        for job in jobs:  # a running task must not finish the new entry
             self._indexer.cancel(job)
         if not await self._index.add_files(tenant, new_files, batch):
             raise _not_found(store_id)
@@ -341,7 +347,7 @@ class VectorStores:
         return found
 
 
-def _indexing_job(tenant: str, entry: IndexedFile) -> IndexingTask:
+def _job(tenant: str, entry: IndexedFile) -> IndexingTask:
     file = entry.file
     return IndexingTask(tenant=tenant, store_id=file.vector_store_id, file_id=file.id)
 

@@ -1,1 +1,1 @@
-"""Webhooks: telling another server that a background response is over."""
+"""Webhooks: notify another server when a background response ends."""

@@ -1,6 +1,6 @@
-"""Deliveries: what the store says is due is sent, again and again until it is taken.
+"""Deliver webhooks that are due in the store, and retry until the receiver accepts them.
 
-At least once: a receiver tells repetitions by their id. It knows nothing of responses.
+Delivery is at least once: receivers recognize repetitions by their id.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
 from antiphon.errors import RunError, SetupError
-from antiphon.security.ssrf import AddressNotAllowed, socket_factory
+from antiphon.security.ssrf import AddressNotAllowed, is_ip_address, is_public, socket_factory
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
 
-from .signature import Secret, signed
-from .url import check_url
+from .signature import Secret, signed_headers
 
-__all__ = ["SCHEDULE_S", "TRYING_S", "Deliveries", "Sender"]
+__all__ = ["DELIVERY_LEASE_S", "RETRY_DELAYS_S", "WebhookDeliveries", "WebhookSender"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds to wait after each failure, give or take a tenth; then it is given up. About the
-#: schedule that Standard Webhooks recommends: two days in all.
-SCHEDULE_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 14_400.0, 36_000.0, 57_600.0, 57_600.0)
-#: A delivery that is being tried is nobody else's for so long.
-TRYING_S = 60.0
-#: Seconds an answer may take; well within ``TRYING_S``.
-_ANSWER_S = 15.0
-#: Seconds between looks at the store, and seconds that a stop waits for what is being sent.
-_LOOK_S, _STOP_S = 1.0, 5.0
-_AT_ONCE = 8
+#: Seconds to wait after each failed attempt, ± 10 %. After the last one the webhook is dropped.
+#: About the schedule that Standard Webhooks recommends, two days in all.
+RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 14_400.0, 36_000.0, 57_600.0, 57_600.0)
+#: Seconds for which an attempt reserves its webhook, so that no other process sends it.
+DELIVERY_LEASE_S = 60.0
+#: Seconds that a response may take; well within ``DELIVERY_LEASE_S``.
+_TIMEOUT_S = 15.0
+#: Seconds between polls of the store, and seconds that a stop waits for current deliveries.
+_POLL_S, _STOP_S = 1.0, 5.0
+_MAX_CONCURRENT = 8
 _GONE = 410
 
 
-class Sender:
-    """Sends to one URL. Made by ``open``, inside an event loop."""
+class WebhookSender:
+    """Sends webhooks to one URL. Create it with ``open``, inside an event loop."""
 
     def __init__(self, session: Any, url: str, secrets: Sequence[Secret]) -> None:
         self._session = session
@@ -53,12 +53,15 @@ class Sender:
         secrets: Sequence[str],
         *,
         private: bool = False,
-        answer_s: float = _ANSWER_S,
+        timeout_s: float = _TIMEOUT_S,
         resolver: Any = None,
-    ) -> Sender:
-        """``private``: the URL may be on this machine or its network. ``resolver``: aiohttp's,
-        unless one is given. Raises ``SetupError``: a URL or a secret that cannot be, or a missing
-        extra."""
+    ) -> WebhookSender:
+        """Create a sender.
+
+        ``private``: the URL may be on this machine or its network. ``resolver``: by default
+        aiohttp's. Raises ``SetupError`` for an invalid URL or secret, or if the extra is not
+        installed.
+        """
         check_url(url, private=private)
         keys = [Secret(secret) for secret in secrets]
         if not keys:
@@ -75,56 +78,58 @@ class Sender:
                 force_close=True,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=answer_s),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
             headers={"user-agent": "antiphon-webhooks"},
         )
         return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:
-        """The status of the answer, whose body is not read; 0: there was none, or the address is
-        refused."""
+        """Send one webhook and return the status; 0 without a response or for a refused address."""
         import aiohttp
 
-        headers = signed(self._secrets, id, at, body)
+        headers = signed_headers(self._secrets, id, at, body)
         try:
             async with self._session.post(
                 self._url, data=body, headers=headers, allow_redirects=False
-            ) as answer:
-                return int(answer.status)
+            ) as response:
+                return int(response.status)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if isinstance(error.__cause__, AddressNotAllowed):
-                _log.warning("a webhook was not sent", webhook=id, error=str(error.__cause__))
+                _log.warning("webhook not sent", webhook=id, error=str(error.__cause__))
             else:
-                _log.info("a webhook was not taken", webhook=id, error=type(error).__name__)
+                _log.info("webhook delivery failed", webhook=id, error=type(error).__name__)
         return 0
 
     async def close(self) -> None:
-        """Done."""
+        """Close the HTTP session."""
         await self._session.close()
 
 
-class Deliveries:
-    """Entered, it delivers what is due, of this process and of others. ``clock`` gives unix
-    seconds, ``chance`` a number from 0 to 1. ``look_s``: seconds between looks at the store."""
+class WebhookDeliveries:
+    """Context manager that delivers due webhooks of all processes on this store.
+
+    ``clock`` returns Unix seconds, ``random`` a number from 0 to 1. ``poll_s``: seconds between
+    polls of the store.
+    """
 
     def __init__(
         self,
         store: RunStore,
-        sender: Sender,
+        sender: WebhookSender,
         *,
         clock: Callable[[], float],
-        chance: Callable[[], float],
-        look_s: float = _LOOK_S,
+        random: Callable[[], float],
+        poll_s: float = _POLL_S,
     ) -> None:
         self._store = store
         self._sender = sender
         self._clock = clock
-        self._chance = chance
-        self._look_s = look_s
+        self._random = random
+        self._poll_s = poll_s
         self._stopping = asyncio.Event()
 
-    async def __aenter__(self) -> Deliveries:
-        self._task = asyncio.create_task(self._deliver_on(), name="webhooks")
+    async def __aenter__(self) -> WebhookDeliveries:
+        self._task = asyncio.create_task(self._deliver_until_stopped(), name="webhooks")
         return self
 
     async def __aexit__(
@@ -133,15 +138,17 @@ class Deliveries:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """What is due now is still tried, for a moment: runs that ended in the stop are told of.
-        What is cut short is due again a minute later."""
+        """Try what is due for a few seconds more, since runs may end during shutdown.
+
+        A delivery that is cut short is due again when its lease ends.
+        """
         self._stopping.set()
         await asyncio.wait((self._task,), timeout=_STOP_S)
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
 
-    async def _deliver_on(self) -> None:
+    async def _deliver_until_stopped(self) -> None:
         while True:
             last = self._stopping.is_set()
             if await self._deliver_due():
@@ -149,41 +156,62 @@ class Deliveries:
             if last:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._look_s):
+                async with asyncio.timeout(self._poll_s):
                     await self._stopping.wait()
 
     async def _deliver_due(self) -> bool:
-        """Some of it; whether there may be more."""
+        """Deliver one batch. Return whether there may be more."""
         try:
             now = self._clock()
-            due = await self._store.take_due_webhooks(now, now + TRYING_S, limit=_AT_ONCE)
+            due = await self._store.take_due_webhooks(
+                now, now + DELIVERY_LEASE_S, limit=_MAX_CONCURRENT
+            )
             async with asyncio.TaskGroup() as group:
                 for each in due:
                     group.create_task(self._deliver(each))
-            return len(due) == _AT_ONCE
+            return len(due) == _MAX_CONCURRENT
         except RunError as error:
-            _log.warning("webhooks could not be looked up", error=error.message)
+            _log.warning("due webhooks could not be loaded", error=error.message)
         except Exception:
-            _log.exception("webhooks could not be looked up")
+            _log.exception("due webhooks could not be loaded")
         return False
 
     async def _deliver(self, due: DueWebhook) -> None:
-        """One delivery's trouble is not another's. What comes to no end here is due again."""
+        """Deliver one webhook. Errors do not affect the others; after an error it is due again."""
         try:
             status = await self._sender.send(due.id, due.body, int(self._clock()))
             await self._conclude(due, status)
         except RunError as error:
-            _log.warning("a webhook was not noted", webhook=due.id, error=error.message)
+            _log.warning("webhook result not stored", webhook=due.id, error=error.message)
         except Exception:
-            _log.exception("a webhook could not be delivered", webhook=due.id)
+            _log.exception("webhook delivery failed", webhook=due.id)
 
     async def _conclude(self, due: DueWebhook, status: int) -> None:
         if 200 <= status < 300 or status == _GONE:
             await self._store.delete_webhook(due.id)
-        elif due.attempts > len(SCHEDULE_S):
-            _log.error("a webhook was given up", webhook=due.id, attempts=due.attempts)
+        elif due.attempts > len(RETRY_DELAYS_S):
+            _log.error("webhook dropped", webhook=due.id, attempts=due.attempts)
             await self._store.delete_webhook(due.id)
         else:
-            wait = SCHEDULE_S[due.attempts - 1] * (0.9 + 0.2 * self._chance())
-            _log.info("a webhook is tried again", webhook=due.id, status=status, wait_s=int(wait))
+            wait = RETRY_DELAYS_S[due.attempts - 1] * (0.9 + 0.2 * self._random())
+            _log.info("webhook will be retried", webhook=due.id, status=status, wait_s=int(wait))
             await self._store.postpone_webhook(due.id, self._clock() + wait)
+
+
+def check_url(url: str, *, private: bool) -> None:
+    """Raise ``SetupError`` for a URL that webhooks cannot be sent to safely.
+
+    ``private``: allow ``http`` and addresses of this machine and its network. The socket checks
+    the resolved address later.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise SetupError(f"webhook_url is not a URL: {error}.") from None
+    if parts.scheme != "https" and not (private and parts.scheme == "http"):
+        raise SetupError(f"webhook_url must begin with https://, not {parts.scheme or 'nothing'}.")
+    if not host or port == 0 or parts.username is not None or parts.password is not None:
+        raise SetupError("webhook_url must name a host, and no user or password.")
+    if not private and is_ip_address(host) and not is_public(host):
+        raise SetupError(f"webhook_url must not be a private address: {host}.")

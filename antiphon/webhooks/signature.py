@@ -1,7 +1,4 @@
-"""Signatures of Standard Webhooks: who receives can tell that it was this server, and when.
-
-It knows no network.
-"""
+"""Signatures of Standard Webhooks, with which a receiver verifies sender and time."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.errors import SetupError
 
-__all__ = ["Secret", "signed"]
+__all__ = ["Secret", "signed_headers"]
 
 _PREFIX = "whsec_"
 
 
 class Secret:
-    """A key shared with the receiver, as ``whsec_`` and base64. Shows nothing of itself."""
+    """A key shared with the receiver, as ``whsec_`` and base64. Its repr reveals nothing."""
 
     __slots__ = ("_key",)
 
@@ -29,17 +26,21 @@ class Secret:
         except (binascii.Error, ValueError):
             self._key = b""
         if not text.startswith(_PREFIX) or not 24 <= len(self._key) <= 64:
-            raise SetupError("A secret of webhooks is 'whsec_' and 24 to 64 bytes in base64.")
+            raise SetupError(
+                "A webhook secret must be 'whsec_' followed by 24 to 64 bytes in base64."
+            )
 
     def signature(self, content: bytes) -> str:
-        """Of one version, which is named."""
+        """Sign content and return the signature with its version prefix."""
         digest = hmac.new(self._key, content, hashlib.sha256).digest()
         return "v1," + base64.b64encode(digest).decode()
 
 
-def signed(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> Mapping[str, str]:
-    """The headers of a delivery at ``at`` (unix seconds): a signature for each secret, so that one
-    can be replaced while the receiver still has the other. Source: Standard Webhooks 1.0."""
+def signed_headers(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> Mapping[str, str]:
+    """Return the headers of a delivery at ``at`` (Unix seconds), with a signature for each secret.
+
+    Several secrets allow rotation. Source: Standard Webhooks 1.0.
+    """
     content = f"{id}.{at}.".encode() + body
     return {
         "webhook-id": id,

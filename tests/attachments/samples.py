@@ -1,4 +1,4 @@
-"""Small images and documents, made here."""
+"""Generated small images and documents."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Color = tuple[int, int, int]
 
 
 def png(width: int = 2, height: int = 3, color: Color = (200, 10, 10)) -> bytes:
-    """One colour."""
+    """Return a PNG in one colour."""
     return _png(width, height, (b"\0" + bytes(color) * width) * height)
 
 
 def drawn(width: int, height: int, color: Callable[[float, float], Color]) -> bytes:
-    """A PNG, of which each pixel is asked for: its middle, from 0 to 1 both ways."""
+    """Return a PNG; ``color`` gets each pixel's centre, from 0 to 1 in both directions."""
     rows = []
     for y in range(height):
         row = (color((x + 0.5) / width, (y + 0.5) / height) for x in range(width))
@@ -92,7 +92,7 @@ _FORM = "application/vnd.openxmlformats-officedocument"
 
 
 def office(parts: dict[str, str], types: dict[str, str], root: str) -> bytes:
-    """An Open Packaging file: its parts, what they are, and the one that stands for it."""
+    """Return an Open Packaging file from parts, content types by part, and the main part."""
     overrides = "".join(
         f'<Override PartName="/{name}" ContentType="{kind}"/>' for name, kind in types.items()
     )

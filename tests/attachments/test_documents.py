@@ -1,4 +1,4 @@
-"""Documents as text, in a process of their own."""
+"""Text extraction from documents in a subprocess and in a sandbox."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
-from antiphon.attachments.documents import Documents, Reader, Unreadable, plain_text
-from antiphon.attachments.sandboxed_reader import BoxedReader
+from antiphon.attachments.documents import DocumentReader, Documents, UnreadableDocument, plain_text
+from antiphon.attachments.sandboxed_reader import SandboxedReader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import ExecutionResult
@@ -28,10 +28,10 @@ from tests.searching import examples
 from .samples import docx, pdf, png, xlsx
 
 
-async def why(content: bytes, name: str = "", mime: str = "", **bounds: Any) -> str:
-    with pytest.raises(Unreadable) as refused:
+async def reason(content: bytes, name: str = "", mime: str = "", **bounds: Any) -> str:
+    with pytest.raises(UnreadableDocument) as refused:
         await Documents(**bounds).text(content, name=name, mime=mime)
-    return refused.value.why
+    return refused.value.reason
 
 
 @pytest.mark.parametrize(
@@ -44,40 +44,40 @@ async def why(content: bytes, name: str = "", mime: str = "", **bounds: Any) -> 
         (b"", ""),
     ],
 )
-async def test_text_is_read_as_it_is(content: bytes, text: str) -> None:
+async def test_plain_text_is_returned_unchanged(content: bytes, text: str) -> None:
     assert await Documents().text(content, name="a.csv") == text
 
 
 @pytest.mark.parametrize("content", [b"\xff\x00", b"a\0b", png(), b"\x7fELF\x02\x01\x01\0"])
-async def test_what_is_neither_text_nor_a_document_is_unsupported(content: bytes) -> None:
-    assert await why(content, "a.txt", "text/plain") == "unsupported"
+async def test_unknown_binary_content_is_unsupported(content: bytes) -> None:
+    assert await reason(content, "a.txt", "text/plain") == "unsupported"
 
 
 @asynccontextmanager
-async def reading(where: str) -> AsyncIterator[Reader | None]:
-    """Where the worker runs; the test is skipped where it cannot."""
+async def open_test_reader(kind: str) -> AsyncIterator[DocumentReader | None]:
+    """The reader of a parametrized test; skips the test where it is not available."""
     pytest.importorskip("kreuzberg")
-    if where == "process":
+    if kind == "process":
         yield None
         return
     await sandboxed()
     settings, log = Settings(sandbox="bubblewrap"), structlog.get_logger()
     async with open_reader(settings, log) as reader:
         if reader is None:
-            pytest.skip("the library cannot be shown to a box here")
+            pytest.skip("the sandbox cannot read documents here")
         yield reader
 
 
-PLACES = pytest.mark.parametrize("where", ["process", "box"])
+READERS = pytest.mark.parametrize("kind", ["process", "box"])
 
 
-@PLACES
-async def test_documents_are_read_whatever_they_are_called(where: str) -> None:
-    async with reading(where) as place:
-        await read_all(Documents(place))
+@READERS
+async def test_content_decides_the_format_of_a_document(kind: str) -> None:
+    async with open_test_reader(kind) as reader:
+        await check_all_formats(Documents(reader))
 
 
-async def read_all(reader: Documents) -> None:
+async def check_all_formats(reader: Documents) -> None:
     found = await asyncio.gather(
         reader.text(pdf("Hello PDF")),
         reader.text(docx("Hello Word"), name="a.docx"),
@@ -94,48 +94,48 @@ async def read_all(reader: Documents) -> None:
     assert found[5].strip() == "Hi"
 
 
-@PLACES
-async def test_what_cannot_be_read_is_told_apart(where: str) -> None:
-    async with reading(where) as reader:
+@READERS
+async def test_unreadable_documents_report_the_reason(kind: str) -> None:
+    async with open_test_reader(kind) as reader:
         found = await asyncio.gather(
-            why(pdf("x", encrypted=True), reader=reader),
-            why(b"%PDF-1.4 nothing", reader=reader),
-            why(b"PK\x03\x04nothing", "a.docx", reader=reader),
-            why(docx("a" * 150_000_000), "a.docx", reader=reader),
+            reason(pdf("x", encrypted=True), reader=reader),
+            reason(b"%PDF-1.4 nothing", reader=reader),
+            reason(b"PK\x03\x04nothing", "a.docx", reader=reader),
+            reason(docx("a" * 150_000_000), "a.docx", reader=reader),
         )
     assert found == ["encrypted", "broken", "broken", "bomb"]
 
 
-class FakeBoxes(FakeSandbox):
-    """Boxes that end a command as told."""
+class FixedResultSandbox(FakeSandbox):
+    """A sandbox whose commands end with the given result."""
 
     def __init__(self, **ended: Any) -> None:
         super().__init__(
-            lambda command, files: ExecutionResult(**{"output": "", "ended": "done", **ended})
+            lambda command, files: ExecutionResult(**{"output": "", "end_reason": "done", **ended})
         )
 
 
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        ({"ended": "timeout"}, "slow"),
-        ({"ended": "memory"}, "bomb"),
+        ({"end_reason": "timeout"}, "slow"),
+        ({"end_reason": "memory"}, "bomb"),
         ({"exit_code": 137}, "bomb"),
         ({"exit_code": 0, "output": "{"}, "broken"),
         ({"exit_code": 0, "output": '{"error": "missing"}'}, "missing"),
     ],
 )
-async def test_what_ends_in_a_box_is_told_apart(ended: Any, said: str) -> None:
+async def test_sandbox_results_map_to_reasons(ended: Any, said: str) -> None:
     pytest.importorskip("kreuzberg")
-    boxes = FakeBoxes(**ended)
-    assert await why(pdf("x"), reader=BoxedReader(boxes, "/usr/bin/python3")) == said
+    boxes = FixedResultSandbox(**ended)
+    assert await reason(pdf("x"), reader=SandboxedReader(boxes, "/usr/bin/python3")) == said
     (box,) = boxes.boxes
     assert box.files["document"] == pdf("x") and not box.is_alive
     with pytest.raises(SetupError):
-        await BoxedReader(boxes, "/usr/bin/python3").check()
+        await SandboxedReader(boxes, "/usr/bin/python3").check()
 
 
-async def test_a_document_that_takes_too_long_is_given_up(
+async def test_extraction_is_stopped_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kreuzberg")
@@ -143,18 +143,20 @@ async def test_a_document_that_takes_too_long_is_given_up(
     slow.write_text("import sys, threading; sys.stdin.buffer.read(); threading.Event().wait()")
     monkeypatch.setattr(documents, "WORKER", slow)
     async with asyncio.timeout(20):
-        assert await why(pdf("x"), seconds=0.2) == "slow"
+        assert await reason(pdf("x"), timeout_s=0.2) == "slow"
 
 
-async def test_a_worker_that_dies_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crashed_worker_reports_bomb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("kreuzberg")
     dying = tmp_path / "dying.py"
     dying.write_text("import os, sys; sys.stdin.buffer.read(); os.abort()")
     monkeypatch.setattr(documents, "WORKER", dying)
-    assert await why(pdf("x")) == "bomb"
+    assert await reason(pdf("x")) == "bomb"
 
 
-async def test_a_worker_sees_no_secrets_and_writes_no_files(
+async def test_worker_has_no_secrets_and_cannot_write_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("kreuzberg")
@@ -168,7 +170,7 @@ async def test_a_worker_sees_no_secrets_and_writes_no_files(
             "    try:\n"
             "        with open('written', 'w') as file: file.write('x')\n"
             "    except OSError as error: return {'text': f'{sorted(os.environ)} {error.errno}'}\n"
-            "main = lambda *_: (sys.stdin.buffer.read(), _bound(), spy())[2]\n"
+            "main = lambda *_: (sys.stdin.buffer.read(), _set_limits(), spy())[2]\n"
             "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             'if __name__ == "__main__":',
         )
@@ -182,21 +184,21 @@ async def test_a_worker_sees_no_secrets_and_writes_no_files(
     assert "ANTIPHON_SECRET" not in seen and "PYTHONPATH" in seen and seen.endswith(" 27")
 
 
-async def test_without_the_library_documents_are_refused_and_texts_read(
+async def test_without_the_library_only_plain_text_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "kreuzberg", None)
     monkeypatch.setattr(documents, "find_spec", lambda name: None)
-    assert await why(pdf("x")) == "missing"
+    assert await reason(pdf("x")) == "missing"
     assert await Documents().text(b"text") == "text"
 
 
-async def test_a_text_that_is_too_long_is_refused() -> None:
-    assert await why(b"12345", most=4) == "long"
-    assert await Documents(most=5).text(b"12345") == "12345"
+async def test_too_long_text_is_refused() -> None:
+    assert await reason(b"12345", max_chars=4) == "long"
+    assert await Documents(max_chars=5).text(b"12345") == "12345"
 
 
-async def test_the_same_document_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_extracted_text_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Documents()
     read: list[str] = []
 
@@ -213,6 +215,6 @@ async def test_the_same_document_is_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 @examples(200)
 @given(st.binary(max_size=50))
-def test_plain_text_never_fails(content: bytes) -> None:
+def test_plain_text_never_raises(content: bytes) -> None:
     text = plain_text(content)
     assert text is None or "\0" not in text

@@ -1,4 +1,4 @@
-"""What is fetched, and what never is. Nothing here is dialled but loopback."""
+"""Fetching URLs: limits and refused addresses. Only loopback is dialled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from antiphon.attachments.fetch import Failed, Fetcher, check
+from antiphon.attachments.fetch import Fetcher, FetchError, check
 
-OURS = (ipaddress.ip_network("127.0.0.1/32"),)
+LOOPBACK = (ipaddress.ip_network("127.0.0.1/32"),)
 
 
 class Site:
-    """A server on loopback. ``hits``: what was asked of it."""
+    """A server on loopback. ``hits``: paths of its requests."""
 
     def __init__(self) -> None:
         self.hits: list[str] = []
@@ -64,22 +64,22 @@ async def site() -> AsyncIterator[Site]:
     app.router.add_route("*", "/{path:.*}", site.answer)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    place = web.TCPSite(runner, "127.0.0.1", 0)
-    await place.start()
+    listener = web.TCPSite(runner, "127.0.0.1", 0)
+    await listener.start()
     site.port = runner.addresses[0][1]
     yield site
     await runner.cleanup()
 
 
-Fetchers = Callable[..., Fetcher]
+MakeFetcher = Callable[..., Fetcher]
 
 
 @pytest.fixture
-async def fetchers() -> AsyncIterator[Fetchers]:
+async def make_fetcher() -> AsyncIterator[MakeFetcher]:
     made: list[Fetcher] = []
 
     def make(**options: Any) -> Fetcher:
-        given = {"most": 100, "clock": lambda: 0.0, "networks": OURS, **options}
+        given = {"max_bytes": 100, "clock": lambda: 0.0, "networks": LOOPBACK, **options}
         made.append(Fetcher.open(**given))
         return made[-1]
 
@@ -88,46 +88,60 @@ async def fetchers() -> AsyncIterator[Fetchers]:
         await each.close()
 
 
-async def why(fetcher: Fetcher, url: str) -> str:
-    with pytest.raises(Failed) as failed:
+async def failure_reason(fetcher: Fetcher, url: str) -> str:
+    with pytest.raises(FetchError) as failed:
         async with asyncio.timeout(10):
             await fetcher.fetch(url)
-    return failed.value.why
+    return failed.value.reason
 
 
-async def test_a_url_of_an_allowed_network_is_fetched(site: Site, fetchers: Fetchers) -> None:
-    fetched = await fetchers().fetch(site.url("/a/b%20c.txt?x=1"))
+async def test_a_url_of_an_allowed_network_is_fetched(
+    site: Site, make_fetcher: MakeFetcher
+) -> None:
+    fetched = await make_fetcher().fetch(site.url("/a/b%20c.txt?x=1"))
     assert (fetched.content, fetched.mime, fetched.name) == (b"hello", "text/plain", "b c.txt")
     assert not {"Cookie", "Authorization", "Referer"} & set(site.headers)
 
 
-async def test_redirects_are_followed_where_they_may_lead(site: Site, fetchers: Fetchers) -> None:
-    fetched = await fetchers().fetch(site.url("/to?url=/there"))
+async def test_redirects_to_allowed_addresses_are_followed(
+    site: Site, make_fetcher: MakeFetcher
+) -> None:
+    fetched = await make_fetcher().fetch(site.url("/to?url=/there"))
     assert fetched.content == b"hello" and site.hits == ["/to", "/there"]
 
 
 @pytest.mark.requirement("FILE-FETCH-INNER")
 @pytest.mark.parametrize("host", ["127.0.0.2", "[::1]", "[::ffff:127.0.0.2]", "0x7f.0.0.2"])
-async def test_an_inner_address_is_never_dialled(site: Site, fetchers: Fetchers, host: str) -> None:
+async def test_private_address_is_never_dialled(
+    site: Site, make_fetcher: MakeFetcher, host: str
+) -> None:
     with capture_logs():
-        assert await why(fetchers(), site.url("/", host)) == "address"
-        assert await why(fetchers(), site.url("/to?url=" + site.url("/x", host))) == "address"
+        assert await failure_reason(make_fetcher(), site.url("/", host)) == "address"
+        assert (
+            await failure_reason(make_fetcher(), site.url("/to?url=" + site.url("/x", host)))
+            == "address"
+        )
     assert site.hits == ["/to"]
 
 
 @pytest.mark.requirement("FILE-FETCH-INNER")
-async def test_this_machine_is_inner_under_all_its_names(site: Site, fetchers: Fetchers) -> None:
+async def test_loopback_is_refused_under_all_its_names(
+    site: Site, make_fetcher: MakeFetcher
+) -> None:
     with capture_logs():
         for host in ("localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001"):
-            assert await why(fetchers(networks=()), site.url("/", host)) in ("address", "broken")
+            assert await failure_reason(make_fetcher(networks=()), site.url("/", host)) in (
+                "address",
+                "broken",
+            )
     assert site.hits == []
 
 
 @pytest.mark.requirement("FILE-FETCH-INNER")
-async def test_what_a_name_means_is_checked_when_it_is_dialled(
-    site: Site, fetchers: Fetchers
+async def test_resolved_address_is_checked_at_connect_time(
+    site: Site, make_fetcher: MakeFetcher
 ) -> None:
-    class Names:
+    class ChangingResolver:
         """Means another address each time."""
 
         def __init__(self) -> None:
@@ -139,10 +153,10 @@ async def test_what_a_name_means_is_checked_when_it_is_dialled(
 
         async def close(self) -> None: ...
 
-    fetcher = fetchers(resolver=Names())
+    fetcher = make_fetcher(resolver=ChangingResolver())
     await fetcher.fetch(site.url("/one", "names.example"))
     with capture_logs() as said:
-        assert await why(fetcher, site.url("/two", "names.example")) == "address"
+        assert await failure_reason(fetcher, site.url("/two", "names.example")) == "address"
     assert site.hits == ["/one"]
     assert said[0]["host"] == "names.example"
 
@@ -161,15 +175,15 @@ async def test_what_a_name_means_is_checked_when_it_is_dialled(
         ("/to?url=ftp://127.0.0.1/", "broken"),
     ],
 )
-async def test_what_breaks_the_bounds_is_refused(
-    site: Site, fetchers: Fetchers, path: str, reason: str
+async def test_response_outside_the_limits_is_refused(
+    site: Site, make_fetcher: MakeFetcher, path: str, reason: str
 ) -> None:
-    assert await why(fetchers(), site.url(path)) == reason
+    assert await failure_reason(make_fetcher(), site.url(path)) == reason
 
 
 @pytest.mark.requirement("FILE-FETCH-BOUNDS")
-async def test_silence_ends(site: Site, fetchers: Fetchers) -> None:
-    assert await why(fetchers(seconds=0.1), site.url("/silent")) == "slow"
+async def test_silent_server_times_out(site: Site, make_fetcher: MakeFetcher) -> None:
+    assert await failure_reason(make_fetcher(timeout_s=0.1), site.url("/silent")) == "slow"
 
 
 @pytest.mark.parametrize(
@@ -178,14 +192,14 @@ async def test_silence_ends(site: Site, fetchers: Fetchers) -> None:
      "http://h:0/", "http://h:99999/", "http://[::1", "gopher://h", "data:text/plain,x"],
 )  # fmt: skip
 def test_only_http_urls_without_credentials_are_fetched(url: str) -> None:
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(FetchError) as failed:
         check(url)
-    assert failed.value.why == "url"
+    assert failed.value.reason == "url"
 
 
-async def test_what_was_fetched_lately_is_at_hand(site: Site, fetchers: Fetchers) -> None:
+async def test_fetched_content_is_cached(site: Site, make_fetcher: MakeFetcher) -> None:
     now = [0.0]
-    fetcher = fetchers(clock=lambda: now[0])
+    fetcher = make_fetcher(clock=lambda: now[0])
     for moment in (0, 299, 301):
         now[0] = moment
         await fetcher.fetch(site.url("/a"))

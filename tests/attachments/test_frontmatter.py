@@ -1,4 +1,4 @@
-"""Front matter as people write it, and what is none."""
+"""Front matter in the forms that people write, and invalid front matter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.attachments.frontmatter import front_matter
 
-SAID = [
+EXAMPLES = [
     ("name: a", {"name": "a"}),
     ("# by hand\nname:   a-b  # short\n\nb: 1", {"name": "a-b", "b": "1"}),
     ("about: Use when: there is a colon.", {"about": "Use when: there is a colon."}),
@@ -28,14 +28,14 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("yaml", "fields"), SAID)
-def test_texts_are_read(yaml: str, fields: dict[str, str]) -> None:
+@pytest.mark.parametrize(("yaml", "fields"), EXAMPLES)
+def test_string_fields_are_read(yaml: str, fields: dict[str, str]) -> None:
     assert front_matter(f"---\n{yaml}\n---\n# Title\n") == fields
     assert front_matter(f"\ufeff---\n{yaml}\n...\n") == fields
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "does not begin"),
         ("# Title", "does not begin"),
@@ -46,13 +46,13 @@ def test_texts_are_read(yaml: str, fields: dict[str, str]) -> None:
         ('---\na: "\\q"\n---', "escape"),
     ],
 )
-def test_what_is_wrong_is_told(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_invalid_front_matter_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         front_matter(text)
 
 
 @given(st.text(st.sampled_from("ab:-'\"|> #\n\t[{&*\\")))
-def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         front_matter(f"---\n{text}\n---\n")
     except ValueError:

@@ -83,7 +83,7 @@ async def site() -> AsyncIterator[str]:
 @pytest.fixture
 async def fetcher() -> AsyncIterator[Fetcher]:
     ours = (ipaddress.ip_network("127.0.0.1/32"),)
-    fetcher = Fetcher.open(most=10_000, clock=lambda: 0.0, networks=ours)
+    fetcher = Fetcher.open(max_bytes=10_000, clock=lambda: 0.0, networks=ours)
     yield fetcher
     await fetcher.close()
 

@@ -22,7 +22,7 @@ from antiphon.http.endpoint_context import EndpointContext
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
-from antiphon.http.routes.websocket import Socket
+from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.logs import open_log
@@ -285,7 +285,7 @@ async def test_a_connection_lasts_its_time(serve: Serve) -> None:
         limits=RequestLimits(),
         log=log,
     )
-    short = Socket(rim, lifetime_s=0.05)
+    short = WebSocketEndpoint(rim, lifetime_s=0.05)
     async with Wire(_exchanged(short)) as wire:
         wire.create()
         while (await wire.event())["type"] != "response.output_text.delta":

@@ -148,13 +148,13 @@ async def test_it_may_be_loaded_by_its_first_request_and_unloaded_when_idle() ->
         served, embeddings = catalog.find("m"), Embeddings(catalog)
         assert served.status.value == "unloaded"
         async with asyncio.timeout(10):
-            one, two = await asyncio.gather(*(embeddings.make("m", [t]) for t in ("cat", "dog")))
+            one, two = await asyncio.gather(*(embeddings.embed("m", [t]) for t in ("cat", "dog")))
             assert len(one.vectors[0]) == 256 and one.vectors != two.vectors
             with pytest.raises(InvalidRequest, match="dimensions"):
-                await embeddings.make("m", ["cat"], dimensions=257)
+                await embeddings.embed("m", ["cat"], dimensions=257)
             while served.status.value != "unloaded":
                 await asyncio.sleep(0.01)
-            assert (await embeddings.make("m", ["cat"])).vectors == one.vectors
+            assert (await embeddings.embed("m", ["cat"])).vectors == one.vectors
         await catalog.close()
     gone = Model(engine="embeddings", source="http://127.0.0.1:9", load="demand")
     catalog = await load_catalog(Settings(models={"m": gone}))

@@ -16,7 +16,7 @@ from antiphon.backends.base import Status
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
-from antiphon.pagination import Cut
+from antiphon.pagination import PageParams
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
@@ -156,7 +156,7 @@ class FakeService:
     async def cancel(self, tenant: str, response_id: str) -> Response:
         return await self.retrieve(tenant, response_id)
 
-    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> Page[Item]:
+    async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         self._ask("input_items", tenant, response_id, cut)
         return Page(data=(), first_id=None, last_id=None, has_more=False)
 

@@ -257,10 +257,10 @@ async def test_without_a_folder_there_are_no_prompts() -> None:
         ("p/1.toml", "[[input]]\ntype = 'item_reference'\nid = 'x'", "item_reference"),
         ("p/1.toml", "[[input]]\ntype = 'function_call'\ncall_id = 'c'\nname = 'f'\n"
          "arguments = '{}'", "No tool output"),
-        ("p/draft.toml", "", "call it 1.toml"),
-        ("p/01.toml", "", "call it 1.toml"),
+        ("p/draft.toml", "", "name it 1.toml"),
+        ("p/01.toml", "", "name it 1.toml"),
         ("p.toml", "", "must be a folder"),
-        ("p q/1.toml", "", "named by letters"),
+        ("p q/1.toml", "", "whose name has only letters"),
     ],
 )  # fmt: skip
 def test_what_is_no_prompt_is_refused_at_the_start(

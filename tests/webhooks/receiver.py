@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback, and a run store that says what becomes of its letters."""
+"""A webhook receiver on loopback, and a run store that reports the outcome of each delivery."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from msgspec import Struct
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
 
-__all__ = ["SECRETS", "SILENCE", "Heard", "Receiver", "Told"]
+__all__ = ["NO_RESPONSE", "SECRETS", "Delivery", "Receiver", "RecordingRunStore"]
 
 SECRETS = tuple("whsec_" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 
-#: For an answer that does not come.
-SILENCE = 0
+#: Status that stands for a response that never comes.
+NO_RESPONSE = 0
 
 
-class Heard(Struct, frozen=True):
+class Delivery(Struct, frozen=True):
     """A delivery as it arrived."""
 
     body: bytes
@@ -30,22 +30,25 @@ class Heard(Struct, frozen=True):
 
 
 class Receiver:
-    """It gives its answers in turn; the last one stays. ``url`` once it is ``listening``."""
+    """Answers with the given statuses in turn; the last one repeats.
 
-    def __init__(self, *answers: int) -> None:
-        self._answers = list(answers)
-        self.heard: asyncio.Queue[Heard] = asyncio.Queue()
+    ``url`` is set while it is ``listening``.
+    """
+
+    def __init__(self, *statuses: int) -> None:
+        self._statuses = list(statuses)
+        self.deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
         self.count = 0
         self.url = ""
-        #: Answers other than ``SILENCE`` wait for it.
+        #: Responses wait for this event.
         self.open = asyncio.Event()
         self.open.set()
 
-    async def _hear(self, request: web.Request) -> web.Response:
+    async def _receive(self, request: web.Request) -> web.Response:
         self.count += 1
-        status = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        self.heard.put_nowait(Heard(await request.read(), dict(request.headers)))
-        if status == SILENCE:
+        status = self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+        self.deliveries.put_nowait(Delivery(await request.read(), dict(request.headers)))
+        if status == NO_RESPONSE:
             await asyncio.Event().wait()
         await self.open.wait()
         return web.Response(status=status, headers={"location": self.url})
@@ -53,7 +56,7 @@ class Receiver:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Receiver]:
         app = web.Application()
-        app.router.add_post("/hook", self._hear)
+        app.router.add_post("/hook", self._receive)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -65,29 +68,32 @@ class Receiver:
             await runner.cleanup()
 
 
-class Told:
-    """The letters of a run store. ``news``: when each is due again, or None when it is settled."""
+class RecordingRunStore:
+    """A run store that records what happens to webhooks.
+
+    ``outcomes``: when a webhook is due again, or None when it is deleted.
+    """
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self.news: asyncio.Queue[float | None] = asyncio.Queue()
-        #: Raised by the next looks.
-        self.broken: list[Exception] = []
+        self.outcomes: asyncio.Queue[float | None] = asyncio.Queue()
+        #: Raised by the next calls of ``take_due_webhooks``.
+        self.errors: list[Exception] = []
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
-        if self.broken:
-            raise self.broken.pop()
+        if self.errors:
+            raise self.errors.pop()
         return await self._store.take_due_webhooks(now, retry_at, limit=limit)
 
     async def postpone_webhook(self, event_id: str, until: float) -> None:
         await self._store.postpone_webhook(event_id, until)
-        self.news.put_nowait(until)
+        self.outcomes.put_nowait(until)
 
     async def delete_webhook(self, event_id: str) -> None:
         await self._store.delete_webhook(event_id)
-        self.news.put_nowait(None)
+        self.outcomes.put_nowait(None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -1,4 +1,4 @@
-"""Signatures are those of Standard Webhooks, and secrets are not shown."""
+"""Signatures of Standard Webhooks, and secrets that are not shown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import SetupError
-from antiphon.webhooks.signature import Secret, signed
+from antiphon.webhooks.signature import Secret, signed_headers
 
 from .receiver import SECRETS
 
 
-def test_the_example_of_the_specification() -> None:
-    headers = signed(
+def test_example_of_the_specification() -> None:
+    headers = signed_headers(
         [Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")],
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
         1614265330,
@@ -26,16 +26,18 @@ def test_the_example_of_the_specification() -> None:
 
 
 def test_every_secret_signs() -> None:
-    both = signed([Secret(each) for each in SECRETS], "evt_1", 1, b"{}")["webhook-signature"]
+    both = signed_headers([Secret(each) for each in SECRETS], "evt_1", 1, b"{}")[
+        "webhook-signature"
+    ]
     assert both.split(" ") == [
-        signed([Secret(each)], "evt_1", 1, b"{}")["webhook-signature"] for each in SECRETS
+        signed_headers([Secret(each)], "evt_1", 1, b"{}")["webhook-signature"] for each in SECRETS
     ]
 
 
 @given(st.text(), st.binary(min_size=24, max_size=64))
-def test_the_official_client_agrees(text: str, key: bytes) -> None:
+def test_official_client_verifies_the_signature(text: str, key: bytes) -> None:
     secret, at = "whsec_" + base64.b64encode(key).decode(), 1_795_000_000
-    headers = dict(signed([Secret(secret)], "evt_1", at, text.encode()))
+    headers = dict(signed_headers([Secret(secret)], "evt_1", at, text.encode()))
     with openai.OpenAI(api_key="none") as client:
         verify = client.webhooks.verify_signature
         verify(text, headers, secret=secret, tolerance=2**40)
@@ -44,11 +46,11 @@ def test_the_official_client_agrees(text: str, key: bytes) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!!", "whsec_YQ==", SECRETS[0][6:]])
-def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
+def test_invalid_secret_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(SetupError) as refused:
         Secret(secret)
     assert not secret.removeprefix("whsec_") or secret not in str(refused.value)
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_repr_does_not_show_the_secret() -> None:
     assert SECRETS[0][6:20] not in repr(Secret(SECRETS[0]))

@@ -185,8 +185,8 @@ class AuthMiddleware:
         """Reject unknown Host headers on loopback, against DNS rebinding.
 
         A web page can point a domain of its own at 127.0.0.1 and then call this server as
-        same-origin.
-        Only the Host header reveals this."""
+        same-origin. Only the Host header reveals this.
+        """
         hosts = self._access.hosts
         if "*" in hosts or not _is_loopback(scope):
             return
@@ -208,9 +208,9 @@ class AuthMiddleware:
 def _reject_cross_site(scope: Scope) -> None:
     """Reject cross-site requests that a browser sends without a preflight (CSRF).
 
-    Such requests have an Origin header and no JSON content type. Programs send no Origin. Pages
-    of the
-    same origin may upload files."""
+    Such requests have an Origin header and no JSON content type. Programs send no Origin. Pages of
+    the same origin may upload files.
+    """
     origin = header(scope, b"origin")
     if origin is None or header(scope, b"authorization") is not None:
         return

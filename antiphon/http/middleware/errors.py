@@ -104,10 +104,9 @@ def failed_response_reply(response: Response) -> Reply:
     """Build the response for a failed run that was not streamed: an HTTP error, as OpenAI sends.
 
     A 200 with ``status: "failed"`` would go unnoticed by clients that only read the output; all
-    clients
-    raise on an HTTP error, and many retry. If the model has produced output, a retry would cost
-    as much
-    again and could run tools twice, so ``x-should-retry`` forbids it."""
+    clients raise on an HTTP error, and many retry. If the model has produced output, a retry would
+    cost as much again and could run tools twice, so ``x-should-retry`` forbids it.
+    """
     error = response.error
     assert error is not None
     status = status_of(error.code)

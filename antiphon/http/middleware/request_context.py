@@ -88,8 +88,10 @@ def trace_headers(scope: Scope) -> dict[str, str]:
 
 
 class RequestContextMiddleware:
-    """Creates the context. ``counted`` is called with method, route and status at the end of a
-    request."""
+    """Creates the context, adds ``x-request-id`` and logs the request.
+
+    ``count_request`` is called with method, route and status at the end of a request.
+    """
 
     def __init__(
         self,
@@ -98,13 +100,13 @@ class RequestContextMiddleware:
         ids: Ids,
         log: Any,
         clock: Callable[[], float],
-        counted: Callable[[str, str, int], None],
+        count_request: Callable[[str, str, int], None],
     ) -> None:
         self._app = app
         self._ids = ids
         self._log = log
         self._clock = clock
-        self._counted = counted
+        self._count_request = count_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -137,7 +139,7 @@ class RequestContextMiddleware:
         method = scope.get("method", "WEBSOCKET")
         status = context.status or 500
         route = scope.get("route")
-        self._counted(method, "unknown" if route is None else route.path, status)
+        self._count_request(method, "unknown" if route is None else route.path, status)
         log = self._log.debug if scope["path"] in _QUIET else self._log.info
         fields: dict[str, Any] = {
             "key": context.key,

@@ -1,6 +1,4 @@
-"""Request bodies: read up to a limit, inflated up to the same limit. It does not know what is in
-them.
-"""
+"""Read and decompress request bodies up to a limit."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from starlette.types import Receive, Scope
 from antiphon.errors import InvalidRequest, TooLarge
 from antiphon.http.middleware.request_context import ClientDisconnected, header
 
-__all__ = ["pieces", "read", "too_large"]
+__all__ = ["read", "stream", "too_large"]
 
-#: A frame that needs a bigger window than this (the format's recommended bound is 8 MiB) is
-#: refused rather than given the memory it asks for.
+#: Largest window of a zstd frame, so that a frame cannot demand any amount of memory. RFC 8878
+#: recommends 8 MiB.
 _ZSTD_WINDOW = 8 * 2**20
 
 
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body, inflated. ``limit``: bytes, before and after inflation.
+    """Return the whole body, decompressed. ``limit``: bytes, before and after decompression.
 
-    Raises ``TooLarge`` as soon as that is certain (from the declared length, if there is one),
-    ``InvalidRequest`` for an encoding we do not read, ``ClientLeft``.
+    Raises ``TooLarge`` (from the content-length, if there is one), ``ClientDisconnected``, and
+    ``InvalidRequest`` for an unsupported encoding.
     """
     _check_declared(scope, limit)
     encoding = (header(scope, b"content-encoding") or b"identity").decode("latin-1").strip().lower()
@@ -36,11 +34,11 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
             f"Unsupported content-encoding: '{encoding}'. Use gzip, deflate, zstd or none.",
             code="unsupported_content_encoding",
         )
-    body = b"".join([piece async for piece in _received(receive, limit)])
+    body = b"".join([piece async for piece in _receive_body(receive, limit)])
     if inflate is None:
         return body
     try:
-        # Megabytes of zeros come out of a small body: not on the event loop.
+        # In a thread: a small body can decompress to megabytes.
         body = await asyncio.to_thread(inflate, body, limit + 1)
     except (zlib.error, zstandard.ZstdError, EOFError):
         raise InvalidRequest(
@@ -51,12 +49,12 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     return body
 
 
-async def pieces(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body as it comes, which is not inflated. Raises as ``read`` does."""
+async def stream(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
+    """Yield the body in chunks. Compressed bodies are refused. Raises as ``read``."""
     _check_declared(scope, limit)
     if (header(scope, b"content-encoding") or b"identity").strip().lower() != b"identity":
         raise InvalidRequest("A form must not be compressed.", code="unsupported_content_encoding")
-    async for piece in _received(receive, limit):
+    async for piece in _receive_body(receive, limit):
         yield piece
 
 
@@ -66,7 +64,7 @@ def _check_declared(scope: Scope, limit: int) -> None:
         raise too_large(limit)
 
 
-async def _received(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
+async def _receive_body(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
     size, more = 0, True
     while more:
         message = await receive()
@@ -81,36 +79,36 @@ async def _received(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]
 
 
 def too_large(limit: int) -> TooLarge:
-    """The refusal of a body over ``limit`` bytes."""
+    """Return the error for a body over ``limit`` bytes."""
     return TooLarge(
-        f"The request body is larger than this server takes ({limit} bytes).",
+        f"The request body is larger than this server accepts ({limit} bytes).",
         code="request_too_large",
     )
 
 
 def _zlib(bits: int) -> Callable[[bytes, int], bytes]:
-    def inflate(body: bytes, most: int) -> bytes:
+    def inflate(body: bytes, max_bytes: int) -> bytes:
         inflater = zlib.decompressobj(bits)
-        inflated = inflater.decompress(body, most)
-        if (not inflater.eof and len(inflated) < most) or inflater.unused_data:
+        inflated = inflater.decompress(body, max_bytes)
+        if (not inflater.eof and len(inflated) < max_bytes) or inflater.unused_data:
             raise EOFError
         return inflated
 
     return inflate
 
 
-def _deflate(body: bytes, most: int) -> bytes:
-    # RFC 9110 8.4.1.2: "deflate" is zlib's format, but some senders leave its header out.
+def _deflate(body: bytes, max_bytes: int) -> bytes:
+    # RFC 9110 8.4.1.2: "deflate" is zlib's format, but some senders omit its header.
     try:
-        return _zlib(zlib.MAX_WBITS)(body, most)
+        return _zlib(zlib.MAX_WBITS)(body, max_bytes)
     except zlib.error:
-        return _zlib(-zlib.MAX_WBITS)(body, most)
+        return _zlib(-zlib.MAX_WBITS)(body, max_bytes)
 
 
-def _zstd(body: bytes, most: int) -> bytes:
+def _zstd(body: bytes, max_bytes: int) -> bytes:
     inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     with inflater.stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
-        return reader.read(most)
+        return reader.read(max_bytes)
 
 
 _INFLATE: Mapping[str, Callable[[bytes, int], bytes]] = {

@@ -1,5 +1,6 @@
-"""Requests that a client repeats because it does not know what became of them: by their key, the
-first one's response is found again. Nothing is kept for it: the key is part of the response's id.
+"""Idempotency keys: a repeated request returns the response of the first.
+
+The key is part of the response's id, so no table of keys is needed.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from starlette.types import Scope
 from antiphon.errors import InvalidRequest
 from antiphon.http.middleware.request_context import header
 
-__all__ = ["HEADER", "response_id"]
+__all__ = ["REPLAYED_HEADER", "response_id"]
 
-#: Tells that this answer was given before.
-HEADER = (b"idempotent-replayed", b"true")
+#: Response header of a repeated request.
+REPLAYED_HEADER = (b"idempotent-replayed", b"true")
 _KEY = re.compile(rb"[\x20-\x7e]{1,255}\Z")
 
 
 def response_id(scope: Scope, tenant: str, body: bytes) -> str | None:
-    """The id of the response to this request, if it has an ``Idempotency-Key``. The same key with
-    another body makes another one. Raises ``InvalidRequest`` for what is no key."""
+    """Return the id of the response to a request with an ``Idempotency-Key``; None without one.
+
+    The same key with another body gives another id. Raises ``InvalidRequest`` for a malformed key.
+    """
     key = header(scope, b"idempotency-key")
     if key is None:
         return None
@@ -32,5 +35,5 @@ def response_id(scope: Scope, tenant: str, body: bytes) -> str | None:
             code="invalid_idempotency_key",
         )
     parts = (tenant.encode(), key, body)
-    said = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-    return f"resp_{sha256(said).hexdigest()[:48]}"
+    digest_input = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return f"resp_{sha256(digest_input).hexdigest()[:48]}"

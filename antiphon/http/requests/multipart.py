@@ -1,6 +1,4 @@
-"""Forms with files (``multipart/form-data``), read up to a limit. It does not know what the
-fields mean.
-"""
+"""Read forms with files (``multipart/form-data``) up to a limit."""
 
 from __future__ import annotations
 
@@ -14,96 +12,104 @@ from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.middleware.request_context import header
-from antiphon.wire.parsing.errors import missing
+from antiphon.wire.parsing.errors import missing_parameter
 
 from . import body as bodies
 
-__all__ = ["Form", "Forms", "read", "read_all"]
+__all__ = ["FileForm", "FilesForm", "read", "read_files"]
 
-#: Beside the file: fields, their bytes each, and room for all that stands around them.
-_MOST_FIELDS, _FIELD_BYTES, _AROUND = 16, 4096, 64 * 2**10
-#: Around each of several files.
-_AROUND_FILE = 2048
+#: Limits besides the file: number of fields, bytes of each, and bytes of boundaries and headers.
+_MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 16, 4096, 64 * 2**10
+#: Bytes of boundary and headers of each further file.
+_FILE_OVERHEAD = 2048
 _NAME_LENGTH = 255
 
 
-class Form(Struct, frozen=True):
-    """A file, what it is called (without folders), and the fields beside it."""
+class FileForm(Struct, frozen=True):
+    """A file, its name without folders, and the other fields."""
 
     filename: str
     content: bytes
     fields: Mapping[str, str]
 
 
-class Forms(Struct, frozen=True):
-    """Files with the paths they were sent under, and the fields beside them."""
+class FilesForm(Struct, frozen=True):
+    """Files with the paths they were sent under, and the other fields."""
 
     files: tuple[tuple[str, bytes], ...]
     fields: Mapping[str, str]
 
 
-async def read(scope: Scope, receive: Receive, *, file: str, limit: int) -> Form:
-    """The form. ``file``: the field that holds the file; ``limit``: its bytes. What is large is
-    held on disk until it is whole. Raises ``InvalidRequest``, ``TooLarge``, ``ClientLeft``."""
-    form = await _parsed(scope, bodies.pieces(scope, receive, limit + _AROUND))
+async def read(scope: Scope, receive: Receive, *, file: str, limit: int) -> FileForm:
+    """Read a form with one file, in the field ``file``. ``limit``: bytes of the file.
+
+    Large files are buffered on disk until they are complete. Raises ``InvalidRequest``,
+    ``TooLarge``, ``ClientDisconnected``.
+    """
+    form = await _parse_form(scope, bodies.stream(scope, receive, limit + _FORM_OVERHEAD))
     try:
-        found = form.get(file)
-        if not isinstance(found, UploadFile):
-            raise missing(file)
-        if found.size is not None and found.size > limit:
+        upload = form.get(file)
+        if not isinstance(upload, UploadFile):
+            raise missing_parameter(file)
+        if upload.size is not None and upload.size > limit:
             raise bodies.too_large(limit)
-        content = await found.read()
+        content = await upload.read()
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return Form(_called(found.filename or ""), content, fields)
+        return FileForm(_safe_filename(upload.filename or ""), content, fields)
     finally:
         await form.close()
 
 
-async def read_all(scope: Scope, receive: Receive, *, file: str, limit: int, most: int) -> Forms:
-    """The form with all its files, at most ``most``; ``limit``: bytes of all. The field is called
-    ``file``, with or without brackets. Raises likewise."""
-    room = limit + most * _AROUND_FILE + _AROUND
-    form = await _parsed(scope, bodies.pieces(scope, receive, room), most)
+async def read_files(
+    scope: Scope, receive: Receive, *, file: str, limit: int, max_files: int
+) -> FilesForm:
+    """Read a form with at most ``max_files`` files. ``limit``: bytes of all files.
+
+    The field is called ``file``, with or without brackets. Raises as ``read``.
+    """
+    max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD
+    form = await _parse_form(scope, bodies.stream(scope, receive, max_bytes), max_files)
     try:
-        given = [(name, each) for name, each in form.multi_items() if isinstance(each, UploadFile)]
-        files = [each for name, each in given if name.partition("[")[0] == file]
+        parts = form.multi_items()
+        uploads = [(name, part) for name, part in parts if isinstance(part, UploadFile)]
+        files = [each for name, each in uploads if name.partition("[")[0] == file]
         if not files:
-            raise missing(file)
+            raise missing_parameter(file)
         if sum(each.size or 0 for each in files) > limit:
             raise bodies.too_large(limit)
-        found = tuple([(each.filename or "file", await each.read()) for each in files])
+        contents = tuple([(each.filename or "file", await each.read()) for each in files])
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return Forms(found, fields)
+        return FilesForm(contents, fields)
     finally:
         await form.close()
 
 
-async def _parsed(scope: Scope, pieces: AsyncGenerator[bytes, None], most: int = 1) -> FormData:
+async def _parse_form(
+    scope: Scope, chunks: AsyncGenerator[bytes, None], max_files: int = 1
+) -> FormData:
     kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"multipart/form-data":
-        raise InvalidRequest(
-            "A file is uploaded as multipart/form-data.", code="invalid_content_type"
-        )
+        raise InvalidRequest("Upload files as multipart/form-data.", code="invalid_content_type")
     parser = MultiPartParser(
         Headers(scope=scope),
-        pieces,
-        max_files=most,
-        max_fields=_MOST_FIELDS,
+        chunks,
+        max_files=max_files,
+        max_fields=_MAX_FIELDS,
         max_part_size=_FIELD_BYTES,
     )
     try:
-        async with aclosing(pieces):
+        async with aclosing(chunks):
             return await parser.parse()
     except MultiPartException as error:
         raise InvalidRequest(
             f"The form cannot be read: {error.message}", code="invalid_multipart"
         ) from None
-    except (KeyError, ValueError):  # what the parser does not translate
+    except (KeyError, ValueError):  # errors that the parser lets through
         raise InvalidRequest("The form cannot be read.", code="invalid_multipart") from None
 
 
-def _called(filename: str) -> str:
-    """A name that is a name: no folders, no control characters, no half characters."""
+def _safe_filename(filename: str) -> str:
+    """Remove folders, control characters and lone surrogates."""
     name = filename.replace("\\", "/").rpartition("/")[2]
     name = "".join(char for char in name if char.isprintable() or char == " ")
     return name.encode("utf-8", "ignore").decode()[-_NAME_LENGTH:] or "file"

@@ -1,5 +1,6 @@
-"""Query strings, in all the ways clients write lists. Unknown parameters are ignored, bad values
-are refused by name. It knows no route.
+"""Parse query strings, including all ways in which clients write lists.
+
+Unknown parameters are ignored; an invalid value is an error that names the parameter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Query:
-    """One request's parameters. A list is ``name[]=a&name[]=b``, ``name[0]=a`` or ``name=a``."""
+    """The parameters of a request. A list is ``name[]=a&name[]=b``, ``name[0]=a`` or ``name=a``."""
 
     def __init__(self, scope: Scope) -> None:
         value = scope["query_string"].decode("latin-1")
@@ -36,24 +37,24 @@ class Query:
             self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
 
     def choices(self, name: str, options: Collection[str]) -> tuple[str, ...]:
-        """A list of some of ``options``; empty if it was not given."""
+        """Return a list of some of ``options``; empty if the parameter is missing."""
         values = tuple(self._values.get(name, ()))
         for value in values:
             _check(name, value, options)
         return values
 
     def value(self, name: str) -> str | None:
-        """One value, the last one given; None if there is none or it is empty."""
+        """Return the last value; None if there is none or it is empty."""
         return self._values.get(name, [""])[-1] or None
 
     def choice(self, name: str, options: Collection[str], default: str) -> str:
-        """One of ``options``."""
+        """Return one of ``options``."""
         value = self.value(name) or default
         _check(name, value, options)
         return value
 
     def flag(self, name: str) -> bool:
-        """True or false; false if it was not given."""
+        """Return a boolean; false if the parameter is missing."""
         value = self.value(name)
         if value is None:
             return False
@@ -62,7 +63,7 @@ class Query:
         return _FLAGS[value.lower()]
 
     def page_params(self) -> PageParams:
-        """Which page of a list is asked for."""
+        """Return which page of a list the client requests."""
         limit = self.number("limit", low=1, high=_MAX_LIMIT)
         return PageParams(
             limit=_DEFAULT_LIMIT if limit is None else limit,
@@ -72,7 +73,7 @@ class Query:
         )
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
-        """A whole number between the bounds, both included; None if it was not given."""
+        """Return an integer between the bounds, both included; None if it is missing."""
         value = self.value(name)
         if value is None:
             return None

@@ -1,7 +1,4 @@
-"""``POST /v1/responses/compact``: a run whose whole result is a shorter conversation.
-
-It knows no models and not what compaction is.
-"""
+"""``POST /v1/responses/compact``: a run whose result is a shorter conversation."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ __all__ = ["CompactEndpoint"]
 
 
 class CompactEndpoint:
-    """The endpoint, as an ASGI app: its client may leave while the model writes."""
+    """The endpoint as an ASGI app, so that a disconnect can cancel the model."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions`` and ``/v1/completions``: runs for clients of an older API.
+"""``POST /v1/chat/completions`` and ``/v1/completions``: runs for clients of the older APIs.
 
 Uses the same admission, disconnect detection, metrics and errors as ``responses``. One request may
 start several runs.
@@ -22,7 +22,7 @@ from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.http.streaming.response import Stream
+from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
@@ -34,18 +34,18 @@ from .responses import record_outcome
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
 
-__all__ = ["Asked", "CompletionsEndpoint", "Frames"]
+__all__ = ["ChoiceStream", "CompletionsEndpoint", "CompletionsRequest"]
 
 
-class Frames(Protocol):
-    """The stream of one choice, made of events."""
+class ChoiceStream(Protocol):
+    """Encodes the events of one choice."""
 
     def frames(self, events: tuple[Event, ...]) -> bytes: ...
     def usage_frame(self, responses: Sequence[Response]) -> bytes: ...
 
 
-class Asked(Protocol):
-    """What was read from a body: a request for each choice, and how they are answered."""
+class CompletionsRequest(Protocol):
+    """A parsed body: one request per choice, and how to answer them."""
 
     @property
     def requests(self) -> tuple[CreateResponse, ...]: ...
@@ -54,66 +54,72 @@ class Asked(Protocol):
     @property
     def stream(self) -> bool: ...
     def answer(self, responses: Sequence[Response]) -> Any: ...
-    def choice_stream(self, first: Response, index: int) -> Frames: ...
+    def choice_stream(self, first: Response, index: int) -> ChoiceStream: ...
 
 
-_A = TypeVar("_A", bound=Asked)
+_RequestT = TypeVar("_RequestT", bound=CompletionsRequest)
 
 
-class CompletionsEndpoint(Generic[_A]):
-    """The endpoint, as an ASGI app. ``begin`` makes the run of a choice: of a tenant, of what was
-    asked, by its index."""
+class CompletionsEndpoint(Generic[_RequestT]):
+    """The endpoint as an ASGI app.
+
+    ``read`` parses a body. ``begin`` creates the run of a choice from tenant, request and index.
+    """
 
     def __init__(
         self,
-        read: Callable[[bytes, BodyLimits], _A],
-        begin: Callable[[str, _A, int], Awaitable[Run]],
+        read: Callable[[bytes, BodyLimits], _RequestT],
+        begin: Callable[[str, _RequestT, int], Awaitable[Run]],
         deps: EndpointDependencies,
     ) -> None:
         self._read = read
-        self._begin = begin
+        self._start_run = begin
         self._deps = deps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        asked = self._read(body, self._deps.limits.body)
-        stream = Stream(scope, send)
+        request = self._read(body, self._deps.limits.body)
+        stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
-            runs = await self._runs(context.tenant, asked)
+            runs = await self._runs(context.tenant, request)
             context.model, context.response_id = runs[0].response.model, runs[0].id
             try:
-                if asked.stream:
-                    await self._tell(context, asked, runs, stream)
+                if request.stream:
+                    await self._stream_runs(context, request, runs, stream)
                 else:
-                    await _together(self._driven(context, run, _unheard) for run in runs)
+                    await _run_all(self._drive(context, run, _no_sink) for run in runs)
             except RunError as error:
-                asked.paths.translate(error)
+                request.paths.translate(error)
                 raise
-        context.usage = _total(runs)
-        if asked.stream:
+        context.usage = _total_usage(runs)
+        if request.stream:
             return await stream.end()
         responses = [run.response for run in runs]
         failed = next((each for each in responses if each.status == "failed"), None)
         reply = (
-            json_reply(asked.answer(responses)) if failed is None else failed_response_reply(failed)
+            json_reply(request.answer(responses))
+            if failed is None
+            else failed_response_reply(failed)
         )
         await reply(scope, receive, send)
 
-    async def _runs(self, tenant: str, asked: _A) -> list[Run]:
-        """All of them, before the first byte: what is refused is refused as a whole."""
+    async def _runs(self, tenant: str, request: _RequestT) -> list[Run]:
+        """Create all runs before the first byte is sent: a refusal covers the whole request."""
         try:
-            return [await self._begin(tenant, asked, at) for at in range(len(asked.requests))]
+            return [
+                await self._start_run(tenant, request, at) for at in range(len(request.requests))
+            ]
         except RequestError as error:
-            asked.paths.translate(error)
+            request.paths.translate(error)
             raise
 
-    async def _tell(
-        self, context: RequestContext, asked: _A, runs: Sequence[Run], stream: Stream
+    async def _stream_runs(
+        self, context: RequestContext, request: _RequestT, runs: Sequence[Run], stream: EventStream
     ) -> None:
-        chunks = [asked.choice_stream(runs[0].response, at) for at in range(len(runs))]
-        await _together(
-            self._driven(context, run, partial(_Told, frames, stream))
+        chunks = [request.choice_stream(runs[0].response, at) for at in range(len(runs))]
+        await _run_all(
+            self._drive(context, run, partial(_ChoiceSink, frames, stream))
             for run, frames in zip(runs, chunks, strict=True)
         )
         responses = [run.response for run in runs]
@@ -122,18 +128,18 @@ class CompletionsEndpoint(Generic[_A]):
             if (rest := stream.write(last)) is not None:
                 await rest
 
-    async def _driven(
-        self, context: RequestContext, run: Run, outlet: Callable[[RunTiming], EventSink | None]
+    async def _drive(
+        self, context: RequestContext, run: Run, make_sink: Callable[[RunTiming], EventSink | None]
     ) -> None:
-        observed = RunTiming(context.started, self._deps.clock)
+        timing = RunTiming(context.started, self._deps.clock)
         try:
-            await run.drive(outlet(observed))
+            await run.drive(make_sink(timing))
         finally:
-            record_outcome(context, observed, run, self._deps.metrics, self._deps.clock())
+            record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
 
 
-def _total(runs: Iterable[Run]) -> Usage:
-    """What they used, all in all: each has read the prompt."""
+def _total_usage(runs: Iterable[Run]) -> Usage:
+    """Return the sum of the usage of all runs; each of them read the prompt."""
     used = [run.response.usage for run in runs if run.response.usage is not None]
     cached = sum(one.input_tokens_details.cached_tokens for one in used)
     return Usage(
@@ -144,12 +150,12 @@ def _total(runs: Iterable[Run]) -> Usage:
     )
 
 
-def _unheard(observed: RunTiming) -> None:
-    """Nobody hears the events of an answer that is not streamed."""
+def _no_sink(timing: RunTiming) -> None:
+    """A response that is not streamed needs no sink."""
 
 
-async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Each in a task of its own; when one breaks off, so do the others."""
+async def _run_all(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run each coroutine in a task; if one fails, cancel the others."""
     tasks = [asyncio.create_task(drive) for drive in drives]
     try:
         await asyncio.gather(*tasks)
@@ -159,28 +165,30 @@ async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.wait(tasks)
 
 
-class _Told(EventSink):
-    """A run on its way to the reader, in the words of another API. The answer of several runs
-    begins with what comes first."""
+class _ChoiceSink(EventSink):
+    """Writes the events of a run as chunks of one choice.
 
-    def __init__(self, frames: Frames, stream: Stream, observed: RunTiming) -> None:
-        self._frames = frames
+    The HTTP response starts with the first chunk of any choice.
+    """
+
+    def __init__(self, choice: ChoiceStream, stream: EventStream, timing: RunTiming) -> None:
+        self._choice = choice
         self._stream = stream
-        self._observed = observed
+        self._observed = timing
 
     @property
     def has_sent(self) -> bool:  # type: ignore[override]
-        return self._stream.begun
+        return self._stream.has_started
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         if self._observed.first is None:
             self._observed.record_events(events)
-        body = self._frames.frames(events)
-        if not self._stream.begun:
-            return self._begin(body)
+        body = self._choice.frames(events)
+        if not self._stream.has_started:
+            return self._start_run(body)
         return self._stream.write(body) if body else None
 
-    async def _begin(self, body: bytes) -> None:
-        await self._stream.begin()
+    async def _start_run(self, body: bytes) -> None:
+        await self._stream.start()
         if body and (rest := self._stream.write(body)) is not None:
             await rest

@@ -1,4 +1,4 @@
-"""``/v1/containers``: requests become calls of the containers. It does not know what is in them."""
+"""Endpoints of ``/v1/containers``."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ __all__ = ["ContainerRoutes"]
 
 
 class ContainerRoutes:
-    """Every route below ``/v1/containers``."""
+    """All routes below ``/v1/containers``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._containers = service.containers
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
-        """A new one, with copies of uploaded files."""
+        """Create a container with copies of uploaded files."""
         parsed = parse_create_container(await self._body(request), self._limits.body)
         return json_reply(await self._containers.create(_tenant(request), parsed))
 
     async def list(self, request: Request) -> Reply:
-        """Those of the tenant, newest first unless asked otherwise."""
+        """List the tenant's containers, by default newest first."""
         return json_reply(
             self._containers.list(_tenant(request), Query(request.scope).page_params())
         )
 
     async def retrieve(self, request: Request) -> Reply:
-        """Whether it is active still, for one thing."""
+        """Return a container, with its status."""
         return json_reply(self._containers.retrieve(*_container_key(request)))
 
     async def delete(self, request: Request) -> Reply:
-        """With all that is in it."""
+        """Delete a container and its files."""
         tenant, container_id = _container_key(request)
         await self._containers.delete(tenant, container_id)
         return json_reply(Deleted(id=container_id, object="container.deleted"))
 
     async def add_file(self, request: Request) -> Reply:
-        """Of a form, or a copy of an uploaded one."""
+        """Add a file from a form, or a copy of an uploaded file."""
         tenant, container_id = _container_key(request)
         self._containers.check_active(tenant, container_id)
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
@@ -66,7 +66,7 @@ class ContainerRoutes:
         return json_reply(await self._containers.copy_file(tenant, container_id, file_id))
 
     async def list_files(self, request: Request) -> Reply:
-        """Those of the user and those that code has made."""
+        """List the client's files and those that code has created."""
         return json_reply(
             await self._containers.list_files(
                 *_container_key(request), Query(request.scope).page_params()
@@ -74,13 +74,13 @@ class ContainerRoutes:
         )
 
     async def retrieve_file(self, request: Request) -> Reply:
-        """Without its content."""
+        """Return a file without its content."""
         return json_reply(
             await self._containers.retrieve_file(*_container_key(request), _file_id(request))
         )
 
-    async def content(self, request: Request) -> Reply:
-        """To be saved: no browser may take it for a page of this server."""
+    async def read_content(self, request: Request) -> Reply:
+        """Return a file's content as a download, which browsers do not render."""
         found = await self._containers.read_file(*_container_key(request), _file_id(request))
         name = quote(found.file.path.rsplit("/", 1)[-1], safe="")
         return Reply(
@@ -93,7 +93,7 @@ class ContainerRoutes:
         )
 
     async def delete_file(self, request: Request) -> Reply:
-        """For good."""
+        """Delete a file."""
         file_id = _file_id(request)
         await self._containers.delete_file(*_container_key(request), file_id)
         return json_reply(Deleted(id=file_id, object="container.file.deleted"))
@@ -107,7 +107,7 @@ def _tenant(request: Request) -> str:
 
 
 def _container_key(request: Request) -> tuple[str, str]:
-    """Tenant and container id."""
+    """Return tenant and container id."""
     return _tenant(request), request.path_params["container_id"]
 
 

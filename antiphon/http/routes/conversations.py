@@ -1,4 +1,4 @@
-"""``/v1/conversations``: requests become calls of the service. It knows no store and no runs."""
+"""Endpoints of ``/v1/conversations``."""
 
 from __future__ import annotations
 
@@ -26,58 +26,58 @@ __all__ = ["ConversationRoutes"]
 
 
 class ConversationRoutes:
-    """Every route below ``/v1/conversations``."""
+    """All routes below ``/v1/conversations``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._conversations = service.conversations
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
-        """A new conversation; an empty body is one without items."""
+        """Create a conversation; an empty body means one without items."""
         parsed = parse_create_conversation(await self._body(request), self._limits.body)
         return json_reply(
             await self._conversations.create(request_context(request.scope).tenant, parsed)
         )
 
     async def retrieve(self, request: Request) -> Reply:
-        """Without its items."""
+        """Return a conversation without its items."""
         return json_reply(await self._conversations.retrieve(*_conversation_key(request)))
 
     async def update(self, request: Request) -> Reply:
-        """The labels are replaced."""
+        """Replace the metadata."""
         metadata = parse_conversation_metadata(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
 
     async def delete(self, request: Request) -> Reply:
-        """The responses made in it stay."""
+        """Delete a conversation; its responses stay."""
         tenant, conversation_id = _conversation_key(request)
         await self._conversations.delete(tenant, conversation_id)
         return json_reply(Deleted(id=conversation_id, object="conversation.deleted"))
 
-    async def add(self, request: Request) -> Reply:
-        """The items as they were added, with their ids."""
+    async def add_items(self, request: Request) -> Reply:
+        """Append items and return them with their ids."""
         Query(request.scope).choices("include", INCLUDES)
         items = parse_new_items(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.add_items(*_conversation_key(request), items))
 
-    async def items(self, request: Request) -> Reply:
-        """A page of its items, newest first unless asked otherwise."""
+    async def list_items(self, request: Request) -> Reply:
+        """Return a page of items, by default newest first."""
         query = Query(request.scope)
         query.choices("include", INCLUDES)
         return json_reply(
             await self._conversations.list_items(*_conversation_key(request), query.page_params())
         )
 
-    async def item(self, request: Request) -> Reply:
-        """One of its items."""
+    async def retrieve_item(self, request: Request) -> Reply:
+        """Return one item."""
         Query(request.scope).choices("include", INCLUDES)
         item = await self._conversations.retrieve_item(
             *_conversation_key(request), request.path_params["item_id"]
         )
         return json_reply(item)
 
-    async def remove(self, request: Request) -> Reply:
-        """The conversation the item was taken out of."""
+    async def delete_item(self, request: Request) -> Reply:
+        """Remove an item and return the conversation."""
         conversation = await self._conversations.delete_item(
             *_conversation_key(request), request.path_params["item_id"]
         )
@@ -88,5 +88,5 @@ class ConversationRoutes:
 
 
 def _conversation_key(request: Request) -> tuple[str, str]:
-    """Tenant and conversation id."""
+    """Return tenant and conversation id."""
     return request_context(request.scope).tenant, request.path_params["conversation_id"]

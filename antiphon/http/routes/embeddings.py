@@ -1,4 +1,4 @@
-"""``POST /v1/embeddings``, within the limits that runs have. It knows no models."""
+"""``POST /v1/embeddings``, under the same admission limits as runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.wire.response import Usage
 
-__all__ = ["Embeddings"]
+__all__ = ["EmbeddingsEndpoint"]
 
 
-class Embeddings:
-    """The endpoint, as an ASGI app: its client may leave while it waits."""
+class EmbeddingsEndpoint:
+    """The endpoint as an ASGI app, so that a disconnect can cancel a waiting request."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
@@ -24,17 +24,17 @@ class Embeddings:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        asked = parse_embeddings_request(body, self._deps.limits.body)
+        parsed = parse_embeddings_request(body, self._deps.limits.body)
         async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
-            made = await self._deps.service.embeddings.make(
-                asked.model,
-                asked.input,
-                role="query" if asked.input_type == "query" else "passage",
-                dimensions=asked.dimensions,
+            result = await self._deps.service.embeddings.embed(
+                parsed.model,
+                parsed.input,
+                role="query" if parsed.input_type == "query" else "passage",
+                dimensions=parsed.dimensions,
             )
-        context.model = made.model.name
-        context.usage = Usage(input_tokens=made.tokens, total_tokens=made.tokens)
-        self._deps.metrics.record_embeddings(made.model.name, made.tokens)
-        name = asked.model or made.model.name
-        reply = json_reply(make_embedding_list(asked, name, made.vectors, made.tokens))
+        context.model = result.model.name
+        context.usage = Usage(input_tokens=result.tokens, total_tokens=result.tokens)
+        self._deps.metrics.record_embeddings(result.model.name, result.tokens)
+        name = parsed.model or result.model.name
+        reply = json_reply(make_embedding_list(parsed, name, result.vectors, result.tokens))
         await reply(scope, receive, send)

@@ -1,6 +1,4 @@
-"""``/v1/files``: uploads become calls of the service. It knows no store, and runs nothing it is
-given: contents come back as bytes to be saved, whatever they are.
-"""
+"""Endpoints of ``/v1/files``. Contents are returned as downloads, whatever they are."""
 
 from __future__ import annotations
 
@@ -25,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["FileRoutes"]
 
 _MAX_LIMIT = 10_000
-#: Purposes that a list may ask for: those of uploads and those of what a server makes itself.
+#: Purposes that a list can be filtered by: those of uploads and those of files of a server.
 _LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
 
 
 class FileRoutes:
-    """Every route below ``/v1/files``."""
+    """All routes below ``/v1/files``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._files = service.files
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
-        """A new file, from a form."""
+        """Store a file from a form."""
         form = await multipart.read(
             request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
         )
@@ -51,7 +49,7 @@ class FileRoutes:
         return json_reply(await self._files.create(request_context(request.scope).tenant, upload))
 
     async def list(self, request: Request) -> Reply:
-        """A page of the tenant's files, newest first unless asked otherwise."""
+        """Return a page of the tenant's files, by default newest first."""
         query = Query(request.scope)
         limit = query.number("limit", low=1, high=_MAX_LIMIT)
         listing = FileQuery(
@@ -65,11 +63,11 @@ class FileRoutes:
         return json_reply(await self._files.list(request_context(request.scope).tenant, listing))
 
     async def retrieve(self, request: Request) -> Reply:
-        """Without its content."""
+        """Return a file without its content."""
         return json_reply(await self._files.retrieve(*_file_key(request)))
 
-    async def content(self, request: Request) -> Reply:
-        """What was uploaded, to be saved: no browser may take it for a page of this server."""
+    async def read_content(self, request: Request) -> Reply:
+        """Return the content as a download, which browsers do not render."""
         stored = await self._files.read(*_file_key(request))
         name = quote(stored.file.filename, safe="")
         return Reply(
@@ -82,12 +80,12 @@ class FileRoutes:
         )
 
     async def delete(self, request: Request) -> Reply:
-        """For good."""
+        """Delete a file."""
         tenant, file_id = _file_key(request)
         await self._files.delete(tenant, file_id)
         return json_reply(Deleted(id=file_id, object="file"))
 
 
 def _file_key(request: Request) -> tuple[str, str]:
-    """Tenant and file id."""
+    """Return tenant and file id."""
     return request_context(request.scope).tenant, request.path_params["file_id"]

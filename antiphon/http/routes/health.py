@@ -1,4 +1,4 @@
-"""For machines that watch: is the process there, may it be sent work, what does it count."""
+"""Endpoints for monitoring: liveness, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from antiphon.http.metrics import Metrics
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Health"]
+__all__ = ["HealthRoutes"]
 
 
-class Health:
+class HealthRoutes:
     """``/health``, ``/ready`` and ``/metrics``."""
 
     def __init__(self, service: Service, metrics: Metrics) -> None:
@@ -23,16 +23,16 @@ class Health:
         self._metrics = metrics
 
     async def health(self, request: Request) -> Reply:
-        """200 as long as the event loop turns."""
+        """Return 200 as long as the event loop runs."""
         return json_reply({"status": "ok"})
 
     async def ready(self, request: Request) -> Reply:
-        """200 while new work is welcome, 503 before and after."""
+        """Return 200 while the server accepts new work, else 503."""
         if self._service.ready:
             return json_reply({"status": "ready"})
         return json_reply({"status": "not_ready"}, 503)
 
     async def metrics(self, request: Request) -> Reply:
-        """The numbers, in the text format the scraper asks for."""
+        """Return the metrics in the text format that the scraper accepts."""
         content, media_type = self._metrics.exposition(request.headers.get("accept", ""))
         return Reply(content, media_type=media_type)

@@ -1,6 +1,6 @@
-"""``/v1/models``: what is served, in OpenAI's words and, for Codex, as a model catalog.
+"""Endpoints of ``/v1/models``: OpenAI's list and Codex's model catalog in one body.
 
-An alias is a model like any other here: clients choose their behaviour by the name they are given.
+An alias is listed as a model of its own: some clients choose their behaviour by the model's name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antiphon.http.json_response import Reply, json_reply
 if TYPE_CHECKING:
     from antiphon.runs.service import CatalogModel, Service
 
-__all__ = ["Models"]
+__all__ = ["ModelRoutes"]
 
 _CODEX_INSTRUCTIONS = (
     "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
@@ -24,15 +24,15 @@ _CODEX_INSTRUCTIONS = (
 )
 
 
-class Models:
-    """The list, and one of it."""
+class ModelRoutes:
+    """``/v1/models`` and ``/v1/models/{model}``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def list(self, request: Request) -> Reply:
-        """Every name in ``data``; the same names as Codex reads them in ``models``."""
-        named = tuple(self._named())
+        """Return every name in ``data``, and the same names as Codex reads them in ``models``."""
+        named = tuple(self._names())
         return json_reply(
             {
                 "object": "list",
@@ -45,10 +45,10 @@ class Models:
             }
         )
 
-    async def one(self, request: Request) -> Reply:
-        """One model. Raises ``NotFound`` in the words clients look for."""
+    async def retrieve(self, request: Request) -> Reply:
+        """Return one model. Raises ``NotFound`` with OpenAI's message, which clients look for."""
         wanted = request.path_params["model"]
-        for name, model in self._named():
+        for name, model in self._names():
             if name == wanted:
                 return json_reply(_entry(name, model))
         raise NotFound(
@@ -57,7 +57,7 @@ class Models:
             code="model_not_found",
         )
 
-    def _named(self) -> Iterator[tuple[str, CatalogModel]]:
+    def _names(self) -> Iterator[tuple[str, CatalogModel]]:
         for model in self._service.models():
             for name in (model.name, *model.aliases):
                 yield name, model
@@ -74,7 +74,7 @@ def _entry(name: str, model: CatalogModel) -> dict[str, Any]:
 
 
 def _catalog_entry(name: str, model: CatalogModel, priority: int) -> dict[str, Any]:
-    """The least that Codex 0.169 takes, with the patch tool and the window it compacts by."""
+    """Return the fewest fields that Codex 0.169 accepts, the patch tool and the context window."""
     entry = {
         "slug": name,
         "display_name": name,

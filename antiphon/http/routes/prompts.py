@@ -1,5 +1,7 @@
-"""``/v1/prompts``: the operator's stored prompts. For keys that may write them, or without keys for
-this machine. It knows no files.
+"""Endpoints of ``/v1/prompts``: the operator's stored prompts.
+
+Only keys listed in ``prompt_editors`` may use them; on a server without keys, only clients on this
+machine.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = ["PromptRoutes"]
 
 
 class PromptRoutes:
-    """Every route below ``/v1/prompts``."""
+    """All routes below ``/v1/prompts``."""
 
     def __init__(self, service: Service, access: AuthConfig, limits: RequestLimits) -> None:
         self._prompts = service.prompts
@@ -32,30 +34,30 @@ class PromptRoutes:
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
-        """A new prompt, or a new version of one."""
+        """Create a prompt, or a new version of one."""
         self._check(request)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         return json_reply(await self._prompts.create(parse_create_prompt(body, self._limits.body)))
 
     async def list(self, request: Request) -> Reply:
-        """All there are, without their templates."""
+        """List all prompts without their templates."""
         self._check(request)
         return json_reply(await self._prompts.list())
 
     async def retrieve(self, request: Request) -> Reply:
-        """A version of a prompt, by default the newest."""
+        """Return a version of a prompt, by default the newest."""
         self._check(request)
         return json_reply(await self._prompts.retrieve(*_prompt_key(request)))
 
     async def delete(self, request: Request) -> Reply:
-        """A version of a prompt, by default all of them."""
+        """Delete a version of a prompt, by default all of them."""
         self._check(request)
         prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
         return json_reply(Deleted(id=prompt_id, object="prompt.deleted"))
 
     def _check(self, request: Request) -> None:
-        """What prompts say is between the operator and the models."""
+        """Raise ``Forbidden`` for clients that may not see the prompts."""
         if self._access.keys:
             allowed = request_context(request.scope).key in self._access.prompt_editors
         else:
@@ -65,5 +67,5 @@ class PromptRoutes:
 
 
 def _prompt_key(request: Request) -> tuple[str, str | None]:
-    """The id and the version."""
+    """Return prompt id and version."""
     return request.path_params["prompt_id"], Query(request.scope).value("version")

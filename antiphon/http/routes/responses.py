@@ -193,8 +193,8 @@ class StoredEventStream:
         """Return a function that sends this reader a keepalive.
 
         The event log contains no keepalives. The keepalive repeats the last sequence number, so
-        that a
-        client that resumes misses no event."""
+        that a client that resumes misses no event.
+        """
 
         async def send_keepalive() -> None:
             event = Keepalive(sequence_number=max(0, self._after))
@@ -253,7 +253,7 @@ class ResponseRoutes:
         """Cancel a background response and return it."""
         return json_reply(await self._service.cancel(*_response_key(request)))
 
-    async def input_items(self, request: Request) -> Reply:
+    async def list_input_items(self, request: Request) -> Reply:
         """Return a page of a response's input items."""
         query = Query(request.scope)
         query.choices("include", INCLUDES)
@@ -261,7 +261,7 @@ class ResponseRoutes:
             await self._service.input_items(*_response_key(request), query.page_params())
         )
 
-    async def count(self, request: Request) -> Reply:
+    async def count_input_tokens(self, request: Request) -> Reply:
         """Count the input tokens of a request."""
         context = request_context(request.scope)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)

@@ -1,6 +1,4 @@
-"""``/v1/skills``: uploads become calls of the skills. It knows no store, and runs nothing it is
-given.
-"""
+"""Endpoints of ``/v1/skills``."""
 
 from __future__ import annotations
 
@@ -29,45 +27,45 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 class SkillRoutes:
-    """Every route below ``/v1/skills``."""
+    """All routes below ``/v1/skills``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._skills = service.skills
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
-        """A new one, from a form: files with their paths, or one zip."""
+        """Create a skill from a form: files with their paths, or one zip."""
         form = await self._form(request)
         return json_reply(await self._skills.create(_tenant(request), _files(form)))
 
     async def list(self, request: Request) -> Reply:
-        """A page of the tenant's, newest first unless asked otherwise."""
+        """Return a page of the tenant's skills, by default newest first."""
         return json_reply(
             await self._skills.list(_tenant(request), Query(request.scope).page_params())
         )
 
     async def retrieve(self, request: Request) -> Reply:
-        """Which versions there are to use, for one thing."""
+        """Return a skill, with its default and latest version."""
         return json_reply(await self._skills.retrieve(*_skill_key(request)))
 
     async def update(self, request: Request) -> Reply:
-        """Another version is the default."""
+        """Set the default version."""
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         version = parse_default_version(body, self._limits.body)
         return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
 
     async def delete(self, request: Request) -> Reply:
-        """For good."""
+        """Delete a skill."""
         tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
         return json_reply(Deleted(id=skill_id, object="skill.deleted"))
 
-    async def content(self, request: Request) -> Reply:
-        """The files of the default version."""
+    async def read_content(self, request: Request) -> Reply:
+        """Return the files of the default version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request)))
 
     async def add_version(self, request: Request) -> Reply:
-        """A new one, from a form likewise."""
+        """Create a version from a form."""
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
@@ -76,27 +74,27 @@ class SkillRoutes:
         )
         return json_reply(await version)
 
-    async def versions(self, request: Request) -> Reply:
-        """A page of them, newest first unless asked otherwise."""
+    async def list_versions(self, request: Request) -> Reply:
+        """Return a page of versions, by default newest first."""
         return json_reply(
             await self._skills.list_versions(
                 *_skill_key(request), Query(request.scope).page_params()
             )
         )
 
-    async def version(self, request: Request) -> Reply:
-        """Without its files."""
+    async def retrieve_version(self, request: Request) -> Reply:
+        """Return a version without its files."""
         return json_reply(
             await self._skills.retrieve_version(*_skill_key(request), _version(request))
         )
 
     async def delete_version(self, request: Request) -> Reply:
-        """For good."""
+        """Delete a version."""
         deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
         return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
 
-    async def version_content(self, request: Request) -> Reply:
-        """Its files."""
+    async def read_version_content(self, request: Request) -> Reply:
+        """Return the files of a version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))
 
     async def _form(self, request: Request) -> multipart.FilesForm:
@@ -107,7 +105,10 @@ class SkillRoutes:
 
 
 def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
-    """By their paths; two of one path are told apart, to be refused."""
+    """Return files by path.
+
+    A duplicate path gets the prefix ``./``, which the check of the bundle refuses.
+    """
     found: dict[str, bytes] = {}
     for path, content in form.files:
         found[path if path not in found else f"./{path}"] = content
@@ -115,7 +116,7 @@ def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
 
 
 def _zip(content: bytes) -> Reply:
-    """To be saved: no browser may take it for a page of this server."""
+    """Return a zip as a download, which browsers do not render."""
     headers = {
         "content-disposition": "attachment; filename=skill.zip",
         "x-content-type-options": "nosniff",
@@ -128,7 +129,7 @@ def _tenant(request: Request) -> str:
 
 
 def _skill_key(request: Request) -> tuple[str, str]:
-    """Tenant and skill id."""
+    """Return tenant and skill id."""
     return _tenant(request), request.path_params["skill_id"]
 
 

@@ -1,4 +1,4 @@
-"""``/v1/vector_stores``: requests become calls of the service. It knows no store."""
+"""Endpoints of ``/v1/vector_stores``."""
 
 from __future__ import annotations
 
@@ -20,100 +20,100 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorStoreRoutes"]
 
-#: Clients that wait for a file ask again after so many milliseconds.
+#: Tells clients that poll a file to wait this many milliseconds.
 _SOON = {"openai-poll-after-ms": "200"}
 _STATUSES = ("in_progress", "completed", "failed", "cancelled")
 
 
 class VectorStoreRoutes:
-    """Every route below ``/v1/vector_stores``."""
+    """All routes below ``/v1/vector_stores``."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._stores = service.vector_stores
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
-        """A new one; an empty body is one without files."""
+        """Create a vector store; an empty body means one without files."""
         parsed = wire.parse_create_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create(_tenant(request), parsed))
 
     async def list(self, request: Request) -> Reply:
-        """A page of them, newest first unless asked otherwise."""
+        """Return a page of vector stores, by default newest first."""
         return json_reply(
             await self._stores.list(_tenant(request), Query(request.scope).page_params())
         )
 
     async def retrieve(self, request: Request) -> Reply:
-        """With how far its files are."""
+        """Return a vector store with the counts of its files by status."""
         return json_reply(await self._stores.retrieve(*_store_key(request)))
 
     async def update(self, request: Request) -> Reply:
-        """What is given is replaced."""
+        """Replace the given fields."""
         parsed = wire.parse_update_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.update(*_store_key(request), parsed))
 
     async def delete(self, request: Request) -> Reply:
-        """The files themselves stay."""
+        """Delete a vector store; the files themselves stay."""
         tenant, store_id = _store_key(request)
         await self._stores.delete(tenant, store_id)
         return json_reply(Deleted(id=store_id, object="vector_store.deleted"))
 
     async def search(self, request: Request) -> Reply:
-        """The pieces of files that fit best."""
+        """Return the best matching chunks of the files."""
         parsed = wire.parse_search(await self._body(request), self._limits.body)
         tenant, store_id = _store_key(request)
         found = await self._stores.search(tenant, (store_id,), parsed)
         return json_reply(SearchResultPage(search_query=parsed.queries, data=found))
 
     async def add_file(self, request: Request) -> Reply:
-        """It is made searchable behind this."""
+        """Add a file; it is indexed in the background."""
         parsed = wire.parse_add_file(await self._body(request), self._limits.body)
         return json_reply(await self._stores.add_file(*_store_key(request), parsed))
 
-    async def files(self, request: Request) -> Reply:
-        """A page of its files."""
+    async def list_files(self, request: Request) -> Reply:
+        """Return a page of files."""
         query = Query(request.scope)
         found = self._stores.list_files(
             *_store_key(request), query.page_params(), status=_status(query)
         )
         return json_reply(await found)
 
-    async def file(self, request: Request) -> Reply:
-        """How far it is."""
+    async def retrieve_file(self, request: Request) -> Reply:
+        """Return a file with its indexing status."""
         found = await self._stores.retrieve_file(*_store_key(request), _file(request))
         return json_reply(found, headers=_SOON)
 
-    async def label(self, request: Request) -> Reply:
-        """Its attributes are replaced."""
+    async def update_file(self, request: Request) -> Reply:
+        """Replace the attributes of a file."""
         attributes = wire.parse_file_attributes(await self._body(request), self._limits.body)
         found = self._stores.update_attributes(*_store_key(request), _file(request), attributes)
         return json_reply(await found)
 
-    async def remove(self, request: Request) -> Reply:
-        """The file itself stays."""
+    async def remove_file(self, request: Request) -> Reply:
+        """Remove a file from the vector store; the file itself stays."""
         await self._stores.remove_file(*_store_key(request), _file(request))
         return json_reply(Deleted(id=_file(request), object="vector_store.file.deleted"))
 
-    async def content(self, request: Request) -> Reply:
-        """The text that was read from it."""
+    async def read_content(self, request: Request) -> Reply:
+        """Return the extracted text of a file."""
         return json_reply(await self._stores.read_text(*_store_key(request), _file(request)))
 
     async def create_batch(self, request: Request) -> Reply:
-        """Files that are added together."""
+        """Add several files at once."""
         parsed = wire.parse_file_batch(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create_batch(*_store_key(request), parsed))
 
-    async def batch(self, request: Request) -> Reply:
-        """How far its files are."""
+    async def retrieve_batch(self, request: Request) -> Reply:
+        """Return a batch with the counts of its files by status."""
         found = await self._stores.retrieve_batch(*_store_key(request), _batch(request))
         return json_reply(found, headers=_SOON)
 
     async def cancel_batch(self, request: Request) -> Reply:
-        """What is not finished stays undone."""
+        """Cancel the indexing of the files that are not finished."""
         return json_reply(await self._stores.cancel_batch(*_store_key(request), _batch(request)))
 
-    async def batch_files(self, request: Request) -> Reply:
-        """A page of its files."""
+    async def list_batch_files(self, request: Request) -> Reply:
+        """Return a page of a batch's files."""
         query = Query(request.scope)
         found = self._stores.list_files(
             *_store_key(request), query.page_params(), status=_status(query), batch=_batch(request)
@@ -129,7 +129,7 @@ def _tenant(request: Request) -> str:
 
 
 def _store_key(request: Request) -> tuple[str, str]:
-    """Tenant and vector store id."""
+    """Return tenant and vector store id."""
     return _tenant(request), request.path_params["vector_store_id"]
 
 

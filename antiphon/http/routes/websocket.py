@@ -1,8 +1,8 @@
-"""``/v1/responses`` as a WebSocket: frames become runs, in lanes, and events become frames.
+"""``/v1/responses`` as a WebSocket: each frame starts a run, each event is sent as a frame.
 
-The runs of a lane come one after another, those of different lanes side by side. What a connection
-has made it remembers, so that it can be continued though it is not stored. It knows no models,
-stores or tools; frames, pings and compression are the server's.
+Frames with the same ``stream_id`` form a lane. Runs of a lane are executed in order, lanes in
+parallel. A connection keeps the latest response of each lane in memory, so that it can be
+continued even if it is not stored. The server handles pings, fragmentation and compression.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from antiphon.wire.parsing.websocket import (
     read_frame,
 )
 
-__all__ = ["Socket"]
+__all__ = ["WebSocketEndpoint"]
 
-#: OpenAI's: runs side by side, names of lanes, and how long a connection lasts.
-_SIDE_BY_SIDE = 16
-_LANES = 32
+#: OpenAI's limits: concurrent runs, lanes, and seconds that a connection lasts.
+_MAX_CONCURRENT_RUNS = 16
+_MAX_LANES = 32
 LIFETIME_S = 3600.0
 #: Frames that may wait for their turn, in all lanes together.
-_WAITING = 128
+_MAX_QUEUED_FRAMES = 128
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Socket:
-    """``GET /v1/responses`` with an upgrade: the whole life of a connection, as an ASGI app."""
+class WebSocketEndpoint:
+    """``GET /v1/responses`` with an upgrade, as an ASGI app that handles the whole connection."""
 
     def __init__(self, deps: EndpointDependencies, *, lifetime_s: float = LIFETIME_S) -> None:
         self.deps = deps
@@ -62,66 +62,66 @@ class Socket:
 
 
 class _Lane:
-    """What waits in it, who works on it, and the last response made in it."""
+    """Frames with one ``stream_id``: the queue, the worker task and the id of the last response."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.waiting: deque[FrameEnvelope] = deque()
+        self.queue: deque[FrameEnvelope] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.latest: str | None = None
 
 
 class _Connection:
-    def __init__(self, socket: Socket, context: RequestContext, send: Send) -> None:
-        self._socket = socket
-        self._exchange = context
+    def __init__(self, endpoint: WebSocketEndpoint, context: RequestContext, send: Send) -> None:
+        self._endpoint = endpoint
+        self._context = context
         self._send = send
         self._lanes: dict[str | None, _Lane] = {}
-        self._places = asyncio.Semaphore(_SIDE_BY_SIDE)
-        self._expired = False
+        self._run_slots = asyncio.Semaphore(_MAX_CONCURRENT_RUNS)
+        self._has_expired = False
         self.recent = SessionChains()
 
     async def serve(self, receive: Receive) -> None:
-        """Until the client leaves, or the connection has lasted as long as it may."""
-        ending = asyncio.create_task(self._expire())
+        """Serve until the client disconnects or the connection's lifetime ends."""
+        expiry = asyncio.create_task(self._expire())
         try:
             while (message := await receive())["type"] == "websocket.receive":
-                await self._take(message.get("text"))
+                await self._enqueue_frame(message.get("text"))
         except ClientDisconnected:
             pass
         finally:
             workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
-            for task in (ending, *workers):
+            for task in (expiry, *workers):
                 task.cancel()
-            await asyncio.wait((ending, *workers))
+            await asyncio.wait((expiry, *workers))
 
-    async def _take(self, text: str | None) -> None:
-        """A frame goes into its lane; what is none is answered at once."""
+    async def _enqueue_frame(self, text: str | None) -> None:
+        """Put a frame into its lane; answer an invalid frame at once."""
         stream_id: str | None = None
         try:
             if text is None:
                 raise InvalidRequest("Frames must be text: JSON, one object each.")
-            envelope = read_envelope(text, self._socket.deps.limits.body)
+            envelope = read_envelope(text, self._endpoint.deps.limits.body)
             stream_id = envelope.stream_id
-            if self._expired:
-                raise _expired()
+            if self._has_expired:
+                raise _has_expired()
             lane = self._lane(stream_id)
-            if sum(len(each.waiting) for each in self._lanes.values()) >= _WAITING:
+            if sum(len(each.queue) for each in self._lanes.values()) >= _MAX_QUEUED_FRAMES:
                 raise Overloaded("Too many frames wait on this connection for their turn.")
         except RequestError as error:
             return await self.refuse(error, stream_id)
         if envelope.type == "response.steer":
-            return await self._answer(lane, envelope)  # it would come too late in its turn
-        lane.waiting.append(envelope)
+            return await self._process(lane, envelope)  # in the queue it would be too late
+        lane.queue.append(envelope)
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
 
     def _lane(self, name: str | None) -> _Lane:
         if name not in self._lanes:
-            if name is not None and len(self._lanes.keys() - {None}) >= _LANES:
+            if name is not None and len(self._lanes.keys() - {None}) >= _MAX_LANES:
                 raise InvalidRequest(
                     "This WebSocket connection has reached its maximum number of distinct stream "
-                    f"IDs ({_LANES}). Reuse an existing stream_id or open a new WebSocket "
+                    f"IDs ({_MAX_LANES}). Reuse an existing stream_id or open a new WebSocket "
                     "connection.",
                     param="stream_id",
                     code="websocket_stream_limit_reached",
@@ -130,24 +130,24 @@ class _Connection:
         return self._lanes[name]
 
     async def _work(self, lane: _Lane) -> None:
-        """What waits in the lane, in order."""
+        """Process the queue of a lane in order."""
         try:
-            while lane.waiting:
-                async with self._places:
-                    await self._answer(lane, lane.waiting.popleft())
+            while lane.queue:
+                async with self._run_slots:
+                    await self._process(lane, lane.queue.popleft())
         except ClientDisconnected:
-            lane.waiting.clear()
+            lane.queue.clear()
         finally:
             lane.worker = None
 
-    async def _answer(self, lane: _Lane, envelope: FrameEnvelope) -> None:
+    async def _process(self, lane: _Lane, envelope: FrameEnvelope) -> None:
         previous: str | None = None
         try:
-            frame = read_frame(envelope, self._socket.deps.limits.body)
+            frame = read_frame(envelope, self._endpoint.deps.limits.body)
             if isinstance(frame, SteerFrame):
                 return await self._refuse_steering(lane, frame)
             previous = frame.request.previous_response_id
-            self._exchange.charge()
+            self._context.charge()
             await self._run(lane, frame)
         except RequestError as error:
             self.evict(lane, previous)
@@ -156,36 +156,36 @@ class _Connection:
             self.evict(lane, previous)
             status = status_of(error.code)
             kind = type_of(status, error.type)
-            await self._say_error(status, kind, error.message, error.code, error.param, lane.name)
+            await self._send_error(status, kind, error.message, error.code, error.param, lane.name)
         except ClientDisconnected:
             raise
         except Exception:
-            self._socket.deps.log.exception("unexpected error")
+            self._endpoint.deps.log.exception("unexpected error")
             self.evict(lane, previous)
-            await self._say_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
+            await self._send_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
 
     async def _run(self, lane: _Lane, frame: CreateFrame) -> None:
-        deps, tenant = self._socket.deps, self._exchange.tenant
-        observed = RunTiming(deps.clock(), deps.clock)
+        deps, tenant = self._endpoint.deps, self._context.tenant
+        timing = RunTiming(deps.clock(), deps.clock)
         async with deps.admission.slot(tenant):
             run = await deps.service.create(
                 tenant, frame.request, session_chains=self.recent, generate=frame.generate
             )
-            self._exchange.model, self._exchange.response_id = run.response.model, run.id
+            self._context.model, self._context.response_id = run.response.model, run.id
             try:
-                await run.drive(_Frames(self, lane, run, observed))
+                await run.drive(_FrameSink(self, lane, run, timing))
             finally:
                 if run.response.status in ("in_progress", "cancelled"):
                     deps.metrics.count_abandoned(run.response.model)
                 else:
                     deps.metrics.record_response(
-                        observed, run.response, run.event_count, deps.clock()
+                        timing, run.response, run.event_count, deps.clock()
                     )
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def keep(self, lane: _Lane, run: Run) -> None:
-        """The lane's latest response, in place of the one before: before its end is told."""
+    def remember(self, lane: _Lane, run: Run) -> None:
+        """Keep the run's response as the latest of the lane, before its end is sent."""
         if run.response.status not in ("completed", "incomplete"):
             return self.evict(lane, run.response.previous_response_id)
         before, lane.latest = lane.latest, run.id
@@ -194,27 +194,27 @@ class _Connection:
             self.recent.remove(before)
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
-        """What could not be continued in its own lane is not kept for another try."""
+        """Forget a response whose continuation in its own lane failed, as OpenAI does."""
         if previous is not None and lane.latest == previous:
             lane.latest = None
             self.recent.remove(previous)
 
-    # --- what is said ----------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
-    async def say(self, event: Event, lane: str | None) -> None:
-        """One event, one frame."""
+    async def send_event(self, event: Event, lane: str | None) -> None:
+        """Send one event as one frame."""
         line = _encode(event)
         if isinstance(event, Error):
             line = line[:-1] + b',"status":500}'
-        await self._say(line, lane)
+        await self._send_line(line, lane)
 
     async def refuse(self, error: RequestError, lane: str | None) -> None:
-        """An error instead of a run; the connection goes on."""
-        await self._say_error(
+        """Send an error instead of a run; the connection stays open."""
+        await self._send_error(
             error.status, error.type, error.message, error.code, error.param, lane
         )
 
-    async def _say_error(
+    async def _send_error(
         self,
         status: int,
         kind: str,
@@ -224,60 +224,60 @@ class _Connection:
         lane: str | None,
     ) -> None:
         error = {"type": kind, "code": code, "message": message, "param": param}
-        await self._say(_encode({"type": "error", "status": status, "error": error}), lane)
+        await self._send_line(_encode({"type": "error", "status": status, "error": error}), lane)
 
     async def _refuse_steering(self, lane: _Lane, frame: SteerFrame) -> None:
         error = {
             "type": "invalid_request_error",
             "code": "steering_not_supported",
-            "message": "A response of this server cannot be steered while it is made.",
+            "message": "This server cannot steer a response in progress.",
             "param": None,
         }
         failed = SteerFailed(sequence_number=0, error=error)
-        await self.say(failed, lane.name)
+        await self.send_event(failed, lane.name)
 
-    async def _say(self, line: bytes, lane: str | None) -> None:
+    async def _send_line(self, line: bytes, lane: str | None) -> None:
         if lane is not None:
             line = b'%b,"stream_id":"%b"}' % (line[:-1], lane.encode())
         try:
             await self._send({"type": "websocket.send", "text": line.decode()})
-        except (OSError, RuntimeError):  # how servers say that nobody is there
+        except (OSError, RuntimeError):  # raised by servers when the client is gone
             raise ClientDisconnected from None
 
     async def _expire(self) -> None:
-        """After its time: take nothing more, let what runs end, and close."""
-        await asyncio.sleep(self._socket.lifetime_s)
-        self._expired = True
+        """At the end of the lifetime: refuse new frames, wait for the runs, and close."""
+        await asyncio.sleep(self._endpoint.lifetime_s)
+        self._has_expired = True
         with suppress(ClientDisconnected):
             while workers := [w for lane in self._lanes.values() if (w := lane.worker)]:
                 await asyncio.wait(workers)
-            await self.refuse(_expired(), None)
+            await self.refuse(_has_expired(), None)
             with suppress(OSError, RuntimeError):
                 await self._send({"type": "websocket.close", "code": 1000, "reason": ""})
 
 
-class _Frames(EventSink):
-    """A run on its way to the lane that asked for it."""
+class _FrameSink(EventSink):
+    """Writes the events of a run to its lane."""
 
-    def __init__(self, connection: _Connection, lane: _Lane, run: Run, observed: RunTiming) -> None:
+    def __init__(self, connection: _Connection, lane: _Lane, run: Run, timing: RunTiming) -> None:
         self._connection = connection
         self._lane = lane
         self._run = run
-        self._observed = observed
+        self._timing = timing
 
     async def write(self, events: tuple[Event, ...]) -> None:
         self.has_sent = True
-        if self._observed.first is None:
-            self._observed.record_events(events)
+        if self._timing.first is None:
+            self._timing.record_events(events)
         for event in events:
-            await self._connection.say(event, self._lane.name)
+            await self._connection.send_event(event, self._lane.name)
 
     async def end(self, events: tuple[Event, ...], stored: object) -> None:
-        self._connection.keep(self._lane, self._run)
+        self._connection.remember(self._lane, self._run)
         await self.write(events)
 
 
-def _expired() -> InvalidRequest:
+def _has_expired() -> InvalidRequest:
     return InvalidRequest(
         "Responses websocket connection limit reached (60 minutes). Create a new websocket "
         "connection to continue.",

@@ -1,8 +1,8 @@
-"""While the client is there: a block of code that ends when the client hangs up.
+"""Cancel a block of code when the client disconnects.
 
-The block is cancelled in the way ``asyncio.timeout`` does it. Our server says when a connection is
-lost (``DEPARTURES``); another one only tells who asks ``receive``, so a task asks. It knows nothing
-of what the block does.
+The block is cancelled as ``asyncio.timeout`` cancels one. Antiphon's own server reports a lost
+connection through an ASGI extension (``DISCONNECT_EXTENSION``). On any other ASGI server a task
+waits for ``http.disconnect``.
 """
 
 from __future__ import annotations
@@ -16,61 +16,61 @@ from starlette.types import Receive, Scope
 
 from antiphon.http.middleware.request_context import ClientDisconnected
 
-__all__ = ["DEPARTURES", "CancelOnDisconnect", "ConnectionLost"]
+__all__ = ["DISCONNECT_EXTENSION", "CancelOnDisconnect", "ConnectionMonitor"]
 
-#: Our server's ASGI extension, whose ``connection`` is ``Departures``.
-DEPARTURES = "antiphon.departures"
+#: ASGI extension of Antiphon's server. Its ``connection`` is a ``ConnectionMonitor``.
+DISCONNECT_EXTENSION = "antiphon.disconnect"
 
 
-class ConnectionLost(Protocol):
-    """Of one connection: whoever is in ``watching`` is called when it is lost."""
+class ConnectionMonitor(Protocol):
+    """A connection. All ``disconnect_callbacks`` are called when it is lost."""
 
-    watching: set[Callable[[], None]]
+    disconnect_callbacks: set[Callable[[], None]]
     is_lost: bool
 
 
-async def _departure(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class CancelOnDisconnect:
-    """``async with Presence(scope, receive):`` raises ``ClientLeft`` when the client leaves.
+    """``async with CancelOnDisconnect(scope, receive):`` raises ``ClientDisconnected``.
 
-    The request's body must have been read, and the last piece of the answer must be sent after the
-    block: a server may report the end of the context as a departure.
+    Read the request's body before the block, and send the last chunk of the response after it: a
+    server may report the end of the exchange as a disconnect.
     """
 
-    __slots__ = ("_block", "_cancelling", "_connection", "_left", "_receive", "_watch")
+    __slots__ = ("_cancelling", "_connection", "_disconnected", "_receive", "_task", "_watcher")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        offered = scope.get("extensions", {}).get(DEPARTURES, {})
-        self._connection: ConnectionLost | None = offered.get("connection")
+        extension = scope.get("extensions", {}).get(DISCONNECT_EXTENSION, {})
+        self._connection: ConnectionMonitor | None = extension.get("connection")
         self._receive = receive
-        self._left = False
-        self._watch: asyncio.Task[None] | None = None
+        self._disconnected = False
+        self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
-        block = asyncio.current_task()
-        assert block is not None
-        self._block = block
-        self._cancelling = block.cancelling()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
         if self._connection is None:
-            self._watch = asyncio.create_task(_departure(self._receive))
-            self._watch.add_done_callback(self._told)
+            self._watcher = asyncio.create_task(_wait_for_disconnect(self._receive))
+            self._watcher.add_done_callback(self._on_receive_end)
             return
-        self._connection.watching.add(self._departed)
+        self._connection.disconnect_callbacks.add(self._on_disconnect)
         if self._connection.is_lost:
-            self._departed()
+            self._on_disconnect()
 
-    def _told(self, watch: asyncio.Task[None]) -> None:
-        if not watch.cancelled():
-            watch.exception()  # a server whose receive breaks has lost the client just as well
-            self._departed()
+    def _on_receive_end(self, watcher: asyncio.Task[None]) -> None:
+        if not watcher.cancelled():
+            watcher.exception()  # a receive that raises means that the client is lost, too
+            self._on_disconnect()
 
-    def _departed(self) -> None:
-        self._left = True
-        self._block.cancel()
+    def _on_disconnect(self) -> None:
+        self._disconnected = True
+        self._task.cancel()
 
     async def __aexit__(
         self,
@@ -79,13 +79,13 @@ class CancelOnDisconnect:
         trace: TracebackType | None,
     ) -> None:
         if self._connection is not None:
-            self._connection.watching.discard(self._departed)
-        if self._watch is not None:
-            self._watch.remove_done_callback(self._told)
-            self._watch.cancel()
+            self._connection.disconnect_callbacks.discard(self._on_disconnect)
+        if self._watcher is not None:
+            self._watcher.remove_done_callback(self._on_receive_end)
+            self._watcher.cancel()
         if (
-            self._left
-            and self._block.uncancel() <= self._cancelling
+            self._disconnected
+            and self._task.uncancel() <= self._cancelling
             and kind is asyncio.CancelledError
         ):
             raise ClientDisconnected from None

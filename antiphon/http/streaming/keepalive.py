@@ -1,7 +1,4 @@
-"""Silence on a stream, and what fills it, so that no client or proxy takes it for dead.
-
-It knows neither events nor sockets.
-"""
+"""Keepalives on idle streams, so that no client or proxy closes them."""
 
 from __future__ import annotations
 
@@ -14,19 +11,21 @@ __all__ = ["KeepaliveTimer"]
 
 
 class KeepaliveTimer:
-    """Inside the block, ``fill`` is called after ``after_s`` seconds without anything said, again
-    and again, but never while something is being said. 0: never."""
+    """Call ``send`` after ``after_s`` idle seconds, again and again, while the block runs.
 
-    def __init__(self, after_s: float, fill: Callable[[], Awaitable[None]]) -> None:
+    Never calls ``send`` during ``sending()``. 0 seconds: never.
+    """
+
+    def __init__(self, after_s: float, send: Callable[[], Awaitable[None]]) -> None:
         self._half_s = after_s / 2
-        self._fill = fill
-        self._silent = False
-        self._speaking = asyncio.Lock()
+        self._send = send
+        self._idle = False
+        self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._filling: asyncio.Task[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
 
     def __enter__(self) -> KeepaliveTimer:
-        self._look()
+        self._tick()
         return self
 
     def __exit__(
@@ -37,26 +36,26 @@ class KeepaliveTimer:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._filling is not None:
-            self._filling.cancel()
+        if self._sender is not None:
+            self._sender.cancel()
 
     @asynccontextmanager
-    async def broken(self) -> AsyncIterator[None]:
-        """While something is said."""
-        self._silent = False
-        async with self._speaking:
+    async def sending(self) -> AsyncIterator[None]:
+        """Enclose every write to the stream, which resets the timer."""
+        self._idle = False
+        async with self._lock:
             yield
 
-    def _look(self) -> None:
-        """Twice an interval: was anything said since?"""
+    def _tick(self) -> None:
+        """Run twice per interval: send a keepalive if nothing was sent since the last call."""
         if self._half_s <= 0:
             return
-        if self._silent and not self._speaking.locked():
-            self._filling = asyncio.create_task(self._say())
-        self._silent = True
-        self._timer = asyncio.get_running_loop().call_later(self._half_s, self._look)
+        if self._idle and not self._lock.locked():
+            self._sender = asyncio.create_task(self._send_keepalive())
+        self._idle = True
+        self._timer = asyncio.get_running_loop().call_later(self._half_s, self._tick)
 
-    async def _say(self) -> None:
-        async with self._speaking:
-            with suppress(OSError):  # that nobody is there is for others to notice
-                await self._fill()
+    async def _send_keepalive(self) -> None:
+        async with self._lock:
+            with suppress(OSError):  # CancelOnDisconnect handles lost connections
+                await self._send()

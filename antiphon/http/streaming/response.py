@@ -1,8 +1,7 @@
-"""A streamed answer: its head, its pieces, its end.
+"""A streamed HTTP response: headers, chunks of the body, end.
 
-A piece goes straight to the connection where the server lets it (``server.STRAIGHT``): a message
-and a coroutine for every token would cost as much as all that comes before them. It knows neither
-events nor runs.
+Chunks go directly to the connection where the server offers it (``DIRECT_WRITE_EXTENSION``): an
+ASGI message and a coroutine per token would cost as much as everything before them.
 """
 
 from __future__ import annotations
@@ -15,49 +14,51 @@ from antiphon.http.middleware.request_context import ClientDisconnected
 
 from . import sse
 
-__all__ = ["STRAIGHT", "DirectWrite", "Stream"]
+__all__ = ["DIRECT_WRITE_EXTENSION", "DirectWrite", "EventStream"]
 
-#: Our server's ASGI extension: ``write`` takes pieces of a body that has begun.
-STRAIGHT = "antiphon.straight"
+#: ASGI extension of Antiphon's server: its ``write`` takes chunks of a body after the headers.
+DIRECT_WRITE_EXTENSION = "antiphon.direct_write"
 
-#: Writes a piece of a body without a declared length. False: it has to go by ``send``, which waits
-#: for a reader who lags behind.
+#: Writes a chunk of a body without a declared length. Returns False if the chunk must go through
+#: ``send``, which waits for a slow reader.
 DirectWrite = Callable[[bytes], bool]
 
 
-def _never(piece: bytes) -> bool:
+def _decline(piece: bytes) -> bool:
     return False
 
 
-class Stream:
-    """One answer. Raises ``ClientLeft`` where the server says that nobody is there."""
+class EventStream:
+    """A ``text/event-stream`` response. Raises ``ClientDisconnected`` when the client is gone."""
 
-    __slots__ = ("_send", "_straight", "begun")
+    __slots__ = ("_direct_write", "_send", "has_started")
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
-        self.begun = False
+        self.has_started = False
         offered = scope.get("extensions", {}) if scope["method"] != "HEAD" else {}
-        self._straight: DirectWrite = offered.get(STRAIGHT, {}).get("write", _never)
+        self._direct_write: DirectWrite = offered.get(DIRECT_WRITE_EXTENSION, {}).get(
+            "write", _decline
+        )
 
-    async def begin(self, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """The head, which comes first."""
-        self.begun = True
-        await self._sent(
+    async def start(self, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Send the status line and the headers."""
+        self.has_started = True
+        await self._send_message(
             {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
         )
 
     def write(self, piece: bytes) -> Awaitable[None] | None:
-        """A piece. What is returned is to be awaited before the next one."""
-        if self._straight(piece):
+        """Write a chunk. Await the returned value, if any, before the next write."""
+        if self._direct_write(piece):
             return None
-        return self._sent({"type": "http.response.body", "body": piece, "more_body": True})
+        return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self, piece: bytes = b"") -> None:
-        """The last line, with the piece before it."""
-        await self._sent({"type": "http.response.body", "body": piece + sse.DONE})
+        """Write the last chunk and ``[DONE]``."""
+        await self._send_message({"type": "http.response.body", "body": piece + sse.DONE})
 
-    async def _sent(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         try:
             await self._send(message)
         except OSError:

@@ -105,7 +105,7 @@ class BackgroundJobs:
         parent: PromptTokens | None = None
         reply: Reply
         try:
-            await self._conversations.resume(job.tenant, request.conversation, job.id)
+            await self._conversations.reacquire_lock(job.tenant, request.conversation, job.id)
             if interrupted_in_summary(restored.log.open_items):
                 raise CannotContinue("its thinking was being summarised")
             reply, parent = await self._resumed_reply(claim, request, restored)
@@ -162,7 +162,7 @@ class BackgroundJobs:
         model = self._dependencies.models.find(job.model)
         resolved = await self._prompts.resolve(request)
         prepared = await self._preparer.prepare(
-            job.tenant, resolved.request, model, job.id, prompt_items=resolved.lead
+            job.tenant, resolved.request, model, job.id, prompt_items=resolved.leading_items
         )
         reply = prepared.reply
         if job.prompt or tokens or started:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.attachments.data_urls import NotEncoded, inline_bytes
-from antiphon.attachments.documents import Documents, Unreadable
-from antiphon.attachments.fetch import Failed, Fetched, Fetcher, check
-from antiphon.attachments.image_header import MIMES, Broken, sniff
+from antiphon.attachments.data_urls import InvalidEncoding, decode_inline
+from antiphon.attachments.documents import Documents, UnreadableDocument
+from antiphon.attachments.fetch import Fetcher, FetchError, FetchResult, check
+from antiphon.attachments.image_header import MIMES, InvalidImage, sniff
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.conversation import Conversation, Options
@@ -61,7 +61,9 @@ class _Resolving(BackendWrapper):
         self._around = around
         self._tenant = tenant
         self._lead = lead
-        self._found: dict[tuple[type[Any], Given], it.Part | Bad | Failed | Unreadable] = {}
+        self._found: dict[
+            tuple[type[Any], Given], it.Part | Bad | FetchError | UnreadableDocument
+        ] = {}
         self._bytes = 0
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
@@ -129,7 +131,7 @@ class _Resolving(BackendWrapper):
         part = spot.part
         try:
             return _detailed(await self._once(part, given_in(part)), part)
-        except (Bad, Failed, Unreadable) as trouble:
+        except (Bad, FetchError, UnreadableDocument) as trouble:
             if spot.path is None:
                 what = "file" if isinstance(part, it.InputFile) else "image"
                 return it.InputText(text=f"[{what} omitted: it can no longer be read]")
@@ -141,7 +143,7 @@ class _Resolving(BackendWrapper):
         if key not in self._found:
             try:
                 self._found[key] = await self._read(part, given)
-            except (Bad, Failed, Unreadable) as trouble:
+            except (Bad, FetchError, UnreadableDocument) as trouble:
                 self._found[key] = trouble
         found = self._found[key]
         if isinstance(found, Exception):
@@ -157,33 +159,33 @@ class _Resolving(BackendWrapper):
             return await self._file(content)
         return await _image(content)
 
-    async def _content(self, given: Given) -> Fetched:
+    async def _content(self, given: Given) -> FetchResult:
         """What the part names, whichever way."""
         if given.file_id is not None:
             try:
-                kept = await self._around.files.content(self._tenant, given.file_id)
+                kept = await self._around.files.read(self._tenant, given.file_id)
             except NotFound as error:
                 raise Bad("unknown", error.message) from None
-            return Fetched(kept.content, "", given.name or kept.file.filename)
+            return FetchResult(kept.content, "", given.name or kept.file.filename)
         if given.url is not None:
             check(given.url)
             if self._around.fetcher is None:
-                raise Failed("url", "this server fetches no URLs; send the bytes or a file_id")
+                raise FetchError("url", "this server fetches no URLs; send the bytes or a file_id")
             fetched = await self._around.fetcher.fetch(given.url)
             return replace(fetched, name=given.name or fetched.name)
         try:
-            mime, content = await asyncio.to_thread(inline_bytes, given.inline or "")
-        except NotEncoded as error:
+            mime, content = await asyncio.to_thread(decode_inline, given.inline or "")
+        except InvalidEncoding as error:
             raise Bad("base64", str(error)) from None
-        return Fetched(content, mime, given.name)
+        return FetchResult(content, mime, given.name)
 
-    async def _file(self, file: Fetched) -> it.Part:
+    async def _file(self, file: FetchResult) -> it.Part:
         """A file that is an image is one; of any other the text is read."""
         if not file.content:
             raise Bad("empty", "it is empty")
         try:
             looks = sniff(file.content)
-        except Broken:
+        except InvalidImage:
             looks = None
         if looks is not None:
             return await _image(file)
@@ -192,7 +194,7 @@ class _Resolving(BackendWrapper):
         return it.InputText(text=f"[file{named}]\n{text}")
 
 
-async def _image(image: Fetched) -> it.InputImage:
+async def _image(image: FetchResult) -> it.InputImage:
     """Checked, as a data URL that tells what it is."""
     content = image.content
     if not content:
@@ -201,7 +203,7 @@ async def _image(image: Fetched) -> it.InputImage:
         raise Bad("large", f"an image may hold {_IMAGE_BYTES} bytes")
     try:
         head = sniff(content)
-    except Broken as broken:
+    except InvalidImage as broken:
         raise Bad("broken", str(broken)) from None
     if head is None:
         raise Bad("format", f"supported are {', '.join(MIMES)}")
@@ -256,15 +258,15 @@ def _detailed(found: it.Part, part: _Named) -> it.Part:
 
 # --- where the bytes of a part come from ---------------------------------------------------------
 
-Why = Literal["none", "base64", "unknown", "empty", "large", "pixels", "format", "broken"]
+Reason = Literal["none", "base64", "unknown", "empty", "large", "pixels", "format", "broken"]
 
 
 class Bad(Exception):
-    """What a part gives cannot be used. ``why``: one word; the message says more."""
+    """What a part gives cannot be used. ``reason``: one word; the message says more."""
 
-    def __init__(self, why: Why, message: str) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
-        self.why: Why = why
+        self.reason: Reason = reason
 
 
 class Given(Struct, frozen=True, kw_only=True):
@@ -337,23 +339,25 @@ _READINGS: Mapping[str, str] = {
 }
 
 
-def _refusal(trouble: Bad | Failed | Unreadable, part: _Named, path: str) -> RequestError:
+def _refusal(
+    trouble: Bad | FetchError | UnreadableDocument, part: _Named, path: str
+) -> RequestError:
     is_file = isinstance(part, it.InputFile)
     what = "file" if is_file else "image"
     param = path if path == _PROMPT else f"{path}{_field(part, trouble)}"
-    if isinstance(trouble, Failed) and trouble.why not in ("url", "large"):
+    if isinstance(trouble, FetchError) and trouble.reason not in ("url", "large"):
         message = f"Error while downloading the {what} of '{param}': {trouble}."
         return InvalidRequest(message, param=param, code=_DOWNLOADS[is_file])
-    if trouble.why == "unknown":
+    if trouble.reason == "unknown":
         return NotFound(str(trouble), param=param, code=_CODES["unknown"][is_file])
-    code = _CODES.get(trouble.why, _CODES["bomb"])[is_file]
-    why = _READINGS[trouble.why] if isinstance(trouble, Unreadable) else str(trouble)
-    return InvalidRequest(f"Invalid {what} in '{param}': {why}.", param=param, code=code)
+    code = _CODES.get(trouble.reason, _CODES["bomb"])[is_file]
+    reason = _READINGS[trouble.reason] if isinstance(trouble, UnreadableDocument) else str(trouble)
+    return InvalidRequest(f"Invalid {what} in '{param}': {reason}.", param=param, code=code)
 
 
 def _field(part: _Named, trouble: Exception) -> str:
     """The field to blame."""
-    if isinstance(trouble, Bad) and trouble.why == "none":
+    if isinstance(trouble, Bad) and trouble.reason == "none":
         return ""
     given = given_in(part)
     if given.file_id is not None:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from antiphon.attachments.fetch import Fetcher, FetchError
 from antiphon.errors import BackendError, SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.errors import complaint, refused
+from antiphon.upstream.errors import parse_error, upstream_error
 
 from .base import (
     MIME_TYPES,
@@ -189,7 +189,7 @@ class ImagesApi:
             raise BackendError(_NO_IMAGE)
         kind = str(message.get("type", ""))
         if message.get("error") or kind == "error":
-            raise refused(400, complaint(message))
+            raise upstream_error(400, parse_error(message))
         if kind.endswith(".partial_image"):
             return PartialImage(await self._decode_image(message))
         if kind.endswith(".completed") or "data" in message:

@@ -7,7 +7,7 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from antiphon.attachments.data_urls import inline_bytes
+from antiphon.attachments.data_urls import decode_inline
 from antiphon.backends.remote.image_conversion import convert_images
 from antiphon.conversation import Conversation
 from antiphon.errors import UnreadableImage
@@ -40,7 +40,7 @@ async def test_they_are_written_anew_wherever_they_stand() -> None:
     _, seen, same = message.content
     assert same is PNG and seen.detail == "low"
     for part in (seen, output.output[0], screen.output):
-        mime, content = inline_bytes(part.image_url)
+        mime, content = decode_inline(part.image_url)
         assert (mime, content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
     assert (text, call) == (items[2], items[4])
 

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.requests.query import Query
-from antiphon.pagination import Cut
+from antiphon.pagination import PageParams
 
 
 def query(text: str) -> Query:
@@ -23,13 +23,13 @@ def query(text: str) -> Query:
     ],
 )
 def test_lists_in_every_notation(text: str) -> None:
-    assert query(text).many("include", "abc") == ("a", "b")
+    assert query(text).choices("include", "abc") == ("a", "b")
 
 
 def test_what_is_not_given() -> None:
     empty = query("")
-    assert empty.many("include", "abc") == ()
-    assert empty.text("after") is None
+    assert empty.choices("include", "abc") == ()
+    assert empty.value("after") is None
     assert empty.flag("stream") is False
     assert empty.number("limit", low=1) is None
     assert empty.choice("order", ("asc", "desc"), "desc") == "desc"
@@ -41,7 +41,7 @@ def test_values() -> None:
     assert given.flag("obf") is False
     assert given.number("limit", low=1, high=100) == 7
     assert given.choice("order", ("asc", "desc"), "desc") == "asc"
-    assert given.text("after") == "msg_1"
+    assert given.value("after") == "msg_1"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_bad_flags_and_choices_are_refused_by_name() -> None:
         query("stream=yes").flag("stream")
     assert refusal.value.param == "stream"
     with pytest.raises(InvalidRequest, match="'c'") as refusal:
-        query("include[]=a&include[]=c").many("include", "ab")
+        query("include[]=a&include[]=c").choices("include", "ab")
     assert refusal.value.param == "include"
     with pytest.raises(InvalidRequest, match="'asc' and 'desc'") as refusal:
         query("order=up").choice("order", ("asc", "desc"), "desc")
@@ -74,19 +74,19 @@ def test_bad_flags_and_choices_are_refused_by_name() -> None:
 
 
 def test_a_page_is_asked_for_alike_everywhere() -> None:
-    asked = Cut(limit=7, order="asc", after="a_1", before="a_9")
-    assert query("limit=7&order=asc&after=a_1&before=a_9").cut() == asked
-    assert query("").cut() == Cut(limit=20, order="desc", after=None, before=None)
+    asked = PageParams(limit=7, order="asc", after="a_1", before="a_9")
+    assert query("limit=7&order=asc&after=a_1&before=a_9").page_params() == asked
+    assert query("").page_params() == PageParams(limit=20, order="desc", after=None, before=None)
     for wrong in ("limit=0", "limit=101", "order=up"):
         with pytest.raises(InvalidRequest) as refusal:
-            query(wrong).cut()
+            query(wrong).page_params()
         assert refusal.value.param == wrong.partition("=")[0]
 
 
 def test_what_is_refused_is_not_repeated_at_length() -> None:
     for wrong in ("limit", "order"):
         with pytest.raises(InvalidRequest) as refusal:
-            query(f"{wrong}={'x' * 5000}").cut()
+            query(f"{wrong}={'x' * 5000}").page_params()
         assert len(refusal.value.message) < 150
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from antiphon.errors import InvalidRequest, Overloaded
-from antiphon.pagination import Cut
+from antiphon.pagination import PageParams
 from antiphon.wire.response import ResponseError
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
@@ -311,8 +311,8 @@ async def test_input_items_pages(deps: Any, service: Any, error_of: ErrorOf) -> 
     }
     await client.get(f"{path}?limit=3&order=asc&after=msg_1&before=msg_9")
     defaults, given = (asked[3] for asked in service.asked)
-    assert defaults == Cut(limit=20, order="desc")
-    assert given == Cut(limit=3, order="asc", after="msg_1", before="msg_9")
+    assert defaults == PageParams(limit=20, order="desc")
+    assert given == PageParams(limit=3, order="asc", after="msg_1", before="msg_9")
     answer = await client.get(f"{path}?limit=101")
     assert (answer.status_code, error_of(answer)["param"]) == (400, "limit")
 

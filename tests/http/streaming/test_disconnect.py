@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.http.middleware.request_context import ClientDisconnected
-from antiphon.http.streaming.disconnect import DEPARTURES, CancelOnDisconnect
+from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION, CancelOnDisconnect
 
 
 class Client:
@@ -31,16 +31,16 @@ class Connected(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watching: set[Callable[[], None]] = set()
+        self.disconnect_callbacks: set[Callable[[], None]] = set()
         self.is_lost = False
-        self.scope = {"extensions": {DEPARTURES: {"connection": self}}}
+        self.scope = {"extensions": {DISCONNECT_EXTENSION: {"connection": self}}}
 
     async def receive(self) -> dict[str, str]:
         raise AssertionError("asked for nothing")
 
     def leave(self) -> None:
         self.is_lost = True
-        for tell in tuple(self.watching):
+        for tell in tuple(self.disconnect_callbacks):
             tell()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from antiphon.http.middleware.request_context import ClientDisconnected
-from antiphon.http.streaming.response import STRAIGHT, Stream
+from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, EventStream
 from antiphon.http.streaming.sse import DONE
-from antiphon.http.uvicorn_server import _Joined, _straight
+from antiphon.http.uvicorn_server import _BufferedTransport, _direct_writer
 
 
 class Connection:
@@ -32,15 +32,15 @@ class Connection:
             raise OSError("gone")
         self.sent.append(message)
 
-    def stream(self, method: str = "POST", *, offered: bool = True) -> Stream:
-        extensions = {STRAIGHT: {"write": self.write}} if offered else {}
-        return Stream({"method": method, "extensions": extensions}, self.send)
+    def stream(self, method: str = "POST", *, offered: bool = True) -> EventStream:
+        extensions = {DIRECT_WRITE_EXTENSION: {"write": self.write}} if offered else {}
+        return EventStream({"method": method, "extensions": extensions}, self.send)
 
 
 async def test_pieces_go_straight_and_head_and_end_by_messages() -> None:
     here = Connection()
     stream = here.stream()
-    await stream.begin([(b"x-more", b"1")])
+    await stream.start([(b"x-more", b"1")])
     assert stream.write(b"a") is None and stream.write(b"b") is None
     await stream.end(b"c")
     assert here.straight == [b"a", b"b"]
@@ -78,10 +78,10 @@ async def test_a_server_that_says_nobody_is_there_is_believed() -> None:
     here = Connection()
     here.gone = True
     with pytest.raises(ClientDisconnected):
-        await here.stream().begin()
+        await here.stream().start()
 
 
-class Socket(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.packets: list[bytes] = []
@@ -109,8 +109,8 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
-    socket, flow = Socket(), Flow()
-    write = _straight(_Joined(socket), flow)  # type: ignore[arg-type]
+    socket, flow = FakeTransport(), Flow()
+    write = _direct_writer(_BufferedTransport(socket), flow)  # type: ignore[arg-type]
     assert write(b"x" * 26)
     assert socket.written == b"1a\r\n" + b"x" * 26 + b"\r\n"
     assert not write(b"")  # as a chunk it would be the last
@@ -122,9 +122,9 @@ def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
 
 
 async def test_a_head_goes_with_what_follows_it() -> None:
-    socket = Socket()
-    joined = _Joined(socket)
-    write = _straight(joined, Flow())  # type: ignore[arg-type]
+    socket = FakeTransport()
+    joined = _BufferedTransport(socket)
+    write = _direct_writer(joined, Flow())  # type: ignore[arg-type]
     joined.write(HEAD)
     assert write(b"a") and write(b"b")
     assert socket.packets == [HEAD + b"1\r\na\r\n", b"1\r\nb\r\n"]
@@ -136,8 +136,8 @@ async def test_a_head_goes_with_what_follows_it() -> None:
 
 
 async def test_what_is_much_is_not_copied() -> None:
-    socket, much = Socket(), b"x" * 2**20
-    joined = _Joined(socket)
+    socket, much = FakeTransport(), b"x" * 2**20
+    joined = _BufferedTransport(socket)
     joined.write(HEAD)
     joined.write(much)
     await asyncio.sleep(0)
@@ -145,8 +145,8 @@ async def test_what_is_much_is_not_copied() -> None:
 
 
 async def test_a_head_that_nothing_follows_goes_alone() -> None:
-    socket = Socket()
-    joined = _Joined(socket)
+    socket = FakeTransport()
+    joined = _BufferedTransport(socket)
     joined.write(HEAD)
     assert socket.packets == []
     await asyncio.sleep(0)

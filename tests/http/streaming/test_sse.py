@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from antiphon.http.streaming.sse import DONE, frames
+from antiphon.http.streaming.sse import DONE, frame_events
 from antiphon.wire import events as ev
 from antiphon.wire.response import Response
 
@@ -22,7 +22,7 @@ def delta(number: int, text: str) -> ev.Event:
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_text_comes_out_as_it_went_in(texts: list[str]) -> None:
-    sent = frames([delta(number, text) for number, text in enumerate(texts)]) + DONE
+    sent = frame_events([delta(number, text) for number, text in enumerate(texts)]) + DONE
     heard = list(SSEDecoder().iter_bytes(iter([sent])))
     assert heard.pop().data == "[DONE]"
     assert [json.loads(frame.data)["delta"] for frame in heard] == texts
@@ -30,7 +30,7 @@ def test_any_text_comes_out_as_it_went_in(texts: list[str]) -> None:
 
 
 def test_a_frame_is_two_lines_and_a_blank_one() -> None:
-    assert frames([delta(3, "a\nb\r\u2028")]) == (
+    assert frame_events([delta(3, "a\nb\r\u2028")]) == (
         b"event: response.output_text.delta\n"
         b'data: {"type":"response.output_text.delta","sequence_number":3,"item_id":"msg_1",'
         b'"output_index":0,"content_index":0,"delta":"a\\nb\\r\xe2\x80\xa8","logprobs":[]}\n\n'
@@ -45,5 +45,5 @@ def test_every_event_has_its_name() -> None:
         ev.Keepalive: ev.Keepalive(sequence_number=1),
     }
     for event in samples.values():
-        first, second, *_ = frames([event]).decode().split("\n")
+        first, second, *_ = frame_events([event]).decode().split("\n")
         assert first == "event: " + json.loads(second.removeprefix("data: "))["type"]

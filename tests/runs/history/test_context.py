@@ -9,7 +9,7 @@ import pytest
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pagination import Cut
+from antiphon.pagination import PageParams
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire.items import LocalShellCallOutput
@@ -123,20 +123,20 @@ async def test_items_get_ids_and_are_listed_newest_first() -> None:
     served = service(ScriptedBackend(["one", "two"]))
     first = await answered(served, input="a")
     second = await answered(served, input="b", previous_response_id=first.id)
-    listed = await served.input_items("t", second.id, Cut())
+    listed = await served.input_items("t", second.id, PageParams())
     assert len({item.id for item in listed.data}) == 3
     assert listed.data[0].id == listed.first_id
-    page = await served.input_items("t", second.id, Cut(limit=2))
+    page = await served.input_items("t", second.id, PageParams(limit=2))
     assert page.has_more and page.last_id is not None
-    rest = await served.input_items("t", second.id, Cut(limit=2, after=page.last_id))
+    rest = await served.input_items("t", second.id, PageParams(limit=2, after=page.last_id))
     assert not rest.has_more
     assert [item.id for item in (*page.data, *rest.data)] == [item.id for item in listed.data]
-    oldest = await served.input_items("t", second.id, Cut(order="asc"))
+    oldest = await served.input_items("t", second.id, PageParams(order="asc"))
     assert [item.id for item in oldest.data] == [item.id for item in reversed(listed.data)]
     with pytest.raises(InvalidRequest):
-        await served.input_items("t", second.id, Cut(after="msg_none"))
+        await served.input_items("t", second.id, PageParams(after="msg_none"))
     with pytest.raises(NotFound):
-        await served.input_items("u", second.id, Cut())
+        await served.input_items("u", second.id, PageParams())
 
 
 @pytest.mark.parametrize("names", ["id", "call_id", "id of the item", "both"])

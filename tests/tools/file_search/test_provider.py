@@ -1,4 +1,4 @@
-"""What models write as arguments of file_search."""
+"""The file search provider: queries, passages and citations."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from antiphon.wire.tools import FileSearch as Tool
 from antiphon.wire.vector_stores import SearchResult, TextPart
 
 
-class Fixed:
-    """Finds the same again and again."""
+class FixedSearch:
+    """A vector search that always returns the same passages."""
 
     def __init__(self, *texts: str) -> None:
-        self.asked: list[tuple[str, ...]] = []
+        self.requests: list[tuple[str, ...]] = []
         self._texts = texts
 
-    async def check_searchable(self, tenant: str, store_ids: Sequence[str]) -> None: ...
+    async def check_searchable(self, *arguments: object) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
+        self, tenant: str, store_ids: Sequence[str], requests: SearchRequest
     ) -> tuple[SearchResult, ...]:
-        self.asked.append(asked.queries)
+        self.requests.append(requests.queries)
         return tuple(
             SearchResult(
                 file_id=f"file-{n}", filename="a【】.md", score=1, content=(TextPart(text=text),)
@@ -35,47 +35,51 @@ class Fixed:
         )
 
 
-async def told(shelves: Fixed, arguments: str, room: int = 10_000) -> ToolResult:
-    opening = ResponseContext(tenant="t", response_id="r", items=())
+async def run_search(search_: FixedSearch, arguments: str, max_bytes: int = 10_000) -> ToolResult:
+    response = ResponseContext(tenant="t", response_id="r", items=())
     tool = Tool(vector_store_ids=("vs_1",))
-    context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=room)
-    async with FileSearchProvider(shelves).open(tool, opening) as toolset:
-        (offer,) = toolset.functions
-        assert offer.handler is not None
-        steps = [step async for step in offer.handler(arguments, context)]
+    context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=max_bytes)
+    async with FileSearchProvider(search_).open(tool, response) as toolset:
+        (function,) = toolset.functions
+        assert function.handler is not None
+        steps = [step async for step in function.handler(arguments, context)]
     assert isinstance(steps[-1], ToolResult)
     return steps[-1]
 
 
-async def test_queries_are_plain_and_few() -> None:
-    shelves = Fixed()
-    result = await told(shelves, '{"queries": ["a \\ud83d", " b ", "b", 7, ""]}')
-    assert shelves.asked == [("a \ufffd", "b")] == [result.fields["queries"]]
+async def test_queries_are_cleaned_and_deduplicated() -> None:
+    search_ = FixedSearch()
+    result = await run_search(search_, '{"queries": ["a \\ud83d", " b ", "b", 7, ""]}')
+    assert search_.requests == [("a \ufffd", "b")] == [result.fields["queries"]]
     assert "Nothing was found" in result.text
-    await told(shelves, '{"query": "one"}')
-    assert shelves.asked[-1] == ("one",)
+    await run_search(search_, '{"query": "one"}')
+    assert search_.requests[-1] == ("one",)
 
 
-async def test_what_fits_is_told_by_number_and_looks_like_no_citation() -> None:
-    result = await told(Fixed("first 【f9】", "x" * 900), '{"queries": ["a"]}', room=400)
+async def test_passages_are_numbered_limited_and_escaped() -> None:
+    result = await run_search(
+        FixedSearch("first 【f9】", "x" * 900), '{"queries": ["a"]}', max_bytes=400
+    )
     assert result.text == "【f1†a〖〗.md】\nfirst 〖f9〗"
 
 
-async def test_what_an_interrupted_response_was_shown_keeps_its_number() -> None:
-    before = FileSearchCall(queries=("a",))
-    done = FileSearchCall(queries=("b",), results=({"file_id": "file-z", "filename": "z"},))
-    opening = ResponseContext(
-        tenant="t", response_id="r", items=(before,), interrupted_items=(done,)
+async def test_passages_of_earlier_calls_keep_their_numbers() -> None:
+    earlier_call = FileSearchCall(queries=("a",))
+    interrupted_call = FileSearchCall(
+        queries=("b",), results=({"file_id": "file-z", "filename": "z"},)
+    )
+    response = ResponseContext(
+        tenant="t", response_id="r", items=(earlier_call,), interrupted_items=(interrupted_call,)
     )
     context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=99)
-    async with FileSearchProvider(Fixed("x")).open(
-        Tool(vector_store_ids=("vs_1",)), opening
+    async with FileSearchProvider(FixedSearch("x")).open(
+        Tool(vector_store_ids=("vs_1",)), response
     ) as toolset:
-        (offer,) = toolset.functions
-        assert offer.handler is not None and toolset.citation_notation is not None
-        *_, result = [step async for step in offer.handler('{"queries": ["a"]}', context)]
+        (function,) = toolset.functions
+        assert function.handler is not None and toolset.citation_notation is not None
+        *_, result = [step async for step in function.handler('{"queries": ["a"]}', context)]
         assert isinstance(result, ToolResult) and result.text.startswith("【f101†")
         reader = CitationReader([toolset.citation_notation])
         deltas = [*reader.feed(Text("a【f1】b【f51】c【f101】")), *reader.finish()]
-    notes = [each.annotation for each in deltas if isinstance(each, Annotate)]
-    assert [getattr(note, "file_id", "") for note in notes] == ["file-z", "file-0"]
+    annotations = [each.annotation for each in deltas if isinstance(each, Annotate)]
+    assert [getattr(note, "file_id", "") for note in annotations] == ["file-z", "file-0"]

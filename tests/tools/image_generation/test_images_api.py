@@ -1,4 +1,4 @@
-"""Images by an Images API: what is asked, what comes back, and what goes wrong; over sockets."""
+"""The Images API generator: requests, answers and failures, over sockets."""
 
 from __future__ import annotations
 
@@ -27,39 +27,47 @@ from antiphon.tools.image_generation.provider import ImageGenerationProvider, Im
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import png
 
-from .api import USAGE, Studio, studio
-from .painter import painted
+from .api import USAGE, FakeImagesApi, serve_images_api
+from .painter import solid_image
 
 KEY = "sk-of-the-operator"
 
 
 @asynccontextmanager
-async def maker(playing: Studio, *, fetcher: Any = None, most: int = 100_000, **told: Any) -> Any:
-    opened = ImagesApi.open(playing.url, key=KEY, settings=told, fetcher=fetcher, max_bytes=most)
+async def open_images_api(
+    api: FakeImagesApi, *, fetcher: Any = None, max_bytes: int = 100_000, **options: Any
+) -> Any:
+    images_api = ImagesApi.open(
+        api.url, key=KEY, settings=options, fetcher=fetcher, max_bytes=max_bytes
+    )
 
-    async def at_once(seconds: float) -> None: ...
+    async def no_pause(seconds: float) -> None: ...
 
-    opened._upstream._pause = at_once
+    images_api._upstream._pause = no_pause
     try:
-        yield opened
+        yield images_api
     finally:
-        await opened.close()
+        await images_api.close()
 
 
-async def made(over: ImagesApi, **more: Any) -> tuple[list[PartialImage], GeneratedImage]:
-    order = ImageTask(prompt="A cat", request=more.pop("wish", ImageRequest()), **more)
-    async with asyncio.timeout(10), aclosing(over.generate(order)) as images:
-        found = [image async for image in images]
-    assert isinstance(found[-1], GeneratedImage)
-    return [image for image in found if isinstance(image, PartialImage)], found[-1]
+async def generate(
+    generator: ImagesApi, **task_fields: Any
+) -> tuple[list[PartialImage], GeneratedImage]:
+    task = ImageTask(
+        prompt="A cat", request=task_fields.pop("request", ImageRequest()), **task_fields
+    )
+    async with asyncio.timeout(10), aclosing(generator.generate(task)) as images:
+        results = [image async for image in images]
+    assert isinstance(results[-1], GeneratedImage)
+    return [image for image in results if isinstance(image, PartialImage)], results[-1]
 
 
-async def test_it_keeps_the_contract_of_makers() -> None:
-    async with studio() as playing, maker(playing) as over:
-        await check_image_generator(over, ImageRequest(size=(16, 32)), previews=3)
+async def test_images_api_meets_the_generator_contract() -> None:
+    async with serve_images_api() as api, open_images_api(api) as generator:
+        await check_image_generator(generator, ImageRequest(size=(16, 32)), previews=3)
 
 
-async def test_it_keeps_the_contract_of_tools() -> None:
+async def test_provider_meets_the_tool_contract() -> None:
     trial = ToolTrial(
         tool=Tool(partial_images=2, size="16x16"),
         successful_call=("image_generation", '{"prompt": "A cat"}'),
@@ -67,15 +75,15 @@ async def test_it_keeps_the_contract_of_tools() -> None:
         hanging_call=("image_generation", '{"prompt": "hang"}'),
         rejected_tools=(Tool(quality="low"), Tool(size="16")),
     )
-    rules = ImagePolicy(max_pixels=10_000, max_bytes=100_000, concurrency=2)
-    async with studio() as playing, maker(playing, without=["quality"]) as over:
+    policy = ImagePolicy(max_pixels=10_000, max_bytes=100_000, concurrency=2)
+    async with serve_images_api() as api, open_images_api(api, without=["quality"]) as generator:
         await check_tool(
-            ImageGenerationProvider(over, ImageSources(None, None, 100_000), rules), trial
+            ImageGenerationProvider(generator, ImageSources(None, None, 100_000), policy), trial
         )
 
 
-async def test_an_image_is_asked_for_in_json() -> None:
-    wish = ImageRequest(
+async def test_generation_request_is_json() -> None:
+    request = ImageRequest(
         model="m",
         size=(16, 32),
         quality="low",
@@ -84,11 +92,11 @@ async def test_an_image_is_asked_for_in_json() -> None:
         input_fidelity="high",
         complexity="low",
     )
-    async with studio() as playing, maker(playing, body={"n": 1}) as over:
-        previews, image = await made(over, wish=wish)
-        (asked,) = playing.asked
-    assert (asked.route, asked.key) == ("generations", f"Bearer {KEY}")
-    assert asked.fields == {
+    async with serve_images_api() as api, open_images_api(api, body={"n": 1}) as generator:
+        previews, image = await generate(generator, request=request)
+        (request,) = api.requests
+    assert (request.route, request.key) == ("generations", f"Bearer {KEY}")
+    assert request.fields == {
         "n": 1,
         "prompt": "A cat",
         "model": "m",
@@ -104,23 +112,23 @@ async def test_an_image_is_asked_for_in_json() -> None:
 
 
 async def test_previews_are_streamed() -> None:
-    async with studio() as playing, maker(playing) as over:
-        previews, image = await made(over, wish=ImageRequest(partial_images=2))
-        (asked,) = playing.asked
-    assert asked.fields == {"prompt": "A cat", "stream": True, "partial_images": 2}
+    async with serve_images_api() as api, open_images_api(api) as generator:
+        previews, image = await generate(generator, request=ImageRequest(partial_images=2))
+        (request,) = api.requests
+    assert request.fields == {"prompt": "A cat", "stream": True, "partial_images": 2}
     assert [each.image.content for each in previews] == [png(8, 6, (n, 0, 0)) for n in range(2)]
     assert image.image.size == "8x6" and image.usage == USAGE
 
 
-async def test_an_edit_is_a_form() -> None:
-    red, blue = painted(color=(255, 0, 0)), painted(color=(0, 0, 255))
-    wish = ImageRequest(
+async def test_edit_request_is_a_multipart_form() -> None:
+    red, blue = solid_image(color=(255, 0, 0)), solid_image(color=(0, 0, 255))
+    request = ImageRequest(
         input_fidelity="high", output_format="svg", svg={"reasoning": {"effort": "low"}}
     )
-    async with studio() as playing, maker(playing) as over:
-        _, image = await made(over, images=(red,), mask=blue, wish=wish)
-        await made(over, images=(red, blue), wish=ImageRequest(partial_images=1))
-        one, several = playing.asked
+    async with serve_images_api() as api, open_images_api(api) as generator:
+        _, image = await generate(generator, images=(red,), mask=blue, request=request)
+        await generate(generator, images=(red, blue), request=ImageRequest(partial_images=1))
+        one, multiple = api.requests
     assert image.image.content == png(8, 6, (0, 200, 0))
     assert one.route == "edits" and one.fields == {
         "prompt": "A cat",
@@ -132,44 +140,47 @@ async def test_an_edit_is_a_form() -> None:
         ("image", "image1.png", "image/png", red.content),
         ("mask", "mask.png", "image/png", blue.content),
     ]
-    assert [(name, content) for name, *_, content in several.files] == [
+    assert [(name, content) for name, *_, content in multiple.files] == [
         ("image[]", red.content),
         ("image[]", blue.content),
     ]
-    assert (several.fields["stream"], several.fields["partial_images"]) == ("true", "1")
+    assert (multiple.fields["stream"], multiple.fields["partial_images"]) == ("true", "1")
 
 
 @asynccontextmanager
-async def fetching(*networks: str) -> AsyncIterator[Fetcher]:
+async def open_fetcher(*networks: str) -> AsyncIterator[Fetcher]:
     allowed = tuple(parse_network(text, "x") for text in networks)
-    fetcher = Fetcher.open(most=100_000, clock=lambda: 0.0, networks=allowed)
+    fetcher = Fetcher.open(max_bytes=100_000, clock=lambda: 0.0, networks=allowed)
     try:
         yield fetcher
     finally:
         await fetcher.close()
 
 
-async def test_an_image_behind_a_url_is_fetched_like_all_urls_of_others() -> None:
-    async with studio("url") as playing:
-        async with fetching("127.0.0.1") as fetcher, maker(playing, fetcher=fetcher) as over:
-            _, image = await made(over)
+async def test_image_url_is_fetched_with_the_ssrf_guard() -> None:
+    async with serve_images_api("url") as api:
+        async with (
+            open_fetcher("127.0.0.1") as fetcher,
+            open_images_api(api, fetcher=fetcher) as generator,
+        ):
+            _, image = await generate(generator)
             assert image.image.content == png(8, 6)
-        async with fetching() as fetcher, maker(playing, fetcher=fetcher) as over:
+        async with open_fetcher() as fetcher, open_images_api(api, fetcher=fetcher) as generator:
             with pytest.raises(BackendError, match="not a public one"):
-                await made(over)
-        async with maker(playing) as over:
+                await generate(generator)
+        async with open_images_api(api) as generator:
             with pytest.raises(BackendError, match="fetches none"):
-                await made(over)
+                await generate(generator)
 
 
-async def test_a_failure_that_may_pass_is_tried_again() -> None:
-    async with studio(503, 429, "paint") as playing, maker(playing) as over:
-        await made(over)
-        assert len(playing.asked) == 3
+async def test_transient_failures_are_retried() -> None:
+    async with serve_images_api(503, 429, "paint") as api, open_images_api(api) as generator:
+        await generate(generator)
+        assert len(api.requests) == 3
 
 
 @pytest.mark.parametrize(
-    ("act", "told", "code"),
+    ("behavior", "message", "code"),
     [
         (400, "refused the request \\(its 'size'\\): No more of this.", "invalid_prompt"),
         (401, "does not accept this server's key", "server_error"),
@@ -182,50 +193,55 @@ async def test_a_failure_that_may_pass_is_tried_again() -> None:
         ("break", "broke off", "server_error"),
     ],
 )
-async def test_what_goes_wrong_is_told_by_its_kind(act: Any, told: str, code: str) -> None:
-    async with studio(act) as playing, maker(playing) as over:
-        with pytest.raises(BackendError, match=told) as failed:
-            await made(over, wish=ImageRequest(partial_images=1))
+async def test_upstream_failures_have_their_message_and_code(
+    behavior: Any, message: str, code: str
+) -> None:
+    async with serve_images_api(behavior) as api, open_images_api(api) as generator:
+        with pytest.raises(BackendError, match=message) as failed:
+            await generate(generator, request=ImageRequest(partial_images=1))
         assert failed.value.code == code and KEY not in failed.value.message
 
 
-async def test_an_image_that_is_too_large_is_not_read() -> None:
-    async with studio() as playing, maker(playing, most=20) as over:
+async def test_too_large_image_is_rejected() -> None:
+    async with serve_images_api() as api, open_images_api(api, max_bytes=20) as generator:
         with pytest.raises(BackendError, match="too large"):
-            await made(over)
+            await generate(generator)
 
 
-async def test_whoever_leaves_ends_the_request() -> None:
-    async with studio("hang") as playing, maker(playing) as over:
-        waiting = asyncio.create_task(made(over))
-        while not playing.asked:
+async def test_cancellation_ends_the_upstream_request() -> None:
+    async with serve_images_api("hang") as api, open_images_api(api) as generator:
+        running = asyncio.create_task(generate(generator))
+        while not api.requests:
             await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
+        running.cancel()
+        await asyncio.wait([running])
         async with asyncio.timeout(10):
-            await playing.gone.wait()
-        assert playing.left == 1
+            await api.disconnected.wait()
+        assert api.abandoned_count == 1
 
 
-async def test_an_operator_says_what_the_upstream_cannot_do() -> None:
-    told = {"streams": False, "edits": False, "without": ["quality", "output_format"]}
-    async with studio() as playing, maker(playing, **told) as over:
-        assert not over.edits and not over.masks
-        over.check(ImageRequest())
-        for wish, name in (
+async def test_configured_limitations_are_rejected() -> None:
+    options = {"streams": False, "edits": False, "without": ["quality", "output_format"]}
+    async with serve_images_api() as api, open_images_api(api, **options) as generator:
+        assert not generator.supports_edits and not generator.supports_masks
+        generator.check(ImageRequest())
+        for request, name in (
             (ImageRequest(partial_images=1), "partial_images"),
             (ImageRequest(quality="low"), "quality"),
             (ImageRequest(output_format="webp"), "output_format"),
         ):
-            with pytest.raises(UnsupportedOption) as unable:
-                over.check(wish)
-            assert unable.value.field == name
+            with pytest.raises(UnsupportedOption) as error:
+                generator.check(request)
+            assert error.value.field == name
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
-    [({"stream": True}, "image_generation_options"), ({"without": ["x"]}, "no tool has 'x'")],
+    ("options", "message"),
+    [
+        ({"stream": True}, "image_generation_options"),
+        ({"without": ["x"]}, "the tool has no field 'x'"),
+    ],
 )
-def test_what_is_set_wrong_is_named(told: dict[str, Any], why: str) -> None:
-    with pytest.raises(SetupError, match=why):
-        ImagesApi.open("http://h/v1", key=None, settings=told, fetcher=None, max_bytes=1)
+def test_invalid_options_raise_setup_error(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        ImagesApi.open("http://h/v1", key=None, settings=options, fetcher=None, max_bytes=1)

@@ -1,4 +1,4 @@
-"""Search engines: what each is asked and how its answers are read, over recorded shapes."""
+"""Search engines: requests and parsing, against recorded answer shapes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.engines import ENGINES, HttpSearchEngine
 from antiphon.tools.web_search.live_web import LiveWeb
 
-ONE = {"url": "https://a.example/1", "title": "One"}
-#: Engine → an answer of it, in its own shape.
+RESULT = {"url": "https://a.example/1", "title": "One"}
+#: Engine → an answer in its format.
 ANSWERS: dict[str, Any] = {
-    "exa": {"results": [{**ONE, "text": "words"}]},
-    "tavily": {"results": [{**ONE, "content": "words", "score": 0.5}]},
-    "brave": {"web": {"results": [{**ONE, "description": "words"}]}},
-    "you": {"results": {"web": [{**ONE, "snippets": ["words"], "description": "x"}]}},
-    "searxng": {"results": [{**ONE, "content": "words", "engine": "x"}]},
+    "exa": {"results": [{**RESULT, "text": "words"}]},
+    "tavily": {"results": [{**RESULT, "content": "words", "score": 0.5}]},
+    "brave": {"web": {"results": [{**RESULT, "description": "words"}]}},
+    "you": {"results": {"web": [{**RESULT, "snippets": ["words"], "description": "x"}]}},
+    "searxng": {"results": [{**RESULT, "content": "words", "engine": "x"}]},
 }
 PAGE = b"<html><head><title>T</title></head><body><article><p>%s</p></article></body></html>" % (
     b"A page about something that is long enough to be read as an article. " * 5
@@ -33,36 +33,36 @@ PAGE = b"<html><head><title>T</title></head><body><article><p>%s</p></article></
 
 
 @asynccontextmanager
-async def serving(
+async def serve_engine(
     engine: str, answer: Any, status: int = 200
 ) -> AsyncIterator[tuple[LiveWeb, list[Any]]]:
-    seen: list[Any] = []
+    requests: list[Any] = []
 
-    async def answered(request: web.Request) -> web.Response:
+    async def handle(request: web.Request) -> web.Response:
         if request.path == "/page":
             return web.Response(body=PAGE, content_type="text/html")
         body = await request.json() if request.can_read_body else dict(request.query)
-        seen.append((request.method, request.path, dict(request.headers), body))
+        requests.append((request.method, request.path, dict(request.headers), body))
         if isinstance(answer, bytes):
             return web.Response(body=answer, status=status)
         return web.json_response(answer, status=status)
 
     app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", answered)
+    app.router.add_route("*", "/{rest:.*}", handle)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
     local = ipaddress.ip_network("127.0.0.0/8")
-    fetcher = Fetcher.open(most=10**6, clock=time.monotonic, networks=(local,))
+    fetcher = Fetcher.open(max_bytes=10**6, clock=time.monotonic, networks=(local,))
     source = LiveWeb(
         HttpSearchEngine.open(engine, key="k3y", url=f"http://127.0.0.1:{port}"),
         fetcher,
         Documents(),
     )
     try:
-        yield source, [port, seen]
+        yield source, [port, requests]
     finally:
         await source.close()
         await fetcher.close()
@@ -70,14 +70,14 @@ async def serving(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_an_engine_is_asked_and_read(engine: str) -> None:
-    async with serving(engine, ANSWERS[engine]) as (source, (port, seen)):
-        asked = SearchOptions(count=3, allowed_domains=("a.example",), location={"country": "NO"})
-        (found,) = await source.search("fjords", asked)
-        assert (found.url, found.title, found.text) == (ONE["url"], "One", "words")
+async def test_each_engine_is_queried_and_parsed(engine: str) -> None:
+    async with serve_engine(engine, ANSWERS[engine]) as (source, (port, requests)):
+        options = SearchOptions(count=3, allowed_domains=("a.example",), location={"country": "NO"})
+        (result,) = await source.search("fjords", options)
+        assert (result.url, result.title, result.text) == (RESULT["url"], "One", "words")
         page = await source.page(f"http://127.0.0.1:{port}/page")
         assert page.title == "T" and any("article" in line for line in page.lines)
-    ((method, path, headers, body),) = seen
+    ((method, path, headers, body),) = requests
     assert "fjords" in body.values() and path == ENGINES[engine].path
     if ENGINES[engine].key is not None:
         assert "k3y" in str(headers)
@@ -95,32 +95,32 @@ async def test_an_engine_is_asked_and_read(engine: str) -> None:
         ([], 200),
     ],
 )
-async def test_what_goes_wrong_there_is_told_in_short(answer: Any, status: int) -> None:
-    async with serving("tavily", answer, status) as (source, _):
+async def test_invalid_answers_raise_short_tool_errors(answer: Any, status: int) -> None:
+    async with serve_engine("tavily", answer, status) as (source, _):
         if answer == {"results": "x"}:
             assert await source.search("x", SearchOptions()) == ()
             return
-        with pytest.raises(ToolError) as caught:
+        with pytest.raises(ToolError) as error:
             await source.search("x", SearchOptions())
-        assert "k3y" not in caught.value.message and len(caught.value.message) < 100
+        assert "k3y" not in error.value.message and len(error.value.message) < 100
 
 
-async def test_an_engine_that_is_not_there() -> None:
-    async with serving("searxng", {}) as (_, (port, _)):
+async def test_unreachable_engine_raises_tool_error() -> None:
+    async with serve_engine("searxng", {}) as (_, (port, _)):
         pass
-    fetcher = Fetcher.open(most=1, clock=time.monotonic)
-    gone = LiveWeb(
+    fetcher = Fetcher.open(max_bytes=1, clock=time.monotonic)
+    stopped_source = LiveWeb(
         HttpSearchEngine.open("searxng", url=f"http://127.0.0.1:{port}"), fetcher, Documents()
     )
     with pytest.raises(ToolError, match="cannot be reached"):
-        await gone.search("x", SearchOptions())
+        await stopped_source.search("x", SearchOptions())
     with pytest.raises(ToolError, match="not a public one"):
-        await gone.page(f"http://127.0.0.1:{port}/page")
-    await gone.close()
+        await stopped_source.page(f"http://127.0.0.1:{port}/page")
+    await stopped_source.close()
     await fetcher.close()
 
 
-async def test_keys_and_addresses_are_asked_for() -> None:
+async def test_missing_key_or_url_raises_setup_error() -> None:
     with pytest.raises(SetupError, match="web_search_key"):
         HttpSearchEngine.open("exa")
     with pytest.raises(SetupError, match="web_search_url"):
