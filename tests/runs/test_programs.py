@@ -339,5 +339,5 @@ async def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -
 
     await admitted(written, "t")
     for wrong, tenant in ((written, "u"), (replace(written, code="text(2)"), "t")):
-        with pytest.raises(InvalidRequest, match="cannot go on"):
+        with pytest.raises(InvalidRequest, match="cannot continue"):
             await admitted(wrong, tenant)

@@ -81,6 +81,7 @@ class ToolLoop(ReplyWrapper):
         #: Why the reply ended before the model was asked.
         self._ended: FinishReason | None = None
         self._began = 0.0
+        self._is_last_turn = False
         #: Bytes the model can be told of each call of the last turn.
         self._room = 0
         #: What each turn used.
@@ -108,48 +109,59 @@ class ToolLoop(ReplyWrapper):
             async with aclosing(self._start(toolsets, begun)) as started:
                 async for known in started:
                     yield known
-            if self._ended is not None:
-                yield (self._end(self._ended),)
-                return
-            said = (
-                None
-                if begun is None or interrupted_in_tools(begun)
-                else next(iter(begun.open_items), None)
-            )
-            async with aclosing(self._all(said)) as turns:
-                async for known in turns:
-                    yield known
+            turn = self._new_turn(begun)
+            while self._ended is None:
+                async with aclosing(self._now.deltas()) as deltas:
+                    async for known in deltas:
+                        if out := turn.take(known):
+                            yield out
+                calls = self._calls_to_run(turn)
+                async with aclosing(run_all(calls, self._place(calls))) as steps:
+                    async for step in steps:
+                        yield (step,)
+                turn, prompted = await self._next_turn(turn)
+                if prompted:
+                    yield prompted
+            yield (self._end(self._ended),)
 
-    async def _all(self, said: it.Item | None) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Every turn to the end. ``said``: the item that an interruption found open."""
-        while True:
-            is_last = self._must_answer
-            turn = Turn(
-                self._offers,
-                self._work.ids,
-                allowed=0 if is_last else self._budget.left,
-                refuses=self._refuses,
-                begun=said,
-                reader=self._reader,
-                caller=None if self._work.tools.program_functions is None else it.DirectCaller(),
-            )
-            said = None
-            async with aclosing(self._turn(turn)) as deltas:
-                async for known in deltas:
-                    yield known
-            finish = turn.finish
-            if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
-                yield (self._end("stop" if finish is None else finish.reason),)
-                return
-            if is_last or self._has_to_end(turn):
-                yield (self._end("turns"),)
-                return
+    # --- turns -----------------------------------------------------------------------------------
+
+    def _new_turn(self, begun: ResumePoint | None = None) -> Turn:
+        """Start a turn. ``begun``: where it goes on, if it was interrupted."""
+        within = begun is not None and not interrupted_in_tools(begun)
+        self._is_last_turn = self._must_answer
+        return Turn(
+            self._offers,
+            self._work.ids,
+            allowed=0 if self._is_last_turn else self._budget.left,
+            refuses=self._refuses,
+            begun=next(iter(begun.open_items), None) if begun is not None and within else None,
+            reader=self._reader,
+            caller=None if self._work.tools.program_functions is None else it.DirectCaller(),
+        )
+
+    def _calls_to_run(self, turn: Turn) -> list[ToolCall]:
+        """Count the turn, and return the calls that run now."""
+        if turn.finish is None:
+            return []
+        self.used.append(turn.finish.usage)
+        calls = [call for call in turn.calls if not call.ignored]
+        self._budget.take(len(calls))
+        return calls if turn.finish.reason == "stop" else []
+
+    async def _next_turn(self, turn: Turn) -> tuple[Turn, tuple[Delta, ...]]:
+        """Prepare the turn after ``turn``, or set why the reply ends."""
+        finish = turn.finish
+        if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
+            self._ended = "stop" if finish is None else finish.reason
+        elif self._is_last_turn or self._has_to_end(turn):
+            self._ended = "turns"
+        else:
             prompted = await self._next(turn.items, turn)
-            if prompted is None:
-                yield (self._end("length"),)
-                return
-            if prompted:
-                yield prompted
+            if prompted is not None:
+                return self._new_turn(), prompted
+            self._ended = "length"
+        return turn, ()
 
     # --- bounds ----------------------------------------------------------------------------------
 
@@ -247,22 +259,6 @@ class ToolLoop(ReplyWrapper):
             self._ended = "length" if prompted is None else None
             if prompted:
                 yield prompted
-
-    async def _turn(self, turn: Turn) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """What the model says, then what its tools do."""
-        async with aclosing(self._now.deltas()) as deltas:
-            async for known in deltas:
-                if out := turn.take(known):
-                    yield out
-        if turn.finish is None:
-            return
-        self.used.append(turn.finish.usage)
-        calls = [call for call in turn.calls if not call.ignored]
-        self._budget.take(len(calls))
-        if turn.finish.reason == "stop" and calls:
-            async with aclosing(run_all(calls, self._place(calls))) as steps:
-                async for step in steps:
-                    yield (step,)
 
     # --- the next turn ---------------------------------------------------------------------------
 

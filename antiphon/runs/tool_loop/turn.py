@@ -301,15 +301,19 @@ class Turn:
 
     def take(self, known: Iterable[Delta]) -> tuple[Delta, ...]:
         """What is to be recorded of these deltas. The end is kept in ``finish``."""
-        return tuple(out for delta in known for out in self._taken(delta))
+        out: list[Delta] = []
+        for delta in known:
+            if isinstance(delta, Text):  # nearly all are Text or SampledTokens
+                out += self._written(delta)
+            elif isinstance(delta, SampledTokens):
+                self._sampled.extend(delta.ids)
+                out.append(delta)
+            else:
+                out += self._taken(delta)
+        return tuple(out)
 
     def _taken(self, delta: Delta) -> Iterable[Delta]:
         match delta:
-            case Text():
-                return self._written(delta)
-            case SampledTokens():
-                self._sampled.extend(delta.ids)
-                return (delta,)
             case Open():
                 return (*self._over(), *self._opened(delta))
             case Close():
