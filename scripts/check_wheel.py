@@ -1,0 +1,61 @@
+"""Check a built wheel: its files, and its behaviour when installed in a fresh environment.
+
+``python -m scripts.check_wheel dist`` checks the only wheel in the folder ``dist``. It compares the
+wheel's files with the package in the checkout, installs the wheel with a few extras in a temporary
+virtual environment, and runs ``scripts/installed_checks.py`` there. Needs only the standard
+library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parents[1]
+#: Extras that the checks use: worker processes, the PostgreSQL store, programs, sandboxes.
+EXTRAS = "documents,postgres,programs,sandbox,upstream"
+
+
+def main(folder: str) -> int:
+    """Check the wheel in ``folder``. Returns the exit status."""
+    wheels = sorted(Path(folder).glob("*.whl"))
+    if len(wheels) != 1:
+        return _fail(f"{folder} must contain exactly one wheel, not {len(wheels)}")
+    wheel = wheels[0].resolve()
+    missing = _package_files() - set(zipfile.ZipFile(wheel).namelist())
+    if missing:
+        return _fail(f"{wheel.name} lacks {', '.join(sorted(missing))}")
+    with tempfile.TemporaryDirectory(prefix="antiphon-wheel-") as temporary:
+        python = _install(wheel, Path(temporary) / "venv")
+        # -I: neither the working directory nor PYTHONPATH may lead to the checkout.
+        command = [str(python), "-I", str(ROOT / "scripts" / "installed_checks.py")]
+        return subprocess.run(command, cwd=temporary, check=False).returncode
+
+
+def _package_files() -> set[str]:
+    """Return the paths of the package's files in the checkout, without caches."""
+    paths = (path for path in (ROOT / "antiphon").rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in paths if "__pycache__" not in path.parts}
+
+
+def _install(wheel: Path, folder: Path) -> Path:
+    """Install the wheel in a new virtual environment. Returns its interpreter."""
+    venv.create(folder, with_pip=True, symlinks=sys.platform != "win32")
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    command = [str(python), "-m", "pip", "install", "-q", f"antiphon[{EXTRAS}] @ {wheel.as_uri()}"]
+    subprocess.run(command, check=True)
+    return python
+
+
+def _fail(reason: str) -> int:
+    sys.stderr.write(f"{reason}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
