@@ -15,7 +15,7 @@ import pytest
 
 from tests.clients.offline import go_offline
 from tests.e2e.server import Server, antiphon, serving
-from tests.tools.image_generation.api import studio_aside
+from tests.tools.image_generation.api import serve_images_api_in_thread
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     tools = f'sandbox = "bubblewrap"\nweb_index = "{_index(folder)}"\n'
     tools += f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
-    with studio_aside() as images:
+    with serve_images_api_in_thread() as images:
         tools = f"{_IMAGES.format(images.url)}{tools}"
         with serving(folder, tools, model=model) as running:
             yield running

@@ -17,7 +17,12 @@ from tests.conformance.line import Line
 from tests.conformance.served import Ask, Server, engine, local
 from tests.conformance.test_background import client, poll
 from tests.conformance.test_tool_search import called, prompts
-from tests.tools.image_generation.painter import USED, Painter, painted, provider
+from tests.tools.image_generation.painter import (
+    USED,
+    FakeImageGenerator,
+    image_provider,
+    solid_image,
+)
 
 TOOL = {"type": "image_generation", "size": "4x4"}
 RED = png(color=(255, 0, 0))
@@ -28,13 +33,13 @@ def asks(prompt: str, **more: Any) -> str:
     return called("image_generation", {"prompt": prompt, **more})
 
 
-def over(painter: Painter, **more: Any) -> dict[str, Any]:
-    return {"providers": {"image_generation": provider(painter)}, **more}
+def over(painter: FakeImageGenerator, **more: Any) -> dict[str, Any]:
+    return {"providers": {"image_generation": image_provider(painter)}, **more}
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION")
 async def test_an_image_is_made_and_shown(serve: Serve, ask: Ask) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     server = serve(local(engine([asks("A cat"), "Here it is."])), **over(painter))
     answer = await ask(server, tools=[{**TOOL, "partial_images": 2, "quality": "low"}])
     image, message = answer.output
@@ -67,7 +72,7 @@ async def test_an_image_is_made_and_shown(serve: Serve, ask: Ask) -> None:
         ]
         second = answer.events[at + 3]
         assert second["partial_image_index"] == 1
-        assert base64.b64decode(second["partial_image_b64"]) == painted(color=(1, 0, 0)).content
+        assert base64.b64decode(second["partial_image_b64"]) == solid_image(color=(1, 0, 0)).content
         assert (second["size"], second["quality"], second["output_format"]) == ("2x3", "low", "png")
 
 
@@ -83,7 +88,7 @@ async def test_an_image_is_made_and_shown(serve: Serve, ask: Ask) -> None:
 async def test_a_failure_is_an_item_that_failed_and_a_word_to_the_model(
     serve: Serve, ask: Ask, prompt: str, code: str, told: str
 ) -> None:
-    server = serve(local(engine([asks(prompt), "Sorry."])), **over(Painter()))
+    server = serve(local(engine([asks(prompt), "Sorry."])), **over(FakeImageGenerator()))
     answer = await ask(server, tools=[TOOL])
     image = answer.output[0]
     # a string, as the AI SDK wants it
@@ -98,17 +103,17 @@ async def test_a_failure_is_an_item_that_failed_and_a_word_to_the_model(
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
 async def test_an_image_that_takes_too_long_is_stopped(serve: Serve, wait: Ask) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     server = serve(
         local(engine([asks("hang"), "Sorry."])), **over(painter, bounds=ToolLimits(call_s=0.05))
     )
     answer = await wait(server, tools=[TOOL])
-    assert answer.output[0]["status"] == "failed" and painter.left == 1
+    assert answer.output[0]["status"] == "failed" and painter.abandoned_count == 1
     assert "took too long" in answer.output[0]["error"]["message"]
 
 
 async def test_a_call_that_a_limit_cut_is_no_image(serve: Serve, ask: Ask) -> None:
-    server = serve(local(engine([asks("A cat")])), **over(Painter()))
+    server = serve(local(engine([asks("A cat")])), **over(FakeImageGenerator()))
     answer = await ask(server, tools=[TOOL], max_output_tokens=80)
     assert answer.ended["status"] == "incomplete"
     (image,) = answer.output
@@ -122,7 +127,7 @@ async def test_a_call_that_a_limit_cut_is_no_image(serve: Serve, ask: Ask) -> No
 @pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
 async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
     played = engine([asks("A cat"), "There."])
-    server = serve(local(played), **over(Painter()))
+    server = serve(local(played), **over(FakeImageGenerator()))
     function = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     answer = await wait(server, tools=[TOOL, function], tool_choice={"type": "image_generation"})
     assert answer.output[0]["type"] == "image_generation_call"
@@ -132,13 +137,13 @@ async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
 
 
 async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     script = [called("image_generation_", {"prompt": "A cat"}), called("image_generation", {})]
     server = serve(local(engine(script)), **over(painter))
     function = {"type": "function", "name": "image_generation", "parameters": {"type": "object"}}
     answer = await wait(server, tools=[TOOL, function], tool_choice={"type": "image_generation"})
     assert [item["type"] for item in answer.output] == ["image_generation_call", "function_call"]
-    assert answer.output[0]["status"] == "completed" and len(painter.orders) == 1
+    assert answer.output[0]["status"] == "completed" and len(painter.tasks) == 1
 
 
 # --- images to change ----------------------------------------------------------------------------
@@ -146,7 +151,7 @@ async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-EDIT")
 async def test_an_image_of_the_user_is_changed(serve: Serve, ask: Ask) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     server = serve(local(engine([asks("Bluer", images=[1]), "Done."])), **over(painter))
     parts = [
         {"type": "input_text", "text": "Make it bluer"},
@@ -154,14 +159,14 @@ async def test_an_image_of_the_user_is_changed(serve: Serve, ask: Ask) -> None:
     ]
     answer = await ask(server, tools=[TOOL], input=[{"role": "user", "content": parts}])
     assert answer.output[0]["action"] == "edit"
-    assert [image.content for image in painter.orders[-1].images] == [RED]
+    assert [image.content for image in painter.tasks[-1].images] == [RED]
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
 async def test_what_was_made_is_changed_in_the_next_turn(
     serve: Serve, wait: Ask, stores: Store
 ) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     script = [asks("A cat"), "A cat.", asks("A blue cat", images=[1]), "Blue."]
     server = serve(local(engine(script)), on=stores, **over(painter))
     first = await wait(server, tools=[TOOL])
@@ -169,7 +174,7 @@ async def test_what_was_made_is_changed_in_the_next_turn(
         server, tools=[TOOL], previous_response_id=first.ended["id"], input="Make it blue"
     )
     assert second.output[0]["action"] == "edit"
-    assert painter.orders[1].images == (painted(4, 4, (9, 9, 1)),)
+    assert painter.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
     told = prompts(server)[-1]
     assert "A cat" in told and "iVBOR" not in told
 
@@ -179,7 +184,7 @@ async def test_what_was_made_is_changed_in_the_next_turn(
 async def test_an_image_is_named_by_its_id(
     serve: Serve, wait: Ask, stores: Store, named: str
 ) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     script = [asks("A cat"), "A cat.", asks("Blue"), "Blue."]
     server = serve(local(engine(script)), on=stores, **over(painter))
     made = (await wait(server, tools=[TOOL])).output[0]
@@ -190,12 +195,12 @@ async def test_an_image_is_named_by_its_id(
         input=[{"role": "user", "content": "Make it blue"}, image],
     )
     assert answer.output[0]["action"] == "edit"
-    assert painter.orders[1].images == (painted(4, 4, (9, 9, 1)),)
+    assert painter.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
     assert "iVBOR" not in prompts(server)[-1] and "A cat" in prompts(server)[-1]
 
 
 async def test_an_image_that_is_nowhere_is_refused(serve: Serve, ask: Ask) -> None:
-    server = serve(**over(Painter()))
+    server = serve(**over(FakeImageGenerator()))
     refused = (
         await ask(server, tools=[TOOL], input=[{"type": "image_generation_call", "id": "ig_9"}])
     ).refused
@@ -219,17 +224,17 @@ async def test_an_image_that_is_nowhere_is_refused(serve: Serve, ask: Ask) -> No
 async def test_what_it_cannot_do_is_refused_by_name(
     serve: Serve, ask: Ask, tool: Any, param: str
 ) -> None:
-    server = serve(**over(Painter()))
+    server = serve(**over(FakeImageGenerator()))
     refused = (await ask(server, tools=[{**TOOL, **tool}])).refused
     assert (refused["http"], refused["param"]) == (400, f"tools[0].{param}")
 
 
 async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     server = serve(local(engine([asks("A cat"), "There."])), **over(painter))
     tool = {**TOOL, "output_format": "webp", "output_compression": 70, "moderation": "low"}
     await wait(server, tools=[{**tool, "background": "transparent"}])
-    assert painter.orders[0].request == ImageRequest(
+    assert painter.tasks[0].request == ImageRequest(
         size=(4, 4),
         output_format="webp",
         output_compression=70,
@@ -243,19 +248,19 @@ async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> No
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
 async def test_a_reader_that_leaves_stops_it(serve: Serve) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     server: Server = serve(local(engine([asks("hang")])), **over(painter))
     async with Line(server.app, model="tiny", tools=[TOOL]) as line:
         while "generating" not in (await line.event())["type"]:
             pass
-        await painter.waiting.wait()
+        await painter.is_hanging.wait()
         line.hang_up()
-    assert painter.left == 1
+    assert painter.abandoned_count == 1
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
 async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
-    painter = Painter()
+    painter = FakeImageGenerator()
     server = serve(local(engine([asks("hang")])), on=stores, **over(painter))
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(
@@ -264,19 +269,21 @@ async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
             background=True,
             tools=[TOOL],  # type: ignore[list-item]
         )
-        await painter.waiting.wait()
+        await painter.is_hanging.wait()
         while not (await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
         await asking.responses.cancel(queued.id)
         ended = await poll(asking, queued.id)
         assert ended.status == "cancelled"
         assert [item.status for item in ended.output] == ["failed"]  # type: ignore[union-attr]
-        while not painter.left:
+        while not painter.abandoned_count:
             await asyncio.sleep(0)
 
 
 async def test_what_is_not_to_be_stored_is_not(serve: Serve, wait: Ask, stores: Store) -> None:
-    server = serve(local(engine([asks("A cat"), "There."])), on=stores, **over(Painter()))
+    server = serve(
+        local(engine([asks("A cat"), "There."])), on=stores, **over(FakeImageGenerator())
+    )
     made = (await wait(server, tools=[TOOL], store=False)).output[0]
     assert made["result"]
     again = await wait(server, tools=[TOOL], input=[{"type": "item_reference", "id": made["id"]}])

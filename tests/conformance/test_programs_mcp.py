@@ -19,14 +19,14 @@ from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Json, engine, local
 from tests.conformance.test_mcp import HERE
 from tests.conformance.test_tool_search import called, prompts
-from tests.tools.mcp.process import Toys, running
+from tests.tools.mcp.process import Toys, run_server
 
 PROGRAMS = {"type": "programmatic_tool_calling"}
 
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with running(tmp_path_factory.mktemp("toys") / "log") as found:
+    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
         yield found
 
 

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from antiphon.testing.embedded_model import smollm2
 from tests.attachments.samples import data_url, png
 from tests.e2e.server import serving
-from tests.tools.image_generation.api import Studio, studio
+from tests.tools.image_generation.api import FakeImagesApi, serve_images_api
 
 SCENES = """
 [[scenes]]
@@ -89,14 +89,14 @@ def shown(response: Any) -> bytes:
     "API-IMAGE-GENERATION", "API-IMAGE-GENERATION-CHOICE", "API-IMAGE-GENERATION-TURNS"
 )
 async def test_images_are_made_and_changed(tmp_path: Path) -> None:
-    async with studio() as playing, served(tmp_path, playing.url) as client:
+    async with serve_images_api() as api, served(tmp_path, api.url) as client:
         asked: Any = {"input": "Draw a cat", "tools": [TOOL], "tool_choice": CHOICE}
         asked["model"] = "replay"
         plain = await client.responses.create(**asked)
         assert shown(plain) == RED and plain.output_text == "There it is."
         assert plain.tool_usage is not None and plain.tool_usage.image_gen.total_tokens == 42
-        assert playing.asked[0].key == "Bearer sk-images"
-        assert playing.asked[0].fields["model"] == "paints"
+        assert api.requests[0].key == "Bearer sk-images"
+        assert api.requests[0].fields["model"] == "paints"
 
         async with client.responses.stream(**asked) as stream:
             events = [event async for event in stream]
@@ -110,10 +110,10 @@ async def test_images_are_made_and_changed(tmp_path: Path) -> None:
         queued = await client.responses.create(**asked, background=True)
         assert shown(await ended(client, queued.id)) == RED
 
-        await _changes(client, playing, plain)
+        await _changes(client, api, plain)
 
 
-async def _changes(client: AsyncOpenAI, playing: Studio, before: Any) -> None:
+async def _changes(client: AsyncOpenAI, api: FakeImagesApi, before: Any) -> None:
     made = next(item for item in before.output if item.type == "image_generation_call")
     words = {"role": "user", "content": "Make it green"}
     picture = {"type": "input_image", "image_url": data_url(RED)}
@@ -129,15 +129,15 @@ async def _changes(client: AsyncOpenAI, playing: Studio, before: Any) -> None:
     for way in ways:
         changed = await client.responses.create(tools=[TOOL], **way)
         assert shown(changed) == GREEN and changed.output_text == "Greener now."
-        assert [file[3] for file in playing.asked[-1].files] == [RED]
+        assert [file[3] for file in api.requests[-1].files] == [RED]
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
 async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
     tmp_path: Path,
 ) -> None:
-    async with studio() as playing:
-        async with served(tmp_path, playing.url) as client:
+    async with serve_images_api() as api:
+        async with served(tmp_path, api.url) as client:
             asked: Any = {"input": "Draw for ever", "tools": [TOOL], "background": True}
             queued = await client.responses.create(**asked)
             events = await client.responses.retrieve(queued.id, stream=True)
@@ -146,7 +146,7 @@ async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
                     if event.type == "response.image_generation_call.generating":
                         break
             await asyncio.to_thread(client.kill)  # type: ignore[attr-defined]
-        async with served(tmp_path, playing.url) as client:
+        async with served(tmp_path, api.url) as client:
             response = await ended(client, queued.id)
         image = response.output[0]
         assert (image.status, image.result) == (
@@ -154,7 +154,7 @@ async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
             "",
         ) and "interrupted" in image.error.message
         assert response.status == "completed" and response.output_text == "It did not work."
-        assert len(playing.asked) <= 1  # it is not made again
+        assert len(api.requests) <= 1  # it is not made again
 
 
 @pytest.mark.model
@@ -162,7 +162,7 @@ async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
 async def test_a_small_model_is_made_to_draw(tmp_path: Path) -> None:
     source = await asyncio.to_thread(smollm2)
     model = f'[models.smollm2]\nsource = "{source}"\nthreads = 1\ncontext_size = 2048\n'
-    async with studio() as playing, served(tmp_path, playing.url, model) as client:
+    async with serve_images_api() as api, served(tmp_path, api.url, model) as client:
         response = await client.responses.create(
             input="Draw a small cat.",
             tools=[{**TOOL, "action": "generate"}],

@@ -12,7 +12,7 @@ from openai import BadRequestError, OpenAI
 
 from tests.e2e.server import Server, serving
 from tests.e2e.test_tiny_tools import MODEL
-from tests.tools.mcp.process import TOYS, Toys, running
+from tests.tools.mcp.process import TOYS, Toys, run_server
 
 pytestmark = pytest.mark.model
 
@@ -27,7 +27,7 @@ args = ["{TOYS}", "stdio"]
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with running(tmp_path_factory.mktemp("toys") / "log") as found:
+    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
         yield found
 
 

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.server import Server, serving
-from tests.tools.mcp.process import Toys, running
+from tests.tools.mcp.process import Toys, run_server
 
 
 def _call(tool: str, **arguments: Any) -> str:
@@ -41,7 +41,7 @@ SETTINGS = 'mcp_allowed_networks = ["127.0.0.1"]\ntool_timeout_s = 2\nmax_turns 
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    with running(tmp_path_factory.mktemp("toys") / "log") as found:
+    with run_server(tmp_path_factory.mktemp("toys") / "log") as found:
         yield found
 
 

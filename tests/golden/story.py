@@ -38,7 +38,7 @@ from tests.golden.models import backend
 from tests.golden.programs import programs
 from tests.golden.tooled import Words
 from tests.runs.served import Heard
-from tests.tools.image_generation.painter import Painter, provider
+from tests.tools.image_generation.painter import FakeImageGenerator, image_provider
 
 RULE = "----------"
 TURN = "\n==========\n"
@@ -97,7 +97,7 @@ class Played(Struct):
 async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     """What comes of the story's request when the model says these."""
     numbers = itertools.count(1)
-    held, painter, words = containers(_Leaving()), Painter(), Words()
+    held, painter, words = containers(_Leaving()), FakeImageGenerator(), Words()
     model, _, late = story.model.partition(" ")
     service = Service(
         RunDependencies(
@@ -111,7 +111,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
             providers={
                 "code_interpreter": CodeInterpreterProvider(held),
                 "shell": ShellProvider(held),
-                "image_generation": provider(painter),
+                "image_generation": image_provider(painter),
                 **programs(),
                 **words.providers(),
             },

@@ -11,7 +11,7 @@ from antiphon.tools.arguments import non_negative_int, parse_arguments, parse_le
 
 
 @pytest.mark.parametrize("written", ["[]", "1", '"a"', "{", "nothing", "[" * 100_000])
-def test_arguments_that_are_no_object_raise_an_error_for_the_model(written: str) -> None:
+def test_arguments_that_are_not_an_object_raise_tool_error(written: str) -> None:
     with pytest.raises(ToolError, match="not a JSON object"):
         parse_arguments(written)
 

@@ -1,4 +1,4 @@
-"""What every tool must do, over those that are here; code in real boxes."""
+"""The tool contract check, for all tools. Code runs in real boxes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ AUTO = {"type": "container_auto"}
 
 
 async def test_code_interpreter() -> None:
-    async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as held:
+    async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as registry:
         await check_tool(
-            CodeInterpreterProvider(held),
+            CodeInterpreterProvider(registry),
             ToolTrial(
                 tool=tl.CodeInterpreter(container={"type": "auto"}),
                 successful_call=("python", "print(6 * 7)"),
@@ -43,10 +43,10 @@ async def test_code_interpreter() -> None:
         )
 
 
-async def test_a_shell_here() -> None:
-    async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as held:
+async def test_shell_in_a_container() -> None:
+    async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as registry:
         await check_tool(
-            ShellProvider(held),
+            ShellProvider(registry),
             ToolTrial(
                 tool=tl.Shell(environment=AUTO),
                 successful_call=("shell", '{"commands": ["echo 1", "exit 3"]}'),
@@ -62,7 +62,7 @@ async def test_a_shell_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "works"),
+    ("tool", "successful_call"),
     [
         (tl.LocalShell(), ("local_shell", '{"command": ["ls"]}')),
         (tl.Shell(), ("shell", '{"commands": ["ls"]}')),
@@ -74,9 +74,9 @@ async def test_a_shell_here() -> None:
         ),
     ],
 )
-async def test_what_clients_run(tool: Any, works: tuple[str, str]) -> None:
+async def test_client_tools(tool: Any, successful_call: tuple[str, str]) -> None:
     provider = CLIENT_TOOLS[str(tool.__struct_config__.tag)]
-    await check_tool(provider, ToolTrial(tool=tool, successful_call=works))
+    await check_tool(provider, ToolTrial(tool=tool, successful_call=successful_call))
 
 
 async def test_web_search() -> None:
@@ -96,26 +96,26 @@ async def test_web_search() -> None:
     await index.close()
 
 
-class Files:
-    """Of one long file, which is found by any words but one."""
+class FakeVectorSearch:
+    """A vector search over one long file, controlled by words in the query."""
 
-    async def check(self, *named: object) -> None: ...
+    async def check_searchable(self, *arguments: object) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
+        self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[SearchResult, ...]:
-        if "broken" in asked.queries:
+        if "broken" in request.queries:
             raise RunError("The store does not answer.")
-        if "slow" in asked.queries:
+        if "slow" in request.queries:
             await asyncio.Event().wait()
-        text = "A fjord. " * (5_000 if "long" in asked.queries else 1)
+        text = "A fjord. " * (5_000 if "long" in request.queries else 1)
         part = TextPart(text=text)
         return (SearchResult(file_id="file-1", filename="a.txt", score=1.0, content=(part,)),)
 
 
 async def test_file_search() -> None:
     await check_tool(
-        FileSearchProvider(Files()),
+        FileSearchProvider(FakeVectorSearch()),
         ToolTrial(
             tool=tl.FileSearch(vector_store_ids=("vs_1",)),
             successful_call=("file_search", '{"queries": ["fjord"]}'),

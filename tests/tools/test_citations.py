@@ -1,4 +1,4 @@
-"""Citations of several kinds in one message: told where they stand, wherever the text is cut."""
+"""Citations of several kinds in one message, in any chunking."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NOTATIONS = (
     ),
     file_citation_notation({1: ("file-1", "one.txt")}.get),
 )
-#: One that names something.
+#: A mark with a target.
 MARK = re.compile(r"【(?:1†[^【】]{0,64}|f1(?:†[^【】]{0,200})?)】")
-#: Marks that name something or nothing, halves of marks, and text that is longer in UTF-16 or UTF-8
+#: Marks with and without a target, incomplete marks, and text that is longer in UTF-16 or UTF-8
 #: than in code points.
 PIECES = [
     *(
@@ -46,67 +46,80 @@ PIECES = [
 
 
 def read(pieces: list[str]) -> tuple[str, list[Annotation], int]:
-    """What is said, what is cited, and how many tokens were told of."""
+    """Return the text, the citations and the number of log probabilities."""
     reader = CitationReader(NOTATIONS)
-    given = [Text(piece, (Logprob(token=piece, logprob=-1.0),)) for piece in pieces]
-    deltas = [out for each in given for out in reader.feed(each)] + list(reader.finish())
-    said, cited, told = "", list[Annotation](), 0
+    text_deltas = [Text(piece, (Logprob(token=piece, logprob=-1.0),)) for piece in pieces]
+    deltas = [out for each in text_deltas for out in reader.feed(each)] + list(reader.finish())
+    output_text, annotations, logprob_count = "", list[Annotation](), 0
     for delta in deltas:
         if isinstance(delta, Annotate):
-            cited.append(delta.annotation)
+            annotations.append(delta.annotation)
             end = getattr(delta.annotation, "end_index", None)
-            assert (getattr(delta.annotation, "index", None) if end is None else end) == len(said)
+            assert (getattr(delta.annotation, "index", None) if end is None else end) == len(
+                output_text
+            )
         else:
             assert isinstance(delta, Text)
-            said += delta.text
-            told += len(delta.logprobs)
-    return said, cited, told
+            output_text += delta.text
+            logprob_count += len(delta.logprobs)
+    return output_text, annotations, logprob_count
 
 
 @pytest.mark.requirement("WS-PLACES")
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.data())
 @example(["🦊", "【f1】", "【1†L3】"], None)
-def test_what_is_cited_stands_where_it_is_said_to(written: list[str], data: st.DataObject) -> None:
-    text = "".join(written)
+def test_annotations_point_at_their_text(marks: list[str], data: st.DataObject) -> None:
+    text = "".join(marks)
     cuts = data.draw(st.sets(st.integers(0, len(text)))) if data is not None else set[int]()
     pieces = [text[a:b] for a, b in pairwise(sorted({0, *cuts, len(text)}))]
-    said, cited, told = read(pieces)
-    assert (said, cited) == read([text])[:2] == read(list(text))[:2], "the cuts do not matter"
-    assert told == len(pieces), "no token is lost"
-    for each in cited:
+    output_text, annotations, logprob_count = read(pieces)
+    assert (output_text, annotations) == read([text])[:2] == read(list(text))[:2], (
+        "chunking does not matter"
+    )
+    assert logprob_count == len(pieces), "no token is lost"
+    for each in annotations:
         if isinstance(each, UrlCitation):
-            assert said[each.start_index : each.end_index] == LINK
+            assert output_text[each.start_index : each.end_index] == LINK
         else:
             assert isinstance(each, FileCitation)
-    assert len(cited) == len(MARK.findall(text))
-    assert said.count(LINK) == sum(isinstance(each, UrlCitation) for each in cited)
+    assert len(annotations) == len(MARK.findall(text))
+    assert output_text.count(LINK) == sum(isinstance(each, UrlCitation) for each in annotations)
 
 
 @pytest.mark.requirement("WS-PLACES")
-def test_a_file_cited_before_a_page_does_not_move_it() -> None:
-    said, cited, _ = read(["🦊 Warm【f1】. ", "Dry【1†L3】 and", " cold 【f1】."])
-    assert said == f"🦊 Warm. Dry {LINK} and cold."
-    file, page, again = cited
-    assert isinstance(file, FileCitation) and isinstance(again, FileCitation)
+def test_file_citation_does_not_shift_page_citation() -> None:
+    output_text, annotations, _ = read(["🦊 Warm【f1】. ", "Dry【1†L3】 and", " cold 【f1】."])
+    assert output_text == f"🦊 Warm. Dry {LINK} and cold."
+    file, page, second_file = annotations
+    assert isinstance(file, FileCitation) and isinstance(second_file, FileCitation)
     assert isinstance(page, UrlCitation)
-    assert said[: file.index] == "🦊 Warm" and said[: again.index].endswith(" cold")
-    assert said[page.start_index : page.end_index] == LINK
+    assert output_text[: file.index] == "🦊 Warm" and output_text[: second_file.index].endswith(
+        " cold"
+    )
+    assert output_text[page.start_index : page.end_index] == LINK
 
 
 @pytest.mark.parametrize("mark", ["【1†L3】", "【f1】"])
-def test_a_mark_is_said_in_one_piece(mark: str) -> None:
+def test_mark_is_emitted_in_one_piece(mark: str) -> None:
     reader = CitationReader(NOTATIONS)
     assert not [out for sign in mark[:-1] for out in reader.feed(Text(sign))]
-    said = list(reader.feed(Text(mark[-1])))
-    assert [type(each) for each in said] == ([Text, Annotate] if "f" not in mark else [Annotate])
-
-
-def test_a_message_that_was_interrupted_is_cited_behind_what_it_said() -> None:
-    begun = Message(role="assistant", content=(OutputText(text="So 🦊"),), status="in_progress")
-    turn = Turn(
-        {}, lambda prefix: f"{prefix}_1", begun=begun, reader=lambda: CitationReader(NOTATIONS)
+    output_text = list(reader.feed(Text(mark[-1])))
+    assert [type(each) for each in output_text] == (
+        [Text, Annotate] if "f" not in mark else [Annotate]
     )
-    text, noted, _ = turn.take([Text("【1†L3】"), Close()])
+
+
+def test_citations_of_a_resumed_message_follow_its_text() -> None:
+    interrupted = Message(
+        role="assistant", content=(OutputText(text="So 🦊"),), status="in_progress"
+    )
+    turn = Turn(
+        {},
+        lambda prefix: f"{prefix}_1",
+        begun=interrupted,
+        reader=lambda: CitationReader(NOTATIONS),
+    )
+    text, annotate, _ = turn.take([Text("【1†L3】"), Close()])
     assert isinstance(text, Text) and text.text == f" {LINK}"
-    assert isinstance(noted, Annotate) and isinstance(noted.annotation, UrlCitation)
-    assert noted.annotation.start_index == len("So 🦊 ")
+    assert isinstance(annotate, Annotate) and isinstance(annotate.annotation, UrlCitation)
+    assert annotate.annotation.start_index == len("So 🦊 ")

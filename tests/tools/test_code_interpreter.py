@@ -1,4 +1,4 @@
-"""What becomes of code when nobody waits for it any more, and what a message cites."""
+"""The code interpreter: cancelled code, tenants, and file citations."""
 
 from __future__ import annotations
 
@@ -19,52 +19,57 @@ CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes
 AUTO = Tool(container={"type": "auto"})
 
 
-def opening(**more: object) -> ResponseContext:
-    return ResponseContext(tenant="t", response_id="r", items=(), **more)  # type: ignore[arg-type]
+def response_context(**fields: object) -> ResponseContext:
+    return ResponseContext(tenant="t", response_id="r", items=(), **fields)  # type: ignore[arg-type]
 
 
-async def test_code_of_a_client_that_left_is_stopped_and_its_container_stays() -> None:
-    held = containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes)
-    async with held, CodeInterpreterProvider(held).open(AUTO, opening()) as toolset:
-        (offer,) = toolset.functions
-        assert offer.handler is not None
-        async with aclosing(offer.handler("x = 5", CONTEXT)) as steps:
-            done = [step async for step in steps]
-        assert isinstance(done[-1], ToolResult) and not done[-1].failed
-        (container,) = held._containers.values()
+async def test_cancelled_code_stops_and_the_container_stays() -> None:
+    registry = containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes)
+    async with (
+        registry,
+        CodeInterpreterProvider(registry).open(AUTO, response_context()) as toolset,
+    ):
+        (function,) = toolset.functions
+        assert function.handler is not None
+        async with aclosing(function.handler("x = 5", CONTEXT)) as steps:
+            events = [step async for step in steps]
+        assert isinstance(events[-1], ToolResult) and not events[-1].failed
+        (container,) = registry._containers.values()
 
         async def endless() -> None:
-            assert offer.handler is not None
-            async with aclosing(offer.handler("while True: pass", CONTEXT)) as steps:
+            assert function.handler is not None
+            async with aclosing(function.handler("while True: pass", CONTEXT)) as steps:
                 async for step in steps:
                     assert isinstance(step, ToolProgress)
-                    begun.set()
+                    started.set()
 
-        begun = asyncio.Event()
-        leaving = asyncio.create_task(endless())
-        await begun.wait()
+        started = asyncio.Event()
+        running = asyncio.create_task(endless())
+        await started.wait()
         while not container._lock.locked():
             await asyncio.sleep(0)
-        leaving.cancel()
+        running.cancel()
         async with asyncio.timeout(15):
             with pytest.raises(asyncio.CancelledError):
-                await leaving
+                await running
             outcome, _ = await container.run_python("x")
         assert outcome.output == "5\n"
 
 
-async def test_two_tenants_have_no_container_in_common() -> None:
+async def test_container_of_another_tenant_is_not_found() -> None:
     box = FakeSandbox(play)
-    held = containers(box)
-    mine = await held.create("a", CreateContainer(name="x"))
+    registry = containers(box)
+    container = await registry.create("a", CreateContainer(name="x"))
     with pytest.raises(Exception, match="not found"):
-        async with CodeInterpreterProvider(held).open(Tool(container=mine.id), opening()):
+        async with CodeInterpreterProvider(registry).open(
+            Tool(container=container.id), response_context()
+        ):
             pass
 
 
-def names(text: str, *paths: str) -> list[tuple[str, str]]:
-    """The file and the text of each citation."""
-    made = {
+def citations_of(text: str, *paths: str) -> list[tuple[str, str]]:
+    """Return the file name and the cited text of each citation."""
+    files = {
         path: ContainerFile(
             id=f"cfile_{path}",
             bytes=1,
@@ -75,15 +80,15 @@ def names(text: str, *paths: str) -> list[tuple[str, str]]:
         )
         for path in paths
     }
-    notes = file_citations(made, text)
+    notes = file_citations(files, text)
     return [(n.filename, text[n.start_index : n.end_index]) for n in notes]  # type: ignore[union-attr]
 
 
-def test_files_are_cited_where_they_are_named() -> None:
+def test_files_are_cited_where_they_are_mentioned() -> None:
     path = "/mnt/data/a.csv"
-    assert names("See [it](sandbox:/mnt/data/a.csv)!", path) == [
+    assert citations_of("See [it](sandbox:/mnt/data/a.csv)!", path) == [
         ("a.csv", "sandbox:/mnt/data/a.csv")
     ]
-    assert names("It is in a.csv, and not in data.csv.", path) == [("a.csv", "a.csv")]
-    assert names("Nothing is named.", path) == [("a.csv", "")]
-    assert names("No file was made.") == []
+    assert citations_of("It is in a.csv, and not in data.csv.", path) == [("a.csv", "a.csv")]
+    assert citations_of("Nothing is named.", path) == [("a.csv", "")]
+    assert citations_of("No file was made.") == []

@@ -1,4 +1,4 @@
-"""The tool that docs/tools.md shows is one."""
+"""The example in docs/tools.md meets the tool contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.wire.tools import WebSearch
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
 
 
-async def test_the_example_is_a_tool(tmp_path: Path) -> None:
+async def test_documented_example_meets_the_tool_contract(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("A page.")
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (code,) = (block for block in blocks if "class Pages" in block)

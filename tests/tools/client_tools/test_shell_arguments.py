@@ -15,32 +15,32 @@ from antiphon.tools.base import ToolProgress
 from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
 
 
-def told(steps: Sequence[ToolProgress]) -> list[str]:
-    """The commands, each from ``added`` by its deltas to ``done``."""
-    found: list[str] = []
-    said: list[str] | None = None
+def commands_of(steps: Sequence[ToolProgress]) -> list[str]:
+    """The commands, each from ``added`` by its deltas to ``progress``."""
+    commands: list[str] = []
+    parts: list[str] | None = None
     for step in steps:
-        assert step.fields["command_index"] == len(found)
+        assert step.fields["command_index"] == len(commands)
         if step.name == "command.added":
-            assert said is None
-            said = []
+            assert parts is None
+            parts = []
         elif step.name == "command.delta":
-            assert said is not None and step.fields["delta"]
-            said.append(step.fields["delta"])
+            assert parts is not None and step.fields["delta"]
+            parts.append(step.fields["delta"])
         else:
-            assert said is not None and step.fields["command"] == "".join(said)
-            found.append(step.fields["command"])
-            said = None
-    assert said is None
-    return found
+            assert parts is not None and step.fields["command"] == "".join(parts)
+            commands.append(step.fields["command"])
+            parts = None
+    assert parts is None
+    return commands
 
 
-def written(text: str, cuts: Sequence[int] = ()) -> list[ToolProgress]:
-    writing = CommandObserver()
-    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    pieces = [text[a:b] for a, b in pairwise(places)]
-    steps = [step for piece in pieces for step in writing.feed(piece)]
-    return [*steps, *writing.finish(text)]
+def observe(text: str, cuts: Sequence[int] = ()) -> list[ToolProgress]:
+    observer = CommandObserver()
+    bounds = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    pieces = [text[a:b] for a, b in pairwise(bounds)]
+    steps = [step for piece in pieces for step in observer.feed(piece)]
+    return [*steps, *observer.finish(text)]
 
 
 @pytest.mark.parametrize(
@@ -62,41 +62,41 @@ def written(text: str, cuts: Sequence[int] = ()) -> list[ToolProgress]:
         "null",
     ],
 )
-def test_what_is_told_is_what_is_run(text: str) -> None:
+def test_streamed_commands_equal_parsed_commands(text: str) -> None:
     whole = shell_action(text)["commands"]
-    assert told(written(text)) == whole
-    assert told(written(text, range(len(text)))) == whole
+    assert commands_of(observe(text)) == whole
+    assert commands_of(observe(text, range(len(text)))) == whole
 
 
-def test_they_are_told_while_they_are_written() -> None:
-    writing = CommandObserver()
-    steps = [list(writing.feed(piece)) for piece in ('{"commands": ["l', "s -", 'a", "p', "wd")]
+def test_commands_stream_while_arguments_arrive() -> None:
+    observer = CommandObserver()
+    steps = [list(observer.feed(piece)) for piece in ('{"commands": ["l', "s -", 'a", "p', "wd")]
     names = [[step.name.removeprefix("command.") for step in each] for each in steps]
     assert names == [["added", "delta"], ["delta"], ["delta", "done", "added", "delta"], ["delta"]]
-    (done,) = writing.abort()
-    assert (done.name, done.fields["command"]) == ("command.done", "pwd")
-    assert list(writing.abort()) == []
+    (progress,) = observer.abort()
+    assert (progress.name, progress.fields["command"]) == ("command.done", "pwd")
+    assert list(observer.abort()) == []
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.integers(0, 400), max_size=12), st.booleans())
-def test_however_it_is_cut_the_same_is_told(
-    commands: list[str], cuts: list[int], plain: bool
+def test_chunking_does_not_change_the_commands(
+    commands: list[str], cuts: list[int], ensure_ascii: bool
 ) -> None:
-    text = json.dumps({"commands": commands}, ensure_ascii=plain)
-    assert told(written(text, cuts)) == shell_action(text)["commands"]
+    text = json.dumps({"commands": commands}, ensure_ascii=ensure_ascii)
+    assert commands_of(observe(text, cuts)) == shell_action(text)["commands"]
 
 
 @given(
     st.text(st.sampled_from('{}[]",:\\ \ncommands12u')), st.lists(st.integers(0, 99), max_size=6)
 )
-def test_whatever_is_written_every_command_has_its_end(text: str, cuts: list[int]) -> None:
-    told(written(text, cuts))
-    told(written(f'{{"commands": ["{text}', cuts))
+def test_any_text_closes_every_command(text: str, cuts: list[int]) -> None:
+    commands_of(observe(text, cuts))
+    commands_of(observe(f'{{"commands": ["{text}', cuts))
 
 
-def test_long_commands_cost_what_they_are() -> None:
-    writing: Any = CommandObserver()
-    list(writing.feed('{"commands": ["'))
+def test_buffer_stays_small_for_long_commands() -> None:
+    observer: Any = CommandObserver()
+    list(observer.feed('{"commands": ["'))
     for _ in range(2000):
-        list(writing.feed("x" * 50))
-        assert len(writing._rest) < 100
+        list(observer.feed("x" * 50))
+        assert len(observer._buffer) < 100

@@ -1,4 +1,4 @@
-"""Citations of files: marks are taken out of the text, wherever it is cut."""
+"""Citations of files: marks are removed from the text, in any chunking."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ def read(pieces: list[str]) -> tuple[str, list[tuple[str, int]]]:
     )
     deltas = [d for piece in pieces for d in reader.feed(Text(piece))] + list(reader.finish())
     text = ""
-    cited = []
+    citations = []
     for delta in deltas:
         if isinstance(delta, Annotate):
             assert isinstance(delta.annotation, FileCitation)
-            assert delta.annotation.index == len(text), "told where it stands"
-            cited.append((delta.annotation.file_id, delta.annotation.index))
+            assert delta.annotation.index == len(text), "the position is the end of the text so far"
+            citations.append((delta.annotation.file_id, delta.annotation.index))
         else:
             assert isinstance(delta, Text)
             text += delta.text
-    return text, cited
+    return text, citations
 
 
 @given(st.sets(st.integers(0, len(TEXT))))
-def test_marks_become_citations_wherever_the_text_is_cut(cuts: set[int]) -> None:
+def test_chunking_does_not_change_file_citations(cuts: set[int]) -> None:
     pieces = [TEXT[a:b] for a, b in pairwise(sorted({0, *cuts, len(TEXT)}))]
-    cited = [("file-1", 4), ("file-2", READ.index("end")), ("file-1", READ.index("end"))]
-    assert read(pieces) == (READ, cited)
+    citations = [("file-1", 4), ("file-2", READ.index("end")), ("file-1", READ.index("end"))]
+    assert read(pieces) == (READ, citations)
 
 
-def test_what_is_never_closed_is_not_waited_for() -> None:
+def test_unclosed_mark_is_released() -> None:
     reader = CitationReader([file_citation_notation(lambda number: None)])
-    said = list(reader.feed(Text("【" + "x" * 300)))
-    assert [d.text for d in said if isinstance(d, Text)] == ["【" + "x" * 300]
+    deltas = list(reader.feed(Text("【" + "x" * 300)))
+    assert [d.text for d in deltas if isinstance(d, Text)] == ["【" + "x" * 300]

@@ -24,9 +24,9 @@ class FixedSearch:
     async def check_searchable(self, *arguments: object) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], requests: SearchRequest
+        self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[SearchResult, ...]:
-        self.requests.append(requests.queries)
+        self.requests.append(request.queries)
         return tuple(
             SearchResult(
                 file_id=f"file-{n}", filename="a【】.md", score=1, content=(TextPart(text=text),)
@@ -35,11 +35,13 @@ class FixedSearch:
         )
 
 
-async def run_search(search_: FixedSearch, arguments: str, max_bytes: int = 10_000) -> ToolResult:
+async def run_search(
+    vector_search: FixedSearch, arguments: str, max_bytes: int = 10_000
+) -> ToolResult:
     response = ResponseContext(tenant="t", response_id="r", items=())
     tool = Tool(vector_store_ids=("vs_1",))
     context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=max_bytes)
-    async with FileSearchProvider(search_).open(tool, response) as toolset:
+    async with FileSearchProvider(vector_search).open(tool, response) as toolset:
         (function,) = toolset.functions
         assert function.handler is not None
         steps = [step async for step in function.handler(arguments, context)]
@@ -48,12 +50,12 @@ async def run_search(search_: FixedSearch, arguments: str, max_bytes: int = 10_0
 
 
 async def test_queries_are_cleaned_and_deduplicated() -> None:
-    search_ = FixedSearch()
-    result = await run_search(search_, '{"queries": ["a \\ud83d", " b ", "b", 7, ""]}')
-    assert search_.requests == [("a \ufffd", "b")] == [result.fields["queries"]]
+    vector_search = FixedSearch()
+    result = await run_search(vector_search, '{"queries": ["a \\ud83d", " b ", "b", 7, ""]}')
+    assert vector_search.requests == [("a \ufffd", "b")] == [result.fields["queries"]]
     assert "Nothing was found" in result.text
-    await run_search(search_, '{"query": "one"}')
-    assert search_.requests[-1] == ("one",)
+    await run_search(vector_search, '{"query": "one"}')
+    assert vector_search.requests[-1] == ("one",)
 
 
 async def test_passages_are_numbered_limited_and_escaped() -> None:

@@ -1,5 +1,7 @@
-"""A server of OpenAI's Images API that paints one colour: by JSON or streamed, base64 or URLs. Its
-shapes are those of OpenAI's types (``ImagesResponse``, ``ImageGenStreamEvent``)."""
+"""A fake server of OpenAI's Images API that returns images of one colour, as JSON or as a stream.
+
+Its shapes are those of OpenAI's types (``ImagesResponse``, ``ImageGenStreamEvent``).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from msgspec import Struct, field
 
 from tests.attachments.samples import png
 
-__all__ = ["USAGE", "Asked", "Studio", "studio", "studio_aside"]
+__all__ = [
+    "USAGE",
+    "FakeImagesApi",
+    "RecordedRequest",
+    "serve_images_api",
+    "serve_images_api_in_thread",
+]
 
 USAGE = {
     "input_tokens": 12,
@@ -37,8 +45,8 @@ _MODERATED = {
 }
 
 
-class Asked(Struct):
-    """A request: its route, its fields, and of a form the files: (name, filename, type, bytes)."""
+class RecordedRequest(Struct):
+    """A request: route, fields and, for a form, the files as (name, filename, type, bytes)."""
 
     route: str
     fields: dict[str, Any]
@@ -46,124 +54,131 @@ class Asked(Struct):
     key: str | None
 
 
-class Studio(Struct):
-    """``script``: what becomes of the requests, one after the other, the last one again and again;
-    what is ``forbidden`` is moderated, and ``hang`` in a prompt takes for ever:
-    ``paint``, ``url``, ``hang``, ``break``, ``garbage``, ``nothing``, ``moderate``, ``error``, or a
-    status."""
+class FakeImagesApi(Struct):
+    """The state of the server.
+
+    ``script``: the behavior for each request; the last entry repeats. An entry is ``paint``,
+    ``url``, ``hang``, ``break``, ``garbage``, ``nothing``, ``moderate``, ``error``, or a
+    status. A prompt with ``forbidden`` is rejected by moderation; one with ``hang`` is never
+    answered.
+    """
 
     script: list[str | int] = field(default_factory=lambda: ["paint"])
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[RecordedRequest] = field(default_factory=list)
     url: str = ""
-    left: int = 0
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    abandoned_count: int = 0
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        asked = await _read(request)
-        self.asked.append(asked)
-        act = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        recorded = await _record(request)
+        self.requests.append(recorded)
+        behavior = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         try:
-            return await self._acted(act, asked, request)
+            return await self._respond(behavior, recorded, request)
         except (asyncio.CancelledError, ConnectionError):
-            self.left += 1
-            self.gone.set()
+            self.abandoned_count += 1
+            self.disconnected.set()
             raise
 
-    async def _acted(
-        self, act: str | int, asked: Asked, request: web.Request
+    async def _respond(
+        self, behavior: str | int, recorded: RecordedRequest, request: web.Request
     ) -> web.StreamResponse:
-        if isinstance(act, int):
+        if isinstance(behavior, int):
             error = {"message": "No more of this.", "param": "size", "code": None}
-            return web.json_response({"error": error}, status=act)
-        if act == "hang" or "hang" in asked.fields["prompt"]:
+            return web.json_response({"error": error}, status=behavior)
+        if behavior == "hang" or "hang" in recorded.fields["prompt"]:
             await asyncio.Event().wait()
-        if act == "moderate" or "forbidden" in asked.fields["prompt"]:
+        if behavior == "moderate" or "forbidden" in recorded.fields["prompt"]:
             return web.json_response(_MODERATED, status=400)
-        if act == "garbage":
+        if behavior == "garbage":
             return web.json_response({"data": [{"b64_json": "!!"}]})
-        if act == "nothing":
+        if behavior == "nothing":
             return web.json_response({"created": 1, "data": []})
-        if asked.fields.get("stream"):
-            return await self._streamed(act, asked, request)
-        entry: dict[str, Any] = {"b64_json": _painted(asked), "revised_prompt": "Revised."}
-        if act == "url":
+        if recorded.fields.get("stream"):
+            return await self._stream_response(behavior, recorded, request)
+        entry: dict[str, Any] = {"b64_json": _encode_image(recorded), "revised_prompt": "Revised."}
+        if behavior == "url":
             entry = {"url": f"{self.url.removesuffix('/v1')}/made.png"}
         whole = {"created": 1, "data": [entry], "quality": "low", "usage": USAGE}
         return web.json_response({**whole, "background": "opaque", "output_format": "png"})
 
-    async def _streamed(self, act: str, asked: Asked, request: web.Request) -> web.StreamResponse:
+    async def _stream_response(
+        self, behavior: str, recorded: RecordedRequest, request: web.Request
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        kind = "image_edit" if asked.route == "edits" else "image_generation"
-        about = {"created_at": 1, "size": "8x6", "quality": "low", "background": "opaque"}
+        kind = "image_edit" if recorded.route == "edits" else "image_generation"
+        common_fields = {"created_at": 1, "size": "8x6", "quality": "low", "background": "opaque"}
 
-        async def say(name: str, **fields: Any) -> None:
-            event = {"type": name, **about, "output_format": "png", **fields}
+        async def send_event(name: str, **fields: Any) -> None:
+            event = {"type": name, **common_fields, "output_format": "png", **fields}
             await response.write(f"event: {name}\ndata: {json.dumps(event)}\n\n".encode())
 
-        for index in range(int(asked.fields["partial_images"])):
+        for index in range(int(recorded.fields["partial_images"])):
             partial = base64.b64encode(png(8, 6, (index, 0, 0))).decode()
-            await say(f"{kind}.partial_image", b64_json=partial, partial_image_index=index)
-        if act == "break":
+            await send_event(f"{kind}.partial_image", b64_json=partial, partial_image_index=index)
+        if behavior == "break":
             assert request.transport is not None
             request.transport.abort()
-        elif act == "error":
-            await say("error", error=_MODERATED["error"])
+        elif behavior == "error":
+            await send_event("error", error=_MODERATED["error"])
         else:
-            await say(f"{kind}.completed", b64_json=_painted(asked), usage=USAGE)
+            await send_event(f"{kind}.completed", b64_json=_encode_image(recorded), usage=USAGE)
         return response
 
-    async def made(self, request: web.Request) -> web.Response:
+    async def get_image(self, request: web.Request) -> web.Response:
         return web.Response(body=png(8, 6), content_type="image/png")
 
 
-def _painted(asked: Asked) -> str:
-    color = (0, 200, 0) if asked.route == "edits" else (200, 0, 0)
-    width, height = asked.fields.get("size", "8x6").split("x")
+def _encode_image(recorded: RecordedRequest) -> str:
+    color = (0, 200, 0) if recorded.route == "edits" else (200, 0, 0)
+    width, height = recorded.fields.get("size", "8x6").split("x")
     return base64.b64encode(png(int(width), int(height), color)).decode()
 
 
-async def _read(request: web.Request) -> Asked:
+async def _record(request: web.Request) -> RecordedRequest:
     route, key = request.path.rpartition("/")[2], request.headers.get("authorization")
     if request.content_type == "application/json":
-        return Asked(route, await request.json(), [], key)
+        return RecordedRequest(route, await request.json(), [], key)
     fields, files = {}, []
     for name, value in (await request.post()).items():
         if isinstance(value, web.FileField):
             files.append((name, value.filename, value.content_type, value.file.read()))
         else:
             fields[name] = value
-    return Asked(route, fields, files, key)
+    return RecordedRequest(route, fields, files, key)
 
 
 @asynccontextmanager
-async def studio(*script: str | int) -> AsyncIterator[Studio]:
-    """A server on a loopback port; its ``url`` ends in ``/v1``."""
-    playing = Studio(script=list(script) or ["paint"])
+async def serve_images_api(*script: str | int) -> AsyncIterator[FakeImagesApi]:
+    """Run the server on a loopback port. Its ``url`` ends in ``/v1``."""
+    api = FakeImagesApi(script=list(script) or ["paint"])
     app = web.Application(client_max_size=2**26)
-    app.router.add_post("/v1/images/{route}", playing.answer)
-    app.router.add_get("/made.png", playing.made)
+    app.router.add_post("/v1/images/{route}", api.answer)
+    app.router.add_get("/made.png", api.get_image)
     async with TestServer(app, host="127.0.0.1", handler_cancellation=True) as server:
-        playing.url = f"http://127.0.0.1:{server.port}/v1"
-        yield playing
+        api.url = f"http://127.0.0.1:{server.port}/v1"
+        yield api
 
 
 @contextmanager
-def studio_aside() -> Iterator[Studio]:
-    """The same in a thread of its own, for tests that have no loop."""
-    begun: queue.Queue[tuple[Studio, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+def serve_images_api_in_thread() -> Iterator[FakeImagesApi]:
+    """Run the server in a thread, for tests without an event loop."""
+    started: queue.Queue[tuple[FakeImagesApi, asyncio.AbstractEventLoop, asyncio.Event]] = (
+        queue.Queue()
+    )
 
     async def serve() -> None:
-        async with studio() as playing:
-            over = asyncio.Event()
-            begun.put((playing, asyncio.get_running_loop(), over))
-            await over.wait()
+        async with serve_images_api() as api:
+            stopping = asyncio.Event()
+            started.put((api, asyncio.get_running_loop(), stopping))
+            await stopping.wait()
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
-    playing, loop, over = begun.get(timeout=30)
+    api, loop, stopping = started.get(timeout=30)
     try:
-        yield playing
+        yield api
     finally:
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(stopping.set)
         thread.join(30)

@@ -1,4 +1,4 @@
-"""A maker of images for tests: it paints one colour, and does what the words of a prompt say."""
+"""A fake image generator that paints one colour, controlled by words in the prompt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon.tools.image_generation.provider import ImageGenerationProvider, Im
 from tests.attachments.samples import png
 from tests.conformance.boxes import Uploads
 
-__all__ = ["USED", "Painter", "painted", "provider"]
+__all__ = ["USED", "FakeImageGenerator", "image_provider", "solid_image"]
 
 USED = {
     "input_tokens": 10,
@@ -31,41 +31,52 @@ USED = {
 }
 
 
-def painted(width: int = 2, height: int = 3, color: tuple[int, int, int] = (200, 10, 10)) -> Image:
+def solid_image(
+    width: int = 2, height: int = 3, color: tuple[int, int, int] = (200, 10, 10)
+) -> Image:
     image = read_image(png(width, height, color))
     assert image is not None
     return image
 
 
-class Painter:
-    """What is ``moderated``, ``broken`` or ``slow`` fails, ``hang`` takes for ever, and at ``wait``
-    the client leaves. ``orders``: what it was asked; ``left``: how many went before their image;
-    ``more``: previews beyond those that are wanted."""
+class FakeImageGenerator:
+    """An image generator whose prompt controls its behavior.
 
-    def __init__(self, *, edits: bool = True, masks: bool = True, more: int = 0) -> None:
-        self.more = more
-        self.edits = edits
-        self.masks = masks
-        self.orders: list[ImageTask] = []
-        self.left = 0
-        self.waiting = asyncio.Event()
+    A prompt with ``moderated``, ``broken`` or ``slow`` fails, ``hang`` never ends, and at ``wait``
+    the client disconnects. ``tasks``: the tasks so far. ``abandoned_count``: tasks closed before
+    their image. ``extra_previews``: previews beyond the requested number.
+    """
+
+    def __init__(
+        self, *, supports_edits: bool = True, supports_masks: bool = True, extra_previews: int = 0
+    ) -> None:
+        self.extra_previews = extra_previews
+        self.supports_edits = supports_edits
+        self.supports_masks = supports_masks
+        self.tasks: list[ImageTask] = []
+        self.abandoned_count = 0
+        self.is_hanging = asyncio.Event()
         #: What a client does that leaves.
         self.leave: Callable[[], object] = lambda: None
 
-    def check(self, wish: ImageRequest) -> None:
-        if wish.complexity is not None:
+    def check(self, request: ImageRequest) -> None:
+        if request.complexity is not None:
             raise UnsupportedOption("complexity", "painters do not plan")
 
-    async def make(self, order: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
-        self.orders.append(order)
+    async def generate(
+        self, task: ImageTask
+    ) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
+        self.tasks.append(task)
         try:
-            for part in range(order.request.partial_images + self.more):
-                yield PartialImage(painted(color=(part, 0, 0)))
-            await self._does(order.prompt)
-            size = order.request.size or (2, 3)
-            yield GeneratedImage(image=painted(*size, color=(9, 9, len(self.orders))), usage=USED)
+            for index in range(task.request.partial_images + self.extra_previews):
+                yield PartialImage(solid_image(color=(index, 0, 0)))
+            await self._does(task.prompt)
+            size = task.request.size or (2, 3)
+            yield GeneratedImage(
+                image=solid_image(*size, color=(9, 9, len(self.tasks))), usage=USED
+            )
         except (asyncio.CancelledError, GeneratorExit):
-            self.left += 1
+            self.abandoned_count += 1
             raise
 
     async def _does(self, prompt: str) -> None:
@@ -79,18 +90,20 @@ class Painter:
         if "wait" in prompt:
             self.leave()
         if "hang" in prompt or "wait" in prompt:
-            self.waiting.set()
+            self.is_hanging.set()
             await asyncio.Event().wait()
         await asyncio.sleep(0)
 
     async def close(self) -> None: ...
 
 
-def provider(
-    painter: Painter, uploads: Mapping[tuple[str, str], tuple[str, bytes]] = {}, **rules: Any
+def image_provider(
+    generator: FakeImageGenerator,
+    uploads: Mapping[tuple[str, str], tuple[str, bytes]] = {},
+    **options: Any,
 ) -> ImageGenerationProvider:
-    """``image_generation`` over a painter."""
-    kept = {"max_pixels": 4096 * 4096, "max_bytes": 100_000, "concurrency": 2, **rules}
+    """Return the ``image_generation`` provider over a generator."""
+    policy = {"max_pixels": 4096 * 4096, "max_bytes": 100_000, "concurrency": 2, **options}
     return ImageGenerationProvider(
-        painter, ImageSources(Uploads(uploads), None, 100_000), ImagePolicy(**kept)
+        generator, ImageSources(Uploads(uploads), None, 100_000), ImagePolicy(**policy)
     )

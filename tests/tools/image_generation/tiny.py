@@ -1,4 +1,4 @@
-"""A pipeline of diffusers as small as they come, of random weights, saved in a folder."""
+"""A tiny diffusers pipeline with random weights."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["saved"]
+__all__ = ["save_tiny_pipeline"]
 
 
-def saved(folder: Path) -> Path:
-    """A Stable Diffusion of 32 x 32 pixels."""
+def save_tiny_pipeline(folder: Path) -> Path:
+    """Save a Stable Diffusion pipeline of 32 x 32 pixels. Returns its folder."""
     import torch
     from diffusers import (
         AutoencoderKL,
@@ -65,7 +65,7 @@ def saved(folder: Path) -> Path:
 
 
 def _tokenizer(folder: Path) -> Any:
-    """One token a letter."""
+    """Return a tokenizer with one token per letter."""
     from transformers import CLIPTokenizer
 
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A real MCP server, as a process of its own."""
+"""A real MCP server in its own process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from .process import Toys, running
+from .process import Toys, run_server
 
 
 @pytest.fixture(scope="session")
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
-    """One for all tests that leave it as it was."""
-    with running(tmp_path_factory.mktemp("toys") / "log") as found:
-        yield found
+    """A server shared by the tests that do not change it."""
+    with run_server(tmp_path_factory.mktemp("toys") / "log") as server:
+        yield server

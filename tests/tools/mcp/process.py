@@ -1,4 +1,4 @@
-"""Starts the server of ``toys.py``."""
+"""Start the server of ``toys.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOYS = Path(__file__).with_name("toys.py")
 
 
 class Toys:
-    """A running server. ``log``: what was called."""
+    """A running server. ``log``: the recorded calls."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         assert process.stdout is not None
@@ -28,8 +28,8 @@ class Toys:
 
 
 @contextmanager
-def running(log: Path, port: int = 0) -> Iterator[Toys]:
-    """Until it is left."""
+def run_server(log: Path, port: int = 0) -> Iterator[Toys]:
+    """Run the server for the duration of a context."""
     process = subprocess.Popen(
         [sys.executable, str(TOYS), "http", str(port)],
         stdout=subprocess.PIPE,

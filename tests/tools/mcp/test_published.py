@@ -1,4 +1,4 @@
-"""A server that somebody else has published, as its users run it."""
+"""A published third-party server, started as its users start it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SDK raises, and what is made of it."""
+"""Classification of the exceptions that the MCP SDK raises."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROTOCOL = "mcp_protocol_error"
 
 
 @pytest.mark.parametrize(
-    ("error", "noted", "kind", "code", "over", "unheard"),
+    ("error", "trace", "kind", "code", "session_ended", "can_retry"),
     [
         (MCPError(-32602, "Bad."), RequestTrace(sent=True), PROTOCOL, -32602, False, False),
-        # the server's own words stand over the status they came with
+        # the server's message takes precedence over the HTTP status
         (MCPError(-32601, "No."), RequestTrace(statuses=[404]), PROTOCOL, -32601, False, False),
         (
             MCPError(-32603, "Server returned an error response"),
@@ -27,7 +27,7 @@ PROTOCOL = "mcp_protocol_error"
             False,
             False,
         ),
-        # a server that has forgotten the session did nothing
+        # a server that lost the session did not process the request
         (
             MCPError(-32600, "Session terminated"),
             RequestTrace(statuses=[404]),
@@ -76,11 +76,16 @@ PROTOCOL = "mcp_protocol_error"
         (KeyError(), RequestTrace(statuses=[599]), "http_error", 599, False, False),
     ],
 )
-def test_failures(
-    error: BaseException, noted: RequestTrace, kind: str, code: int, over: bool, unheard: bool
+def test_failures_are_classified(
+    error: BaseException,
+    trace: RequestTrace,
+    kind: str,
+    code: int,
+    session_ended: bool,
+    can_retry: bool,
 ) -> None:
-    fault = describe_failure(error, noted)
-    told: dict[str, Any] = fault.error
-    assert (told["type"], told["code"]) == (kind, code) and told["message"]
-    assert (fault.session_ended, fault.can_retry) == (over, unheard)
-    assert fault.message
+    details = describe_failure(error, trace)
+    error_fields: dict[str, Any] = details.error
+    assert (error_fields["type"], error_fields["code"]) == (kind, code) and error_fields["message"]
+    assert (details.session_ended, details.can_retry) == (session_ended, can_retry)
+    assert details.message

@@ -1,9 +1,8 @@
-"""An MCP server of the official SDK, as a process: ``toys.py http|stdio [PORT]``. Over HTTP it says
-its port on the first line of its stdout, and has streamable HTTP at ``/mcp``, SSE at ``/sse``, a
-server that wants the key "secret" at ``/locked``, one that is broken at ``/broken``, and one that
-sends its clients elsewhere at ``/elsewhere``.
+"""A test server with the official MCP SDK: ``toys.py http|stdio [PORT]``.
 
-What was called is appended to the file ``TOYS_LOG``.
+Over HTTP it prints its port on the first line of stdout. ``/mcp`` has streamable HTTP, ``/sse``
+SSE, ``/locked`` requires the key "secret", ``/broken`` answers 503 and ``/elsewhere`` redirects.
+Calls are appended to the file ``TOYS_LOG``.
 """
 
 from __future__ import annotations
@@ -30,57 +29,57 @@ from mcp_types import (
 from pydantic import BaseModel
 
 toys = MCPServer("toys", log_level="CRITICAL")
-reads = ToolAnnotations(read_only_hint=True)
+READ_ONLY = ToolAnnotations(read_only_hint=True)
 
 
-def note(line: str) -> None:
+def log_call(line: str) -> None:
     if "TOYS_LOG" in os.environ:
         with Path(os.environ["TOYS_LOG"]).open("a") as log:
             log.write(line + "\n")
 
 
-@toys.tool(annotations=reads)
+@toys.tool(annotations=READ_ONLY)
 def add(a: int, b: int) -> str:
     """Add two numbers."""
-    note(f"add {a} {b}")
+    log_call(f"add {a} {b}")
     return str(a + b)
 
 
 @toys.tool()
 def delete(name: str) -> str:
     """Delete something."""
-    note(f"delete {name}")
+    log_call(f"delete {name}")
     return f"{name} is gone"
 
 
 @toys.tool()
 def fail() -> str:
-    """Fails."""
+    """Fail."""
     raise ToolError("the toy is broken")
 
 
 @toys.tool()
 async def hang(name: str = "") -> str:
-    """Never ends."""
-    note(f"hang {name}")
+    """Never return."""
+    log_call(f"hang {name}")
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        note(f"cancelled {name}")
+        log_call(f"cancelled {name}")
         raise
     return ""
 
 
 @toys.tool()
 def die() -> str:
-    """Takes the server with it."""
-    note("die")
+    """End the server process without an answer."""
+    log_call("die")
     os._exit(1)
 
 
 @toys.tool()
 async def leave() -> str:
-    """Answers, and is gone."""
+    """Answer, then end the server process."""
     asyncio.get_running_loop().call_later(0.01, os._exit, 0)
     return "bye"
 
@@ -130,8 +129,8 @@ def whoami(ctx: Context[Any]) -> str:
     return f"{headers.get('authorization')} {headers.get('x-toy')}"
 
 
-class Doors:
-    """Which path leads where."""
+class Router:
+    """The ASGI application that routes the paths."""
 
     def __init__(self) -> None:
         self.streaming = toys.streamable_http_app()
@@ -139,14 +138,14 @@ class Doors:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope.get("path", "")
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        authorization = dict(scope.get("headers", ())).get(b"authorization", b"")
         if path in ("/sse", "/messages/"):
             await self.events(scope, receive, send)
         elif path == "/broken":
             await answer(send, 503)
         elif path == "/elsewhere":
             await answer(send, 307, (b"location", b"http://localhost.localdomain/mcp"))
-        elif path == "/locked" and given != b"Bearer secret":
+        elif path == "/locked" and authorization != b"Bearer secret":
             await answer(send, 401)
         else:
             await self.streaming({**scope, "path": "/mcp"}, receive, send)
@@ -164,7 +163,7 @@ def main(transport: str, port: str = "0") -> None:
     listener = socket.create_server(("127.0.0.1", int(port)))
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
-    server = uvicorn.Server(uvicorn.Config(Doors(), log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(Router(), log_level="error"))
     asyncio.run(server.serve(sockets=[listener]))
 
 

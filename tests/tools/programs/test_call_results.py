@@ -1,4 +1,4 @@
-"""What programs are told of their calls."""
+"""Outcomes of a program's calls."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def python(**fields: Any) -> it.CodeInterpreterCall:
         ),
     ],
 )
-def test_what_came_of_a_call_is_a_value(
+def test_successful_call_has_a_value(
     call: tuple[it.Item, ...], tool: tl.Function, value: Any
 ) -> None:
-    found = call_result(call, tool)
-    assert found is not None and not found.failed
-    assert json.loads(found.value) == value
+    outcome = call_result(call, tool)
+    assert outcome is not None and not outcome.failed
+    assert json.loads(outcome.value) == value
 
 
 @pytest.mark.parametrize(
-    ("call", "why"),
+    ("call", "message"),
     [
         ((mcp(error={"type": "mcp_protocol_error", "message": "gone"}),), "gone"),
         ((mcp(error="plain"),), "plain"),
@@ -74,16 +74,16 @@ def test_what_came_of_a_call_is_a_value(
         ((it.ShellCall(call_id="c", action={}, status="incomplete"),), "The call failed."),
     ],
 )
-def test_what_failed_is_thrown(call: tuple[it.Item, ...], why: str) -> None:
-    assert call_result(call, TEXT) == CallOutcome(json.dumps(why), failed=True)
+def test_failed_call_throws(call: tuple[it.Item, ...], message: str) -> None:
+    assert call_result(call, TEXT) == CallOutcome(json.dumps(message), failed=True)
 
 
 @pytest.mark.parametrize("call", [CALL, SHELL, PATCH])
-def test_what_the_client_has_not_answered_is_not_known(call: it.Item) -> None:
+def test_unanswered_call_has_no_outcome(call: it.Item) -> None:
     assert call_result((call,), TEXT) is None
 
 
-def test_types_of_what_calls_come_to() -> None:
+def test_return_types() -> None:
     assert return_type(CALL, TEXT) == "string"
     assert return_type(CALL, VALUE) == "Record<string, unknown>"
     assert "stdout" in return_type(SHELL, TEXT) and "status" in return_type(PATCH, TEXT)

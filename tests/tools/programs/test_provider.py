@@ -1,4 +1,4 @@
-"""The provider of programs: under the contract of tools, and what it tells the model of them."""
+"""The provider of programs: the tool contract and the function's description."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.wire import tools as tl
 
 TOOL = tl.ProgrammaticToolCalling()
-BOTH: Any = ("direct", "programmatic")
-ONLY: Any = ("programmatic",)
-OPENING = ResponseContext(tenant="t", response_id="r", items=())
+MODEL_AND_PROGRAMS: Any = ("direct", "programmatic")
+PROGRAMS_ONLY: Any = ("programmatic",)
+CONTEXT = ResponseContext(tenant="t", response_id="r", items=())
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def programs() -> Iterator[ProgramProvider]:
     javascript.close()
 
 
-async def test_the_contract_of_tools(programs: ProgramProvider) -> None:
+async def test_provider_meets_the_tool_contract(programs: ProgramProvider) -> None:
     trial = ToolTrial(
         tool=TOOL,
         successful_call=("program", "text(1)"),
@@ -42,51 +42,58 @@ async def test_the_contract_of_tools(programs: ProgramProvider) -> None:
     await check_tool(programs, trial)
 
 
-def test_the_model_is_shown_what_it_can_call(programs: ProgramProvider) -> None:
+def test_description_declares_callable_functions(programs: ProgramProvider) -> None:
     sku = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
-    later = tl.Function(name="later", allowed_callers=BOTH, defer_loading=True)
-    alone = tl.Function(name="alone", allowed_callers=ONLY, defer_loading=True)
-    space = tl.Namespace(
-        name="crm", tools=(tl.Custom(name="note", description="Notes.", allowed_callers=ONLY),)
+    deferred = tl.Function(name="later", allowed_callers=MODEL_AND_PROGRAMS, defer_loading=True)
+    deferred_for_programs = tl.Function(
+        name="alone", allowed_callers=PROGRAMS_ONLY, defer_loading=True
     )
-    stock = tl.Function(name="stock", parameters=sku, allowed_callers=ONLY)
+    namespace = tl.Namespace(
+        name="crm",
+        tools=(tl.Custom(name="note", description="Notes.", allowed_callers=PROGRAMS_ONLY),),
+    )
+    stock = tl.Function(name="stock", parameters=sku, allowed_callers=PROGRAMS_ONLY)
     direct = tl.Function(name="direct")
-    offers = callable_by_programs([stock, direct, later, alone, space])
-    assert [each.tool.name for each in offers] == ["stock", "later", "alone", "note"]
-    (offer,) = programs.compose(offers, OPENING).functions
-    told = str(offer.tool.description)
-    assert "tools.stock(args: { sku: string }): Promise<string>" in told
-    assert "// Notes.\ntools.crm.note(input: string): Promise<string>" in told
-    assert "tools.alone(): Promise<string>" in told  # nothing could find it
-    assert "later" not in told and "direct" not in told
+    functions = callable_by_programs([stock, direct, deferred, deferred_for_programs, namespace])
+    assert [each.tool.name for each in functions] == ["stock", "later", "alone", "note"]
+    (function,) = programs.compose(functions, CONTEXT).functions
+    description = str(function.tool.description)
+    assert "tools.stock(args: { sku: string }): Promise<string>" in description
+    assert "// Notes.\ntools.crm.note(input: string): Promise<string>" in description
+    assert "tools.alone(): Promise<string>" in description  # nothing could find it
+    assert "later" not in description and "direct" not in description
 
 
-def test_its_name_is_one_that_nothing_else_has(programs: ProgramProvider) -> None:
-    mine = callable_by_programs([tl.Function(name="program", allowed_callers=ONLY)])
-    (offer,) = programs.compose(mine, OPENING).functions
-    assert offer.tool.name == "program_"
-    (offer,) = programs.compose((), OPENING).functions
-    assert offer.tool.name == "program" and "nothing to call" in str(offer.tool.description)
+def test_function_name_avoids_collisions(programs: ProgramProvider) -> None:
+    own_functions = callable_by_programs(
+        [tl.Function(name="program", allowed_callers=PROGRAMS_ONLY)]
+    )
+    (function,) = programs.compose(own_functions, CONTEXT).functions
+    assert function.tool.name == "program_"
+    (function,) = programs.compose((), CONTEXT).functions
+    assert function.tool.name == "program" and "nothing to call" in str(function.tool.description)
 
 
-def test_who_may_call_what() -> None:
+def test_allowed_callers_filter_tools() -> None:
     tools = [
         tl.Function(name="a"),
-        tl.Function(name="b", allowed_callers=ONLY),
-        tl.Namespace(name="n", tools=(tl.Function(name="c", allowed_callers=ONLY),)),
+        tl.Function(name="b", allowed_callers=PROGRAMS_ONLY),
+        tl.Namespace(name="n", tools=(tl.Function(name="c", allowed_callers=PROGRAMS_ONLY),)),
         tl.Namespace(
             name="m",
-            tools=(tl.Function(name="d"), tl.Function(name="e", allowed_callers=ONLY)),
+            tools=(tl.Function(name="d"), tl.Function(name="e", allowed_callers=PROGRAMS_ONLY)),
         ),
         tl.WebSearch(),
     ]
-    kept = callable_by_model(tools)
-    assert [getattr(tool, "name", "") for tool in kept] == ["a", "m", ""]
-    assert isinstance(kept[1], tl.Namespace) and [each.name for each in kept[1].tools] == ["d"]
+    direct_tools = callable_by_model(tools)
+    assert [getattr(tool, "name", "") for tool in direct_tools] == ["a", "m", ""]
+    assert isinstance(direct_tools[1], tl.Namespace) and [
+        each.name for each in direct_tools[1].tools
+    ] == ["d"]
     check_callers([*tools, TOOL])
-    with pytest.raises(InvalidRequest) as refused:
+    with pytest.raises(InvalidRequest) as error:
         check_callers(tools)
-    assert refused.value.param == "tools[1].allowed_callers"
-    with pytest.raises(InvalidRequest) as refused:
+    assert error.value.param == "tools[1].allowed_callers"
+    with pytest.raises(InvalidRequest) as error:
         check_callers([tools[2]])
-    assert refused.value.param == "tools[0].tools[0].allowed_callers"
+    assert error.value.param == "tools[0].tools[0].allowed_callers"

@@ -1,4 +1,4 @@
-"""Schemas as TypeScript."""
+"""TypeScript types from JSON schemas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from antiphon.tools.programs.typescript import function_declaration, schema_type
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "expected"),
     [
         ({"type": "string"}, "string"),
         ({"type": "integer"}, "number"),
@@ -37,17 +37,17 @@ from antiphon.tools.programs.typescript import function_declaration, schema_type
         ({"properties": "nonsense", "type": 7}, "Record<string, unknown>"),
     ],
 )
-def test_a_schema_is_a_type(schema: Any, said: str) -> None:
-    assert schema_type(schema) == said
+def test_schema_becomes_a_type(schema: Any, expected: str) -> None:
+    assert schema_type(schema) == expected
 
 
-def test_deep_schemas_end() -> None:
+def test_deep_schemas_are_cut() -> None:
     schema: dict[str, Any] = {"type": "array"}
     schema["items"] = schema
     assert schema_type(schema).startswith("unknown[]")
 
 
-def test_functions_are_declared_with_what_they_are_for() -> None:
+def test_declaration_includes_the_description() -> None:
     assert function_declaration(
         ("crm", "find-one"), "Finds.\n\nSlow.", "input: string", "string"
     ) == ('// Finds.\n// Slow.\ntools.crm["find-one"](input: string): Promise<string>')

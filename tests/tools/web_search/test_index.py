@@ -1,4 +1,4 @@
-"""An index of one's own: what is added is found, the best first, and read as a page."""
+"""The local index: add, search, read and remove pages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ many of them in <a href="/norway">Norway</a>, and people sail through them in su
 <footer>imprint</footer></body></html>"""
 
 
-async def found(index: PageIndex, query: str) -> list[str]:
+async def search_urls(index: PageIndex, query: str) -> list[str]:
     return [one.url for one in await index.search(query, SearchOptions())]
 
 
-async def test_what_is_added_is_found_and_read(tmp_path: Path) -> None:
+async def test_added_folder_is_searchable(tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     (folder / "sub").mkdir(parents=True)
     (folder / "fjords.html").write_bytes(HTML)
@@ -34,124 +34,129 @@ async def test_what_is_added_is_found_and_read(tmp_path: Path) -> None:
     (folder / ".hidden.md").write_text("secret")
     (folder / "broken.txt").write_bytes(b"\xff\xfe\xff")
     index = PageIndex(tmp_path / "web.db")
-    added = await add_source(index, str(folder), documents=Documents())
-    assert added.pages == 2 and "broken.txt is nothing that can be read" in added.skipped[0]
-    assert await found(index, "fjord") == ["file:notes/fjords.html", "file:notes/sub/lakes.md"]
-    assert await found(index, "secret") == []
+    report = await add_source(index, str(folder), documents=Documents())
+    assert report.pages == 2 and "broken.txt has no format that can be read" in report.skipped[0]
+    assert await search_urls(index, "fjord") == [
+        "file:notes/fjords.html",
+        "file:notes/sub/lakes.md",
+    ]
+    assert await search_urls(index, "secret") == []
     page = await index.page("file:notes/fjords.html")
     text = "\n".join(page.lines)
     assert page.title == "Fjords & lakes" and "steep sides" in text
     assert "menu" not in text and "imprint" not in text
     await index.close()
-    again = PageIndex(tmp_path / "web.db")
-    assert await again.count() == 2
-    await again.close()
+    reopened = PageIndex(tmp_path / "web.db")
+    assert await reopened.count() == 2
+    await reopened.close()
 
 
-async def test_a_page_added_again_is_replaced_and_can_be_removed() -> None:
+async def test_pages_can_be_replaced_and_removed() -> None:
     index = PageIndex(":memory:")
     for text in ("old words", "new words"):
         await index.add([PageDocument(url="https://a.example/x", title="X", text=text)])
     assert await index.count() == 1
-    assert await found(index, "old") == [] and await found(index, "new") == ["https://a.example/x"]
+    assert await search_urls(index, "old") == [] and await search_urls(index, "new") == [
+        "https://a.example/x"
+    ]
     assert await index.remove("https://b") == 0 and await index.remove("https://a") == 1
     assert await index.count() == 0
     with pytest.raises(ToolError, match="index of this server is empty"):
-        await found(index, "new")
+        await search_urls(index, "new")
     with pytest.raises(ToolError, match="not in the index"):
         await index.page("https://a.example/x")
 
 
 @pytest.mark.parametrize("query", ['"', "AND OR NOT", "a* OR (b", "NEAR(x)", "", "—", "x" * 5000])
-async def test_no_query_is_an_error(query: str) -> None:
+async def test_any_query_is_accepted(query: str) -> None:
     index = PageIndex(":memory:")
     await index.add([PageDocument(url="u", title="t", text="and or not x")])
     assert isinstance(await index.search(query, SearchOptions()), tuple)
 
 
-async def test_what_is_no_index_is_told(tmp_path: Path) -> None:
+async def test_invalid_index_or_source_raises_setup_error(tmp_path: Path) -> None:
     path = tmp_path / "no.db"
     path.write_text("this is no database, whatever its name says" * 100)
     with pytest.raises(SetupError, match="cannot be used"):
         PageIndex(path)
     index = PageIndex(":memory:")
-    with pytest.raises(SetupError, match="There is no"):
+    with pytest.raises(SetupError, match="does not exist"):
         await add_source(index, str(tmp_path / "absent"), documents=Documents())
     with pytest.raises(SetupError, match="fetch_urls"):
         await add_source(index, "https://a.example/", documents=Documents())
 
 
 @pytest.mark.requirement("WS-INDEX")
-async def test_a_folder_added_again_is_as_it_is_now(tmp_path: Path) -> None:
-    folder, other = tmp_path / "notes", tmp_path / "other.md"
+async def test_adding_a_folder_again_synchronizes_it(tmp_path: Path) -> None:
+    folder, single_file = tmp_path / "notes", tmp_path / "other.md"
     folder.mkdir()
     for name in ("one", "two", "three"):
         (folder / f"{name}.md").write_text(f"# {name}\n\nAbout {name}, and fjords.")
-    other.write_text("fjords too")
+    single_file.write_text("fjords too")
     index = PageIndex(":memory:")
     documents = Documents()
     page = PageDocument(url="https://wiki.example/page", title="P", text="fjords")
     await index.add([page])
-    for source in (folder, other):
+    for source in (folder, single_file):
         await add_source(index, str(source), documents=documents, prefix="https://wiki.example/")
     (folder / "one.md").unlink()
     (folder / "two.md").write_text("# two\n\nNothing of that any more.")
     (folder / "three.md").write_bytes(b"\0\xff")
-    added = await add_source(
+    report = await add_source(
         index, str(folder), documents=documents, prefix="https://wiki.example/"
     )
-    assert (added.pages, added.removed, len(added.skipped)) == (1, 2, 1)
+    assert (report.pages, report.removed, len(report.skipped)) == (1, 2, 1)
     assert [url.rsplit("/", 1)[1] for url, _ in await index.list()] == [
         "other.md",
         "page",
         "two.md",
     ]
     assert await index.list("https://wiki.example/t") == (("https://wiki.example/two.md", "two"),)
-    assert sorted(await found(index, "fjords")) == [
+    assert sorted(await search_urls(index, "fjords")) == [
         "https://wiki.example/other.md",
         "https://wiki.example/page",
     ]
 
 
-async def test_documents_are_read_too(tmp_path: Path) -> None:
+async def test_documents_are_indexed(tmp_path: Path) -> None:
     pytest.importorskip("kreuzberg")
     (tmp_path / "book.rtf").write_text(r"{\rtf1\ansi The longest fjord is the Sognefjord.}")
     index = PageIndex(":memory:")
-    added = await add_source(index, str(tmp_path), documents=Documents())
-    assert added == IndexReport(pages=1)
+    report = await add_source(index, str(tmp_path), documents=Documents())
+    assert report == IndexReport(pages=1)
     ((url, title),) = await index.list()
-    assert title == "book" and await found(index, "sognefjord") == [url]
+    assert title == "book" and await search_urls(index, "sognefjord") == [url]
 
 
 @pytest.mark.requirement("WS-REQUEST")
-async def test_what_is_allowed_is_found_behind_what_is_not() -> None:
+async def test_domain_filter_applies_before_the_result_limit() -> None:
     index = PageIndex(":memory:")
     many = [
         PageDocument(url=f"https://loud.example/{n}", title="fjord fjord", text="fjord")
         for n in range(99)
     ]
     await index.add([*many, PageDocument(url="https://a.b.example/", title="x", text="one fjord")])
-    asked = SearchOptions(count=3, allowed_domains=("b.example",))
-    assert [one.url for one in await index.search("fjord", asked)] == ["https://a.b.example/"]
-    asked = SearchOptions(count=3, blocked_domains=("loud.example",))
-    assert [one.url for one in await index.search("fjord", asked)] == ["https://a.b.example/"]
+    options = SearchOptions(count=3, allowed_domains=("b.example",))
+    assert [one.url for one in await index.search("fjord", options)] == ["https://a.b.example/"]
+    options = SearchOptions(count=3, blocked_domains=("loud.example",))
+    assert [one.url for one in await index.search("fjord", options)] == ["https://a.b.example/"]
     assert len(await index.search("fjord", SearchOptions(count=3))) == 3
 
 
 @pytest.mark.requirement("VS-WORDS")
-async def test_what_is_written_without_blanks_is_found_and_removed() -> None:
+async def test_text_without_spaces_is_indexed_and_removed() -> None:
     index = PageIndex(":memory:")
     text = "挪威有许多峡湾。" * 50 + "最长的是松恩峡湾,长二百零五公里。" + "别的都短。" * 50
     await index.add([PageDocument(url="https://a.example/1", title="挪威的峡湾", text=text)])
     (one,) = await index.search("最长的峡湾", SearchOptions())
     assert one.url == "https://a.example/1" and len(one.text) < 400
-    assert await found(index, "冰川") == []
+    assert await search_urls(index, "冰川") == []
     await index.remove("")
     await index.add([PageDocument(url="u", title="t", text="x")])
-    assert await found(index, "峡湾") == []
+    assert await search_urls(index, "峡湾") == []
 
 
-async def test_a_page_is_shown_where_most_of_the_question_stands() -> None:
+async def test_snippet_shows_the_densest_match() -> None:
     index = PageIndex(":memory:")
     text = (
         "Fjords. "
@@ -166,13 +171,13 @@ async def test_a_page_is_shown_where_most_of_the_question_stands() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://a.example/x#part", "https://a.example/x/"])
-async def test_a_page_is_found_by_what_means_the_same(url: str) -> None:
+async def test_page_is_found_by_equivalent_urls(url: str) -> None:
     index = PageIndex(":memory:")
     await index.add([PageDocument(url="https://a.example/x", title="X", text="x")])
     assert (await index.page(url)).url == "https://a.example/x"
 
 
-async def test_an_index_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+async def test_index_of_an_earlier_version_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "web.db"
     database = sqlite3.connect(path)
     database.execute(
@@ -182,24 +187,24 @@ async def test_an_index_of_an_earlier_version_is_taken_over(tmp_path: Path) -> N
     database.close()
     index = PageIndex(path)
     await index.add([PageDocument(url="u", title="t", text="fjord")], "here")
-    assert await found(index, "fjord") == ["u"]
+    assert await search_urls(index, "fjord") == ["u"]
     await index.close()
 
 
-async def test_pages_in_other_encodings_are_read() -> None:
-    said = "Привет мир, сегодня мы говорим о фьордах и озёрах Норвегии. " * 5
-    markup = f"<html><head><title>Фьорды</title></head><body><p>{said}</p></body></html>"
+async def test_page_encoding_is_detected() -> None:
+    text = "Привет мир, сегодня мы говорим о фьордах и озёрах Норвегии. " * 5
+    markup = f"<html><head><title>Фьорды</title></head><body><p>{text}</p></body></html>"
     page = await extract_document("u", markup.encode("cp1251"), "text/html", Documents())
     assert page.title == "Фьорды" and "озёрах" in page.text
 
 
-async def test_too_much_markup_is_not_read() -> None:
+async def test_too_large_html_is_rejected() -> None:
     markup = b"<html><body>" + b"<p>x</p>" * 2**20 + b"</body></html>"
     with pytest.raises(ToolError, match="too large"):
         await extract_document("u", markup, "text/html", Documents())
 
 
-async def test_an_index_that_cannot_be_read_now_is_a_word_to_the_model(tmp_path: Path) -> None:
+async def test_database_error_raises_tool_error(tmp_path: Path) -> None:
     index = PageIndex(tmp_path / "web.db")
     await index.add([PageDocument(url="u", title="t", text="x")])
     index._database.execute("DROP TABLE pages")
