@@ -1,4 +1,4 @@
-"""A service that plays scripts, and the app over it."""
+"""A fake service that plays scripts, and the app over it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def counted() -> Callable[[str], str]:
 
 
 class FakeRun:
-    """Says ``words``, waiting before each for ``step`` if there is one, and ends as told."""
+    """A run that emits ``words``, waits for ``step`` before each, and ends as configured."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class FakeModel:
 
 
 class FakeService:
-    """Notes what it is asked. ``script`` shapes the runs; ``refusal`` is raised instead."""
+    """Records its calls. ``script`` shapes the runs; ``refusal`` is raised instead."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -169,8 +169,8 @@ class FakeService:
             raise self.refusal
 
 
-class Rim:
-    """The app over a fake service, a client to it, and what it logged."""
+class AppUnderTest:
+    """The app over a fake service, a client for it, and its log."""
 
     def __init__(self, service: FakeService, **options: Any) -> None:
         self.service = service
@@ -195,11 +195,11 @@ def service() -> FakeService:
 
 
 @pytest.fixture
-async def deps(service: FakeService) -> AsyncIterator[Callable[..., Rim]]:
-    made: list[Rim] = []
+async def make_app(service: FakeService) -> AsyncIterator[Callable[..., AppUnderTest]]:
+    made: list[AppUnderTest] = []
 
-    def make(**options: Any) -> Rim:
-        made.append(Rim(service, **options))
+    def make(**options: Any) -> AppUnderTest:
+        made.append(AppUnderTest(service, **options))
         return made[-1]
 
     yield make
@@ -209,7 +209,7 @@ async def deps(service: FakeService) -> AsyncIterator[Callable[..., Rim]]:
 
 @pytest.fixture
 def error_of() -> Callable[[httpx.Response], dict[str, Any]]:
-    """The error of an answer, after checking that it has OpenAI's shape."""
+    """Return the error of a response, after a check that it has OpenAI's shape."""
 
     def read(answer: httpx.Response) -> dict[str, Any]:
         body = answer.json()

@@ -1,4 +1,4 @@
-"""Who gets a slot, who waits, who is sent away."""
+"""Admission: slots, queue, refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.http.admission import AdmissionQueue
 
 
 class Caller:
-    """Holds a slot from when it gets one until it is told to go."""
+    """A request that holds its slot until it is released."""
 
     def __init__(
         self, admission: AdmissionQueue, tenant: str, order: list[str], name: str = ""
@@ -26,30 +26,30 @@ class Caller:
             self._order.append(self.name)
             await self._go.wait()
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         self._go.set()
         await self.task
         await settle()
 
 
 async def settle() -> None:
-    """Let every task that can run do so."""
+    """Let every task run until it waits."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_waits_for_a_slot_and_takes_it_in_order() -> None:
+async def test_slots_are_granted_in_order() -> None:
     admission, order = AdmissionQueue(1, 10), list[str]()
     callers = [Caller(admission, "t", order, name) for name in "abc"]
     await settle()
     assert (order, admission.running, admission.waiting) == (["a"], 1, 2)
     for caller in callers:
-        await caller.leave()
+        await caller.release()
     assert order == ["a", "b", "c"]
     assert (admission.running, admission.waiting) == (0, 0)
 
 
-async def test_a_flood_of_one_tenant_costs_another_one_turn() -> None:
+async def test_tenants_take_turns() -> None:
     admission, order = AdmissionQueue(1, 10), list[str]()
     names = ["a1", "a2", "a3", "a4", "b1", "b2"]
     callers = {}
@@ -57,11 +57,11 @@ async def test_a_flood_of_one_tenant_costs_another_one_turn() -> None:
         callers[name] = Caller(admission, name[0], order, name)
         await settle()
     for turn in range(len(names)):
-        await callers[order[turn]].leave()
+        await callers[order[turn]].release()
     assert order == ["a1", "a2", "b1", "a3", "b2", "a4"]
 
 
-async def test_a_full_queue_refuses_at_once() -> None:
+async def test_full_queue_raises_at_once() -> None:
     admission, order = AdmissionQueue(1, 1, retry_after_s=7), list[str]()
     callers = [Caller(admission, "t", order), Caller(admission, "t", order)]
     await settle()
@@ -71,29 +71,29 @@ async def test_a_full_queue_refuses_at_once() -> None:
     assert refusal.value.status == 429
     assert refusal.value.retry_after_s == 7
     for caller in callers:
-        await caller.leave()
+        await caller.release()
     assert admission.running == 0
 
 
-async def test_who_stops_waiting_is_passed_over() -> None:
+async def test_cancelled_waiter_is_skipped() -> None:
     admission, order = AdmissionQueue(1, 2), list[str]()
     first, second, third = (Caller(admission, "t", order, name) for name in "abc")
     await settle()
     second.task.cancel()
     await settle()
     assert admission.waiting == 1
-    await first.leave()
+    await first.release()
     assert order == ["a", "c"]
-    await third.leave()
+    await third.release()
     assert admission.running == 0
 
 
-async def test_a_slot_given_in_the_moment_of_leaving_is_not_lost() -> None:
+async def test_slot_granted_during_cancellation_is_released() -> None:
     admission, order = AdmissionQueue(1, 2), list[str]()
     first, second = Caller(admission, "t", order, "a"), Caller(admission, "t", order, "b")
     await settle()
     first._go.set()
-    await first.task  # the slot has just been handed to the second, which has not run yet
+    await first.task  # the second has been granted the slot but has not run yet
     second.task.cancel()
     await settle()
     assert second.task.cancelled()
@@ -101,10 +101,10 @@ async def test_a_slot_given_in_the_moment_of_leaving_is_not_lost() -> None:
     last = Caller(admission, "t", order, "c")
     await settle()
     assert order[-1] == "c"
-    await last.leave()
+    await last.release()
 
 
-async def test_a_block_that_raises_frees_its_slot() -> None:
+async def test_exception_releases_the_slot() -> None:
     admission = AdmissionQueue(1, 0)
     with pytest.raises(KeyError):
         async with admission.slot("t"):

@@ -1,4 +1,4 @@
-"""Routes that are, routes that are not, and what every answer has."""
+"""Routes, unknown routes, and what every response has in common."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
         ("POST", "/v1/responses/"),
     ],
 )
-async def test_unknown_urls(deps: Any, error_of: ErrorOf, method: str, path: str) -> None:
-    answer = await deps().client.request(method, path)
+async def test_unknown_url_is_404(make_app: Any, error_of: ErrorOf, method: str, path: str) -> None:
+    answer = await make_app().client.request(method, path)
     assert answer.status_code == 404
     error = error_of(answer)
     assert error["code"] == "unknown_url"
@@ -40,17 +40,17 @@ async def test_unknown_urls(deps: Any, error_of: ErrorOf, method: str, path: str
         ("POST", "/v1/responses/resp_1/input_items", "GET, HEAD"),
     ],
 )
-async def test_methods_a_path_has_not(
-    deps: Any, error_of: ErrorOf, method: str, path: str, allowed: str
+async def test_wrong_method_is_405(
+    make_app: Any, error_of: ErrorOf, method: str, path: str, allowed: str
 ) -> None:
-    answer = await deps().client.request(method, path)
+    answer = await make_app().client.request(method, path)
     assert answer.status_code == 405
     assert answer.headers["allow"] == allowed
     assert error_of(answer)["code"] == "method_not_supported"
 
 
-async def test_request_ids_are_kept_if_sane_and_given_if_not(deps: Any) -> None:
-    client = deps().client
+async def test_valid_request_id_is_kept_and_invalid_one_replaced(make_app: Any) -> None:
+    client = make_app().client
     for given in ("abc-123", "x" * 128):
         answer = await client.get("/health", headers={"x-request-id": given})
         assert answer.headers["x-request-id"] == given
@@ -59,17 +59,19 @@ async def test_request_ids_are_kept_if_sane_and_given_if_not(deps: Any) -> None:
         assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_one_line_a_request_and_nothing_of_what_was_said(deps: Any, service: Any) -> None:
+async def test_access_log_has_one_line_per_request_without_content(
+    make_app: Any, service: Any
+) -> None:
     service.words = ("CANARY-out",)
-    here = deps()
-    answer = await here.client.post(
+    app = make_app()
+    answer = await app.client.post(
         "/v1/responses?key=CANARY-query",
         json={"model": "tiny", "input": "CANARY-in", "stream": True},
         headers={"authorization": "Bearer CANARY-key", "cookie": "CANARY-cookie"},
     )
     assert "CANARY-out" in answer.text
-    here.now += 0.25
-    (line,) = here.lines()
+    app.now += 0.25
+    (line,) = app.lines()
     assert {name: line[name] for name in line if name not in ("timestamp", "ms")} == {
         "event": "request",
         "level": "info",
@@ -84,17 +86,17 @@ async def test_one_line_a_request_and_nothing_of_what_was_said(deps: Any, servic
         "cached_tokens": 0,
         "output_tokens": 3,
     }
-    assert "CANARY" not in here.log.getvalue()
+    assert "CANARY" not in app.log.getvalue()
 
 
-async def test_pollers_are_quiet(deps: Any) -> None:
-    here = deps()
-    await here.client.get("/health")
-    assert [line["level"] for line in here.lines()] == ["debug"]
+async def test_monitoring_requests_are_logged_at_debug_level(make_app: Any) -> None:
+    app = make_app()
+    await app.client.get("/health")
+    assert [line["level"] for line in app.lines()] == ["debug"]
 
 
-async def test_health_and_readiness(deps: Any, service: Any) -> None:
-    client = deps().client
+async def test_health_and_readiness(make_app: Any, service: Any) -> None:
+    client = make_app().client
     assert (await client.get("/health")).json() == {"status": "ok"}
     assert (await client.get("/ready")).status_code == 200
     service.ready = False
@@ -103,23 +105,23 @@ async def test_health_and_readiness(deps: Any, service: Any) -> None:
 
 
 @pytest.mark.requirement("API-WEBSOCKET-REFUSED")
-async def test_an_upgrade_handed_over_as_a_get_is_426(deps: Any, error_of: ErrorOf) -> None:
-    answer = await deps().client.get("/v1/responses", headers={"upgrade": "WebSocket"})
+async def test_unsupported_websocket_upgrade_is_426(make_app: Any, error_of: ErrorOf) -> None:
+    answer = await make_app().client.get("/v1/responses", headers={"upgrade": "WebSocket"})
     assert answer.status_code == 426
     assert answer.headers["upgrade"]
     assert error_of(answer)["code"] == "websocket_not_supported"
 
 
-async def test_cors_is_off_unless_asked_for(deps: Any) -> None:
+async def test_cors_is_off_by_default(make_app: Any) -> None:
     headers = {"origin": "https://page.test", "content-type": "application/json"}
     ask = json.dumps({"model": "tiny", "input": "hi"})
-    answer = await deps().client.post("/v1/responses", content=ask, headers=headers)
+    answer = await make_app().client.post("/v1/responses", content=ask, headers=headers)
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_cors_answers_preflights_and_covers_refusals(deps: Any) -> None:
-    here = deps(cors=("https://page.test",))
-    preflight = await here.client.options(
+async def test_cors_covers_preflights_and_errors(make_app: Any) -> None:
+    app = make_app(cors=("https://page.test",))
+    preflight = await app.client.options(
         "/v1/responses",
         headers={
             "origin": "https://page.test",
@@ -131,9 +133,9 @@ async def test_cors_answers_preflights_and_covers_refusals(deps: Any) -> None:
     assert preflight.headers["access-control-allow-origin"] == "https://page.test"
     assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
     assert preflight.headers["x-request-id"]
-    refused = await here.client.get("/v1/nothing", headers={"origin": "https://page.test"})
+    refused = await app.client.get("/v1/nothing", headers={"origin": "https://page.test"})
     assert refused.status_code == 404
     assert refused.headers["access-control-allow-origin"] == "https://page.test"
     assert "x-request-id" in refused.headers["access-control-expose-headers"]
-    other = await here.client.get("/health", headers={"origin": "https://evil.test"})
+    other = await app.client.get("/health", headers={"origin": "https://evil.test"})
     assert "access-control-allow-origin" not in other.headers

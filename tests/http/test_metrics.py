@@ -1,4 +1,4 @@
-"""What is counted, as a scraper reads it."""
+"""Metrics as a scraper reads them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from antiphon.errors import NotFound
 ASK = {"model": "tiny", "input": "hi"}
 
 
-async def numbers(here: Any) -> dict[str, float]:
-    """``name{label,label}`` → value, without the series that only say when they began."""
-    text = (await here.client.get("/metrics")).text
+async def scrape(app: Any) -> dict[str, float]:
+    """Return ``name{label,label}`` → value, without the ``_created`` series."""
+    text = (await app.client.get("/metrics")).text
     return {
         sample.name + "{" + ",".join(sample.labels.values()) + "}": sample.value
         for family in text_string_to_metric_families(text)
@@ -25,22 +25,22 @@ async def numbers(here: Any) -> dict[str, float]:
 
 
 @pytest.mark.requirement("TR-10")
-async def test_a_stream_is_measured_once_at_its_end(deps: Any, service: Any) -> None:
+async def test_stream_is_recorded_once_at_its_end(make_app: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
-    here = deps()
-    context = asyncio.create_task(here.client.post("/v1/responses", json={**ASK, "stream": True}))
+    app = make_app()
+    context = asyncio.create_task(app.client.post("/v1/responses", json={**ASK, "stream": True}))
     async with asyncio.timeout(5):
         await service.created.wait()
-        await turns()
-        assert (await numbers(here))["responses_num_requests_running{}"] == 1
-        here.now += 2
+        await run_pending_tasks()
+        assert (await scrape(app))["responses_num_requests_running{}"] == 1
+        app.now += 2
         step.release()
-        await turns()
-        here.now += 4
+        await run_pending_tasks()
+        app.now += 4
         step.release()
         await context
-    seen = await numbers(here)
+    seen = await scrape(app)
     assert seen["responses_num_requests_running{}"] == 0
     assert seen["responses_requests_total{tiny,completed}"] == 1
     assert seen["responses_time_to_first_token_seconds_sum{tiny}"] == 2
@@ -52,22 +52,22 @@ async def test_a_stream_is_measured_once_at_its_end(deps: Any, service: Any) -> 
     assert seen["responses_http_requests_total{POST,/v1/responses,200}"] == 1
 
 
-async def test_a_plain_answer_has_no_first_token(deps: Any) -> None:
-    here = deps()
-    await here.client.post("/v1/responses", json=ASK)
-    seen = await numbers(here)
+async def test_response_without_streaming_has_no_first_token_time(make_app: Any) -> None:
+    app = make_app()
+    await app.client.post("/v1/responses", json=ASK)
+    seen = await scrape(app)
     assert seen["responses_e2e_latency_seconds_count{tiny}"] == 1
     assert seen["responses_time_to_first_token_seconds_count{tiny}"] == 0
 
 
-async def test_who_waits_is_counted(deps: Any, service: Any) -> None:
+async def test_waiting_requests_are_counted(make_app: Any, service: Any) -> None:
     from antiphon.http.middleware.auth import RequestLimits
 
     service.script = {"step": asyncio.Semaphore(0)}
-    here = deps(limits=RequestLimits(max_concurrent_requests=1, max_queued_requests=5))
-    tasks = [asyncio.create_task(here.client.post("/v1/responses", json=ASK)) for _ in range(3)]
-    await turns()
-    seen = await numbers(here)
+    app = make_app(limits=RequestLimits(max_concurrent_requests=1, max_queued_requests=5))
+    tasks = [asyncio.create_task(app.client.post("/v1/responses", json=ASK)) for _ in range(3)]
+    await run_pending_tasks()
+    seen = await scrape(app)
     assert seen["responses_num_requests_running{}"] == 1
     assert seen["responses_num_requests_waiting{}"] == 2
     for task in tasks:
@@ -75,14 +75,14 @@ async def test_who_waits_is_counted(deps: Any, service: Any) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_labels_are_ours_and_never_what_clients_write(deps: Any, service: Any) -> None:
+async def test_labels_never_contain_client_input(make_app: Any, service: Any) -> None:
     service.refusal = NotFound("no", code="model_not_found")
-    here = deps()
+    app = make_app()
     for number in range(3):
-        await here.client.post("/v1/responses", json={**ASK, "model": f"made-up-{number}"})
-        await here.client.get(f"/made-up-{number}")
-        await here.client.get(f"/v1/responses/made-up-{number}")
-    seen = await numbers(here)
+        await app.client.post("/v1/responses", json={**ASK, "model": f"made-up-{number}"})
+        await app.client.get(f"/made-up-{number}")
+        await app.client.get(f"/v1/responses/made-up-{number}")
+    seen = await scrape(app)
     assert not [name for name in seen if "made-up" in name]
     assert seen["responses_http_requests_total{GET,unknown,404}"] == 3
     assert seen["responses_http_requests_total{GET,/v1/responses/{response_id},404}"] == 3
@@ -92,11 +92,13 @@ async def test_labels_are_ours_and_never_what_clients_write(deps: Any, service: 
     ("accept", "media_type"),
     [("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")],
 )
-async def test_the_scraper_chooses_the_format(deps: Any, accept: str, media_type: str) -> None:
-    answer = await deps().client.get("/metrics", headers={"accept": accept})
+async def test_accept_header_selects_the_format(
+    make_app: Any, accept: str, media_type: str
+) -> None:
+    answer = await make_app().client.get("/metrics", headers={"accept": accept})
     assert answer.headers["content-type"].startswith(media_type)
 
 
-async def turns() -> None:
+async def run_pending_tasks() -> None:
     for _ in range(30):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The real server on a loopback socket: departures, big bodies, signals, an end without loss."""
+"""The real server on a loopback socket: disconnects, big bodies, signals, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WAIT_S = 20
 Serving = Callable[..., Any]
 
 
-class Served:
-    """A server that runs, its address and a way to stop it as operators do."""
+class RunningServer:
+    """A running server: its address, a client, and a way to send signals."""
 
     def __init__(self, port: int, task: asyncio.Task[None], client: httpx.AsyncClient) -> None:
         self.port = port
@@ -39,9 +39,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(
+async def run_server(
     app: Any, drain: Callable[[float], Awaitable[None]], grace_s: float = 30
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[RunningServer]:
     sockets = bind("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
     before = signal.getsignal(signal.SIGTERM)
@@ -51,7 +51,7 @@ async def serving(
         asyncio.timeout(WAIT_S),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=limits) as client,
     ):
-        served = Served(port, task, client)
+        served = RunningServer(port, task, client)
         assert (await client.get("/health")).status_code == 200
         try:
             yield served
@@ -63,58 +63,58 @@ async def serving(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_a_client_that_hangs_up_ends_its_run(deps: Any, service: Any) -> None:
+async def test_disconnect_cancels_a_streamed_run(make_app: Any, service: Any) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    async with serving(deps().app, service.drain) as served:
+    async with run_server(make_app().app, service.drain) as served:
         async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
         await service.runs[0].left.wait()
 
 
-async def test_garbage_is_not_looked_for_in_what_was_loaded(deps: Any, service: Any) -> None:
+async def test_existing_objects_are_frozen_while_serving(make_app: Any, service: Any) -> None:
     before = gc.get_threshold()
-    async with serving(deps().app, service.drain):
+    async with run_server(make_app().app, service.drain):
         assert gc.get_freeze_count() > 10_000
         assert gc.get_threshold()[0] > before[0]
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
 
 
-async def test_a_client_that_gives_up_waiting_ends_its_run(deps: Any, service: Any) -> None:
+async def test_disconnect_cancels_a_run_without_streaming(make_app: Any, service: Any) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    async with serving(deps().app, service.drain) as served:
+    async with run_server(make_app().app, service.drain) as served:
         asked = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
         await service.created.wait()
         asked.cancel()
         await service.runs[0].left.wait()
 
 
-async def test_a_client_that_leaves_the_queue_is_never_run(deps: Any, service: Any) -> None:
+async def test_disconnect_in_the_queue_starts_no_run(make_app: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
-    here = deps(limits=RequestLimits(max_concurrent_requests=1))
-    async with serving(here.app, service.drain) as served:
+    app = make_app(limits=RequestLimits(max_concurrent_requests=1))
+    async with run_server(app.app, service.drain) as served:
         first = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
         await service.created.wait()
         second = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
-        await gauge(served, "responses_num_requests_waiting", 1)
+        await wait_for_gauge(served, "responses_num_requests_waiting", 1)
         second.cancel()
-        await gauge(served, "responses_num_requests_waiting", 0)
+        await wait_for_gauge(served, "responses_num_requests_waiting", 0)
         step.release()
         step.release()
         assert (await first).status_code == 200
         assert len(service.runs) == 1
 
 
-async def gauge(served: Served, name: str, value: float) -> None:
+async def wait_for_gauge(served: RunningServer, name: str, value: float) -> None:
     while f"{name} {value:.1f}" not in (await served.client.get("/metrics")).text:
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_huge_body_is_refused_early(deps: Any, service: Any, declared: bool) -> None:
-    here = deps(limits=RequestLimits(max_body_bytes=1000))
-    async with serving(here.app, service.drain) as served:
+async def test_huge_body_is_refused_early(make_app: Any, service: Any, declared: bool) -> None:
+    app = make_app(limits=RequestLimits(max_body_bytes=1000))
+    async with run_server(app.app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         length = "content-length: 50000000" if declared else "transfer-encoding: chunked"
         head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n{length}\r\n\r\n"
@@ -125,9 +125,11 @@ async def test_a_huge_body_is_refused_early(deps: Any, service: Any, declared: b
         await writer.wait_closed()
 
 
-async def test_a_client_that_sends_all_of_a_huge_body_hears_why(deps: Any, service: Any) -> None:
-    here = deps(limits=RequestLimits(max_body_bytes=1000))
-    async with serving(here.app, service.drain) as served:
+async def test_client_that_sends_a_whole_huge_body_gets_the_error(
+    make_app: Any, service: Any
+) -> None:
+    app = make_app(limits=RequestLimits(max_body_bytes=1000))
+    async with run_server(app.app, service.drain) as served:
         answer = await served.client.post("/v1/responses", content=b" " * 20_000_000)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "request_too_large"
@@ -135,8 +137,8 @@ async def test_a_client_that_sends_all_of_a_huge_body_hears_why(deps: Any, servi
 
 
 @pytest.mark.parametrize("piece", [b"x-many: " + b"y" * 1000 + b"\r\n", b"z" * 1000])
-async def test_endless_headers_are_refused(deps: Any, service: Any, piece: bytes) -> None:
-    async with serving(deps().app, service.drain) as served:
+async def test_too_large_headers_are_431(make_app: Any, service: Any, piece: bytes) -> None:
+    async with run_server(make_app().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-one: " + piece * 70)
         head, body = (await reader.read()).split(b"\r\n\r\n", 1)
@@ -156,10 +158,10 @@ async def test_endless_headers_are_refused(deps: Any, service: Any, piece: bytes
         b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-async def test_what_is_no_http_is_told_so_like_all_else(
-    deps: Any, service: Any, sent: bytes
+async def test_invalid_http_is_400_in_the_api_error_format(
+    make_app: Any, service: Any, sent: bytes
 ) -> None:
-    async with serving(deps().app, service.drain) as served:
+    async with run_server(make_app().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(sent)
         head, body = (await reader.read()).split(b"\r\n\r\n", 1)
@@ -172,10 +174,10 @@ async def test_what_is_no_http_is_told_so_like_all_else(
             await writer.wait_closed()
 
 
-async def test_a_request_may_begin_right_behind_a_large_one(deps: Any, service: Any) -> None:
-    """The head of the second comes in the same piece as the body of the first, and is not whole."""
+async def test_pipelined_request_after_a_large_one_is_answered(make_app: Any, service: Any) -> None:
+    """The head of the second request arrives, incomplete, in one packet with the first's body."""
     body = b" " * 100_000
-    async with serving(deps().app, service.drain) as served:
+    async with run_server(make_app().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         head = f"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body + b"GET /health HTTP/1.1\r\n")
@@ -186,34 +188,32 @@ async def test_a_request_may_begin_right_behind_a_large_one(deps: Any, service: 
         await writer.wait_closed()
 
 
-async def test_headers_of_common_size_are_taken(deps: Any, service: Any) -> None:
-    async with serving(deps().app, service.drain) as served:
+async def test_headers_of_usual_size_are_accepted(make_app: Any, service: Any) -> None:
+    async with run_server(make_app().app, service.drain) as served:
         for _ in range(3):
             answer = await served.client.get("/health", headers={"x-turn": "y" * 30_000})
             assert answer.status_code == 200
 
 
-async def test_a_bug_in_the_middle_of_a_stream_leaves_it_unfinished(
-    deps: Any, service: Any
-) -> None:
-    """A client must not take what it has for the whole."""
+async def test_exception_during_a_stream_truncates_it(make_app: Any, service: Any) -> None:
+    """A client must not take the events it got for a complete stream."""
     service.script = {"breaks": True}
-    here = deps()
-    async with serving(here.app, service.drain) as served:
+    app = make_app()
+    async with run_server(app.app, service.drain) as served:
         with pytest.raises(httpx.RemoteProtocolError):
             await served.client.post("/v1/responses", json={**ASK, "stream": True})
-    assert [line for line in here.lines() if line["event"] == "unexpected error"]
+    assert [line for line in app.lines() if line["event"] == "unexpected error"]
 
 
-async def test_headers_say_nothing_of_the_server(deps: Any, service: Any) -> None:
-    async with serving(deps().app, service.drain) as served:
+async def test_no_server_header_is_sent(make_app: Any, service: Any) -> None:
+    async with run_server(make_app().app, service.drain) as served:
         assert "server" not in (await served.client.get("/health")).headers
 
 
-# --- the end -------------------------------------------------------------------------------------
+# --- shutdown ------------------------------------------------------------------------------------
 
 
-async def test_sigterm_lets_streams_end_and_takes_nobody_new(deps: Any, service: Any) -> None:
+async def test_sigterm_drains_streams_and_refuses_connections(make_app: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
     graces: list[float] = []
@@ -224,7 +224,7 @@ async def test_sigterm_lets_streams_end_and_takes_nobody_new(deps: Any, service:
         draining.set()
         await service.runs[0].left.wait()
 
-    async with serving(deps().app, drain, grace_s=12) as served:
+    async with run_server(make_app().app, drain, grace_s=12) as served:
         async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
@@ -241,7 +241,7 @@ async def test_sigterm_lets_streams_end_and_takes_nobody_new(deps: Any, service:
     assert graces == [12]
 
 
-async def test_a_second_signal_cuts_the_grace_short(deps: Any, service: Any) -> None:
+async def test_second_signal_ends_the_grace_period(make_app: Any, service: Any) -> None:
     graces: list[float] = []
     draining = asyncio.Event()
     given_up = asyncio.Event()
@@ -255,7 +255,7 @@ async def test_a_second_signal_cuts_the_grace_short(deps: Any, service: Any) -> 
             finally:
                 given_up.set()
 
-    async with serving(deps().app, drain, grace_s=600) as served:
+    async with run_server(make_app().app, drain, grace_s=600) as served:
         served.signal(signal.SIGINT)
         await draining.wait()
         served.signal(signal.SIGINT)
@@ -285,7 +285,7 @@ run(main())
 """
 
 
-async def test_a_process_that_is_told_to_stop_exits_with_0_and_says_nothing() -> None:
+async def test_stopped_process_exits_with_0_silently() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -311,7 +311,7 @@ async def test_a_process_that_is_told_to_stop_exits_with_0_and_says_nothing() ->
 # --- binding -------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_told_in_one_line() -> None:
+def test_port_in_use_is_a_one_line_error() -> None:
     (taken,) = bind("127.0.0.1", 0)
     with taken:
         port = taken.getsockname()[1]
@@ -320,12 +320,12 @@ def test_a_port_in_use_is_told_in_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_port_is_free_again_at_once() -> None:
+def test_port_can_be_reused_at_once() -> None:
     (first,) = bind("127.0.0.1", 0)
     port = first.getsockname()[1]
     client = socket.create_connection(("127.0.0.1", port))
     accepted, _ = blocking(first).accept()
-    accepted.close()  # this side waits for stragglers now
+    accepted.close()  # this side is in TIME_WAIT now
     client.close()
     first.close()
     (second,) = bind("127.0.0.1", port)
@@ -337,7 +337,7 @@ def blocking(listener: socket.socket) -> socket.socket:
     return listener
 
 
-def test_a_name_is_bound_on_all_its_addresses_with_one_port() -> None:
+def test_host_name_is_bound_on_all_addresses_with_one_port() -> None:
     sockets = bind("localhost", 0)
     try:
         assert len({listener.getsockname()[1] for listener in sockets}) == 1
@@ -348,9 +348,7 @@ def test_a_name_is_bound_on_all_its_addresses_with_one_port() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
-def test_a_host_that_is_not_ours_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_foreign_host_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     def unknown(*args: Any, **kwargs: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -359,12 +357,12 @@ def test_a_host_that_is_not_ours_is_told_in_one_line(
         bind(host, 0)
 
 
-def test_a_port_out_of_range_is_told() -> None:
+def test_port_out_of_range_is_an_error() -> None:
     with pytest.raises(SetupError, match="70000 is not between 0 and 65535"):
         bind("127.0.0.1", 70000)
 
 
-def test_an_address_that_is_not_there_is_left_out_if_another_is(
+def test_missing_address_is_skipped_if_another_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stream, elsewhere = socket.SOCK_STREAM, "192.0.2.1"  # kept for documentation (RFC 5737)

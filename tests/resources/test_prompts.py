@@ -1,4 +1,4 @@
-"""Stored prompts: what a request gets from one, and what the folder holds."""
+"""Stored prompts: merging with requests, and the folder of files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2F
 IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}", "detail": "auto"}
 
 
-def kept(folder: Path, files: Mapping[str, str]) -> Prompts:
+def write_prompts(folder: Path, files: Mapping[str, str]) -> Prompts:
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,8 +57,8 @@ def kept(folder: Path, files: Mapping[str, str]) -> Prompts:
     return prompts
 
 
-class Asked:
-    """A service with prompts, and what its model was shown."""
+class PromptService:
+    """A service with prompts, and the input its model received."""
 
     def __init__(self, prompts: Prompts) -> None:
         self.backend = ScriptedBackend(["ok"])
@@ -85,15 +85,15 @@ class Asked:
 
 
 @pytest.fixture
-def support(tmp_path: Path) -> Asked:
-    return Asked(kept(tmp_path, {"support/1.toml": SUPPORT}))
+def support(tmp_path: Path) -> PromptService:
+    return PromptService(write_prompts(tmp_path, {"support/1.toml": SUPPORT}))
 
 
 def ref(**more: Any) -> dict[str, Any]:
     return {"id": "support", "variables": VALUES, **more}
 
 
-async def test_a_prompt_says_what_the_request_does_not(support: Asked) -> None:
+async def test_prompt_fills_fields_the_request_leaves_out(support: PromptService) -> None:
     response = await support(prompt=ref())
     conversation, options = support.last
     assert conversation.instructions == "You work for Acme. Be kind."
@@ -102,12 +102,12 @@ async def test_a_prompt_says_what_the_request_does_not(support: Asked) -> None:
     assert [tool.name for tool in options.tools] == ["look_up"]  # type: ignore[union-attr]
     assert response.model == "gpt-5.5" and response.temperature == 0.25
     assert msgspec.to_builtins(response.prompt) == {**ref(), "version": "1"}
-    said = msgspec.to_builtins(response.instructions)
-    assert [item["role"] for item in said] == ["developer", "user", "assistant"]
-    assert all(item["id"].startswith("msg_") for item in said)
+    message = msgspec.to_builtins(response.instructions)
+    assert [item["role"] for item in message] == ["developer", "user", "assistant"]
+    assert all(item["id"].startswith("msg_") for item in message)
 
 
-async def test_what_the_request_says_wins(support: Asked) -> None:
+async def test_request_fields_override_the_prompt(support: PromptService) -> None:
     tool = {"type": "function", "name": "other", "parameters": {}}
     response = await support(
         prompt=ref(), instructions="Mine.", temperature=1.5, tools=[tool], model="scripted"
@@ -119,7 +119,7 @@ async def test_what_the_request_says_wins(support: Asked) -> None:
     assert support.texts[0] == "user: I am Ann."  # the messages are always the prompt's
 
 
-async def test_a_prompt_holds_for_its_own_request_only(support: Asked) -> None:
+async def test_prompt_applies_to_its_own_request_only(support: PromptService) -> None:
     first = await support(prompt=ref())
     await support(previous_response_id=first.id, input="more")
     assert support.texts == ["user: hi", "assistant: ok", "user: more"]
@@ -134,21 +134,21 @@ async def test_a_prompt_holds_for_its_own_request_only(support: Asked) -> None:
     ]
 
 
-async def test_a_prompt_alone_is_enough(support: Asked) -> None:
+async def test_prompt_without_input_is_enough(support: PromptService) -> None:
     await support(prompt=ref(), input=None)
     assert support.texts == ["user: I am Ann.", "assistant: Hello Ann."]
 
 
-async def test_a_tool_of_the_prompt_can_be_chosen(support: Asked) -> None:
+async def test_tool_choice_can_name_a_tool_of_the_prompt(support: PromptService) -> None:
     choice = {"type": "function", "name": "look_up"}
     await support(prompt=ref(), tool_choice=choice)
     with pytest.raises(InvalidRequest, match="not found in 'tools'"):
         await support(prompt=ref(), tool_choice={**choice, "name": "nobody"})
 
 
-async def test_the_newest_version_is_meant_unless_one_is_named(tmp_path: Path) -> None:
+async def test_newest_version_is_the_default(tmp_path: Path) -> None:
     files = {f"p/{number}.toml": f'instructions = "v{number}"' for number in (1, 2, 9, 10)}
-    asked = Asked(kept(tmp_path, {**files, "p/3.json": '{"instructions": "v3"}'}))
+    asked = PromptService(write_prompts(tmp_path, {**files, "p/3.json": '{"instructions": "v3"}'}))
     for version, expected in ((None, "v10"), ("9", "v9"), ("3", "v3")):
         response = await asked(prompt={"id": "p", **({"version": version} if version else {})})
         assert asked.last[0].instructions == expected
@@ -159,13 +159,13 @@ async def test_the_newest_version_is_meant_unless_one_is_named(tmp_path: Path) -
 # --- variables -----------------------------------------------------------------------------------
 
 
-async def test_a_picture_stands_where_its_variable_stood(tmp_path: Path) -> None:
+async def test_image_replaces_its_variable(tmp_path: Path) -> None:
     text = """
 [[input]]
 role = "user"
 content = "Compare {{one}}{{two}} with {{name}}: {{one}}"
 """
-    asked = Asked(kept(tmp_path, {"p/1.toml": text}))
+    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": text}))
     values = {"one": IMAGE, "two": {"type": "input_text", "text": "(two)"}, "name": "{{one}}"}
     await asked(prompt={"id": "p", "variables": values}, input=None)
     (message,) = asked.last[0].items
@@ -178,9 +178,9 @@ content = "Compare {{one}}{{two}} with {{name}}: {{one}}"
     ]
 
 
-async def test_a_message_may_be_nothing_but_a_variable(tmp_path: Path) -> None:
+async def test_message_may_consist_of_a_variable(tmp_path: Path) -> None:
     text = '[[input]]\nrole = "user"\ncontent = "{{what}}"\n'
-    asked = Asked(kept(tmp_path, {"p/1.toml": text}))
+    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": text}))
     for value, parts in (("", [""]), ("x", ["x"]), (IMAGE, [None])):
         await asked(prompt={"id": "p", "variables": {"what": value}}, input=None)
         (message,) = asked.last[0].items
@@ -209,30 +209,30 @@ async def test_a_message_may_be_nothing_but_a_variable(tmp_path: Path) -> None:
         ("support", "prompt", "invalid_type"),
     ],
 )  # fmt: skip
-async def test_what_does_not_fit_is_named(
-    support: Asked, prompt: Any, param: str, code: str
+async def test_invalid_variables_are_refused_by_name(
+    support: PromptService, prompt: Any, param: str, code: str
 ) -> None:
     with pytest.raises(RequestError) as raised:
         await support(prompt=prompt)
     assert (raised.value.param, raised.value.code) == (param, code)
 
 
-async def test_a_model_nobody_has_is_named(tmp_path: Path) -> None:
-    asked = Asked(kept(tmp_path, {"p/1.toml": 'model = "gone"'}))
+async def test_unknown_model_of_a_prompt_is_named(tmp_path: Path) -> None:
+    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": 'model = "gone"'}))
     with pytest.raises(NotFound) as raised:
         await asked(prompt={"id": "p"})
     assert raised.value.code == "model_not_found"
 
 
-async def test_a_prompt_that_says_nothing_needs_an_input(tmp_path: Path) -> None:
-    asked = Asked(kept(tmp_path, {"p/1.toml": "temperature = 1"}))
+async def test_prompt_without_text_requires_input(tmp_path: Path) -> None:
+    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": "temperature = 1"}))
     with pytest.raises(InvalidRequest) as raised:
         await asked(prompt={"id": "p"}, input=None)
     assert raised.value.param == "input"
 
 
-async def test_without_a_folder_there_are_no_prompts() -> None:
-    asked = Asked(Prompts())
+async def test_no_folder_means_no_prompts() -> None:
+    asked = PromptService(Prompts())
     with pytest.raises(NotFound):
         await asked(prompt={"id": "p"})
     assert (await asked.service.prompts.list()).data == ()
@@ -246,7 +246,7 @@ async def test_without_a_folder_there_are_no_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("p/1.toml", "instructions = ", "cannot be read"),
         ("p/1.json", "[]", "cannot be read"),
@@ -263,17 +263,17 @@ async def test_without_a_folder_there_are_no_prompts() -> None:
         ("p q/1.toml", "", "whose name has only letters"),
     ],
 )  # fmt: skip
-def test_what_is_no_prompt_is_refused_at_the_start(
-    tmp_path: Path, name: str, text: str, said: str
+def test_invalid_prompt_file_is_refused_at_startup(
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     with pytest.raises(SetupError) as raised:
-        kept(tmp_path, {name: text})
-    assert said in str(raised.value) and str(tmp_path) in str(raised.value)
+        write_prompts(tmp_path, {name: text})
+    assert message in str(raised.value) and str(tmp_path) in str(raised.value)
     assert "\n" not in str(raised.value).strip()
 
 
-async def test_a_file_that_was_broken_since_is_no_crash(tmp_path: Path) -> None:
-    asked = Asked(kept(tmp_path, {"p/1.toml": "temperature = 1"}))
+async def test_file_damaged_after_startup_is_a_request_error(tmp_path: Path) -> None:
+    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": "temperature = 1"}))
     for text in ("temperature = ", "temperature = 9", "unknown = 1"):
         (tmp_path / "p" / "1.toml").write_text(text)
         with pytest.raises(InvalidRequest) as raised:
@@ -288,7 +288,7 @@ async def made(prompts: Prompts, **body: Any) -> Prompt:
     return await prompts.create(parse_create_prompt(json.dumps(body).encode()))
 
 
-async def test_a_version_is_made_listed_read_and_deleted(tmp_path: Path) -> None:
+async def test_version_is_created_listed_read_and_deleted(tmp_path: Path) -> None:
     prompts = Prompts(tmp_path / "new" / "folder")
     template = {"instructions": "Be {{tone}}.", "input": [{"role": "user", "content": "{{a}}"}]}
     first = await made(prompts, id="p", template=template)
@@ -318,7 +318,7 @@ async def test_a_version_is_made_listed_read_and_deleted(tmp_path: Path) -> None
     assert [each.id for each in (await prompts.list()).data] == [other.id]
 
 
-async def test_versions_made_at_once_all_stand(tmp_path: Path) -> None:
+async def test_concurrent_versions_are_all_stored(tmp_path: Path) -> None:
     prompts = Prompts(tmp_path)
     texts = [f"number {number}" for number in range(20)]
     found = await asyncio.gather(
@@ -349,16 +349,16 @@ async def test_versions_made_at_once_all_stand(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_kept_is_refused(tmp_path: Path, body: Any, param: str) -> None:
+async def test_invalid_template_is_refused(tmp_path: Path, body: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         await made(Prompts(tmp_path), **body)
     assert raised.value.param == param
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_background_run_keeps_the_version_it_began_with(tmp_path: Path) -> None:
-    prompts = kept(tmp_path, {"p/1.toml": 'instructions = "one"'})
-    asked = Asked(prompts)
+async def test_background_run_keeps_its_prompt_version(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path, {"p/1.toml": 'instructions = "one"'})
+    asked = PromptService(prompts)
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
     queued = await asked.service.enqueue("t", parse_create_response(body))
     await made(prompts, id="p", template={"instructions": "two"})
@@ -376,8 +376,8 @@ async def test_a_background_run_keeps_the_version_it_began_with(tmp_path: Path) 
     ]
 
 
-async def test_prompts_go_with_what_the_model_has_to_compact(tmp_path: Path) -> None:
-    asked = Asked(kept(tmp_path, {"support/1.toml": SUPPORT}))
+async def test_prompt_is_part_of_the_compacted_input(tmp_path: Path) -> None:
+    asked = PromptService(write_prompts(tmp_path, {"support/1.toml": SUPPORT}))
     talk = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
     response = await asked(prompt=ref(), input=talk)
     assert asked.texts[:2] == ["user: I am Ann.", "assistant: Hello Ann."]
@@ -387,7 +387,7 @@ async def test_prompts_go_with_what_the_model_has_to_compact(tmp_path: Path) -> 
     assert asked.texts[0] == "user: hi"
 
 
-async def test_requests_without_a_prompt_read_no_files(tmp_path: Path) -> None:
-    asked = Asked(Prompts(tmp_path / "absent"))
+async def test_request_without_prompt_reads_no_files(tmp_path: Path) -> None:
+    asked = PromptService(Prompts(tmp_path / "absent"))
     await create(asked.service)
     assert not (tmp_path / "absent").exists()

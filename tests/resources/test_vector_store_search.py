@@ -1,4 +1,4 @@
-"""Searches by words and by meaning together, over the real service; only the model is scripted."""
+"""Combined keyword and vector search over the real service; only the model is scripted."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from antiphon.wire.vector_stores import LastError, VectorStore
 TEXTS = {"fox": "red fox", "foxes": "red red foxes jump", "sea": "the deep sea"}
 
 
-class Shelf:
-    """A service with one vector store, and the embedder it uses."""
+class SearchService:
+    """A service with one vector store and its embedder."""
 
     def __init__(self) -> None:
         numbers = itertools.count(1)
@@ -64,45 +64,50 @@ class Shelf:
 
 
 @pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    shelf = Shelf()
-    shelf.service.start()
-    yield shelf
-    await shelf.service.drain(0)
+async def search_service() -> AsyncIterator[SearchService]:
+    search_service = SearchService()
+    search_service.service.start()
+    yield search_service
+    await search_service.service.drain(0)
 
 
-async def test_both_rankings_count_by_their_weights(shelf: Shelf) -> None:
-    store = await shelf.filled(**TEXTS)
+async def test_rankings_are_weighted(search_service: SearchService) -> None:
+    store = await search_service.filled(**TEXTS)
     assert store.file_counts.completed == 3
-    roles = {role for _, role in shelf.embedder.requests}
+    roles = {role for _, role in search_service.embedder.requests}
     assert roles == {"passage"}
     words = RankingOptions(embedding_weight=0.0)
-    assert await shelf.found(store, "red fox", ranking=words) == ["fox", "foxes"]
+    assert await search_service.found(store, "red fox", ranking=words) == ["fox", "foxes"]
     meaning = RankingOptions(text_weight=0.0)
-    assert await shelf.found(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
-    assert await shelf.found(store, "red fox") == ["fox", "foxes", "sea"]
-    assert await shelf.found(store, "red fox", ranking=RankingOptions(threshold=1.0)) == ["fox"]
-    assert shelf.embedder.requests[-1] == (("red fox",), "query")
+    assert await search_service.found(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
+    assert await search_service.found(store, "red fox") == ["fox", "foxes", "sea"]
+    assert await search_service.found(store, "red fox", ranking=RankingOptions(threshold=1.0)) == [
+        "fox"
+    ]
+    assert search_service.embedder.requests[-1] == (("red fox",), "query")
 
 
-async def test_a_filter_holds_for_both(shelf: Shelf) -> None:
-    store = await shelf.filled(**TEXTS)
+async def test_filter_applies_to_both_rankings(search_service: SearchService) -> None:
+    store = await search_service.filled(**TEXTS)
     only = Comparison("eq", "name", "foxes")
-    assert await shelf.found(store, "red fox", filter=only) == ["foxes"]
+    assert await search_service.found(store, "red fox", filter=only) == ["foxes"]
 
 
-async def test_several_vector_stores_are_searched_as_one(shelf: Shelf) -> None:
-    one, two = await shelf.filled(fox="red fox"), await shelf.filled(sea="the deep sea")
+async def test_several_vector_stores_give_one_ranking(search_service: SearchService) -> None:
+    one, two = (
+        await search_service.filled(fox="red fox"),
+        await search_service.filled(sea="the deep sea"),
+    )
     search = SearchRequest(queries=("deep sea", "red fox"))
-    found = await shelf.stores.search("t", (one.id, two.id), search)
+    found = await search_service.stores.search("t", (one.id, two.id), search)
     assert {(each.filename, each.score) for each in found[:2]} == {("fox", 1.0), ("sea", 1.0)}
 
 
-async def test_a_model_that_fails_fails_the_file_and_the_search(shelf: Shelf) -> None:
-    shelf.embedder.error = BackendError("The model is ill.")
-    store = await shelf.filled(fox="red fox")
+async def test_failing_embedder_fails_indexing_and_search(search_service: SearchService) -> None:
+    search_service.embedder.error = BackendError("The model is ill.")
+    store = await search_service.filled(fox="red fox")
     assert store.file_counts.failed == 1
-    (file,) = (await shelf.stores.list_files("t", store.id, PageParams())).data
+    (file,) = (await search_service.stores.list_files("t", store.id, PageParams())).data
     assert file.last_error == LastError(code="server_error", message="The model is ill.")
     with pytest.raises(BackendError):
-        await shelf.found(store, "fox")
+        await search_service.found(store, "fox")

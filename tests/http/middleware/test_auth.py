@@ -1,4 +1,4 @@
-"""Who is let in: every route against every kind of caller."""
+"""Authentication: every route with every kind of client."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ def bearer(secret: str) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
 
 
-def away(here: Any, address: str = "10.1.2.3", host: str = "llm.example") -> httpx.AsyncClient:
+def remote_client(
+    app: Any, address: str = "10.1.2.3", host: str = "llm.example"
+) -> httpx.AsyncClient:
     """A client on another machine."""
-    transport = httpx.ASGITransport(here.app, client=(address, 5555))
+    transport = httpx.ASGITransport(app.app, client=(address, 5555))
     return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
 
 
@@ -65,10 +67,10 @@ def away(here: Any, address: str = "10.1.2.3", host: str = "llm.example") -> htt
     ],
 )
 @pytest.mark.parametrize(("method", "path"), GUARDED)
-async def test_without_a_key_nothing_is_asked(
-    deps: Any, service: Any, error_of: ErrorOf, method: str, path: str, headers: dict[str, str]
+async def test_missing_or_wrong_key_is_401_on_every_route(
+    make_app: Any, service: Any, error_of: ErrorOf, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    answer = await deps(access=ACCESS).client.request(method, path, headers=headers)
+    answer = await make_app(access=ACCESS).client.request(method, path, headers=headers)
     assert answer.status_code == 401
     error = error_of(answer)
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
@@ -78,20 +80,20 @@ async def test_without_a_key_nothing_is_asked(
 
 @pytest.mark.requirement("D-49", "API-TENANTS")
 @pytest.mark.parametrize(("secret", "tenant"), [("sk-ann", "a"), ("sk-amy", "a"), ("sk-bob", "b")])
-async def test_a_key_stands_for_its_tenant(
-    deps: Any, service: Any, secret: str, tenant: str
+async def test_key_selects_its_tenant(
+    make_app: Any, service: Any, secret: str, tenant: str
 ) -> None:
-    here = deps(access=ACCESS)
+    app = make_app(access=ACCESS)
     headers = {"authorization": f"bearer  {secret}"}
-    answer = await here.client.post("/v1/responses", json=ASK, headers=headers)
+    answer = await app.client.post("/v1/responses", json=ASK, headers=headers)
     assert answer.status_code == 200
     assert service.asked[0][1] == tenant
-    (line,) = here.lines()
+    (line,) = app.lines()
     assert (line["tenant"], line["key"]) == (tenant, secret.removeprefix("sk-"))
 
 
-async def test_health_is_for_everybody(deps: Any) -> None:
-    client = away(deps(access=ACCESS))
+async def test_health_needs_no_key(make_app: Any) -> None:
+    client = remote_client(make_app(access=ACCESS))
     assert (await client.get("/health")).status_code == 200
     assert (await client.get("/ready")).status_code == 200
 
@@ -101,20 +103,22 @@ async def test_health_is_for_everybody(deps: Any) -> None:
     ("setting", "local", "passed_on", "remote"),
     [("loopback", 200, 401, 401), ("everybody", 200, 200, 200), ("nobody", 401, 401, 401)],
 )
-async def test_metrics_are_for_whom_the_operator_says(
-    deps: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
+async def test_metrics_setting_controls_access(
+    make_app: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
 ) -> None:
-    here = deps(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
-    asked = here.client.get
+    app = make_app(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
+    asked = app.client.get
     assert (await asked("/metrics")).status_code == local
     proxied = await asked("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
     assert proxied.status_code == passed_on
-    assert (await away(here).get("/metrics")).status_code == remote
+    assert (await remote_client(app).get("/metrics")).status_code == remote
     if keys:
-        assert (await away(here).get("/metrics", headers=bearer("sk-ann"))).status_code == 200
+        assert (
+            await remote_client(app).get("/metrics", headers=bearer("sk-ann"))
+        ).status_code == 200
 
 
-def test_a_key_must_be_a_digest() -> None:
+def test_key_must_be_a_sha256_digest() -> None:
     with pytest.raises(SetupError, match="'ann'"):
         AuthKey(name="ann", tenant="a", sha256="sk-ann")
 
@@ -123,32 +127,32 @@ def test_a_key_must_be_a_digest() -> None:
 
 
 @pytest.mark.requirement("D-95", "API-RATE-LIMIT")
-async def test_a_key_has_its_own_rate(deps: Any, error_of: ErrorOf) -> None:
-    here = deps(access=ACCESS, limits=RequestLimits(requests_per_minute=3))
+async def test_rate_limit_is_per_key(make_app: Any, error_of: ErrorOf) -> None:
+    app = make_app(access=ACCESS, limits=RequestLimits(requests_per_minute=3))
 
     async def status(secret: str) -> int:
-        return int((await here.client.get("/v1/models", headers=bearer(secret))).status_code)
+        return int((await app.client.get("/v1/models", headers=bearer(secret))).status_code)
 
     assert [await status("sk-bob") for _ in range(3)] == [200, 200, 429]
     assert [await status("sk-ann") for _ in range(4)] == [200, 200, 200, 429]
-    refused = await here.client.get("/v1/models", headers=bearer("sk-bob"))
+    refused = await app.client.get("/v1/models", headers=bearer("sk-bob"))
     assert refused.headers["retry-after"] == "30"
     error = error_of(refused)
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert "try again in 30s" in error["message"]
-    here.now += 30
+    app.now += 30
     assert [await status("sk-bob") for _ in range(2)] == [200, 429]
 
 
-def test_a_bucket_never_holds_more_than_a_minute() -> None:
+def test_bucket_capacity_is_one_minute() -> None:
     bucket = TokenBucket(2, now=0.0)
     assert [bucket.take(0.0) for _ in range(3)] == [0.0, 0.0, 30.0]
     assert [bucket.take(10_000.0) > 0 for _ in range(3)] == [False, False, True]
 
 
 @pytest.mark.requirement("API-RETRY", "CL-RETRY-AFTER")
-async def test_a_full_server_says_429(deps: Any, service: Any, error_of: ErrorOf) -> None:
-    answer = await deps(
+async def test_full_queue_is_429(make_app: Any, service: Any, error_of: ErrorOf) -> None:
+    answer = await make_app(
         limits=RequestLimits(max_concurrent_requests=0, max_queued_requests=0, retry_after_s=9)
     ).client.post("/v1/responses", json=ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "9")
@@ -157,8 +161,8 @@ async def test_a_full_server_says_429(deps: Any, service: Any, error_of: ErrorOf
 
 
 @pytest.mark.requirement("API-BODY-LIMIT")
-async def test_a_body_over_the_limit_is_413(deps: Any, service: Any, error_of: ErrorOf) -> None:
-    client = deps(limits=RequestLimits(max_body_bytes=100)).client
+async def test_body_over_the_limit_is_413(make_app: Any, service: Any, error_of: ErrorOf) -> None:
+    client = make_app(limits=RequestLimits(max_body_bytes=100)).client
     for path in ("/v1/responses", "/v1/responses/input_tokens"):
         answer = await client.post(path, content=b" " * 101)
         assert answer.status_code == 413
@@ -167,10 +171,8 @@ async def test_a_body_over_the_limit_is_413(deps: Any, service: Any, error_of: E
     assert service.asked == []
 
 
-async def test_the_limits_of_what_a_body_holds_are_the_operators(
-    deps: Any, service: Any, error_of: ErrorOf
-) -> None:
-    client = deps(limits=RequestLimits(body=BodyLimits(items=2))).client
+async def test_json_limits_are_configurable(make_app: Any, service: Any, error_of: ErrorOf) -> None:
+    client = make_app(limits=RequestLimits(body=BodyLimits(items=2))).client
     turn = {"role": "user", "content": "hi"}
     for path in ("/v1/responses", "/v1/responses/input_tokens"):
         answer = await client.post(path, json={"model": "tiny", "input": [turn] * 3})
@@ -195,11 +197,11 @@ async def test_the_limits_of_what_a_body_holds_are_the_operators(
         (None, None, 200),
     ],
 )
-async def test_a_page_cannot_post_unasked(
-    deps: Any, service: Any, content_type: str | None, origin: str | None, status: int
+async def test_cross_site_post_without_preflight_is_refused(
+    make_app: Any, service: Any, content_type: str | None, origin: str | None, status: int
 ) -> None:
     headers = {"content-type": content_type, "origin": origin}
-    answer = await deps().client.post(
+    answer = await make_app().client.post(
         "/v1/responses",
         content=b'{"model": "tiny", "input": "hi"}',
         headers={name: value for name, value in headers.items() if value is not None},
@@ -224,16 +226,16 @@ async def test_a_page_cannot_post_unasked(
         ("evil.test", ("*",), 200),
     ],
 )
-async def test_an_open_server_is_not_fooled_by_rebound_names(
-    deps: Any, host: str, hosts: tuple[str, ...], status: int
+async def test_unknown_host_is_refused_on_loopback(
+    make_app: Any, host: str, hosts: tuple[str, ...], status: int
 ) -> None:
-    client = deps(access=AuthConfig(hosts=hosts)).client
+    client = make_app(access=AuthConfig(hosts=hosts)).client
     answer = await client.get("/v1/models", headers={"host": host})
     assert answer.status_code == status
 
 
-async def test_names_matter_neither_with_keys_nor_from_afar(deps: Any) -> None:
+async def test_host_is_not_checked_with_keys_or_for_remote_clients(make_app: Any) -> None:
     headers = {"host": "any.test", **bearer("sk-ann")}
-    keyed = await deps(access=ACCESS).client.get("/v1/models", headers=headers)
+    keyed = await make_app(access=ACCESS).client.get("/v1/models", headers=headers)
     assert keyed.status_code == 200
-    assert (await away(deps(), host="any.test").get("/v1/models")).status_code == 200
+    assert (await remote_client(make_app(), host="any.test").get("/v1/models")).status_code == 200

@@ -22,11 +22,11 @@ def query(text: str) -> Query:
         "include[0]=a&include[1]=b",
     ],
 )
-def test_lists_in_every_notation(text: str) -> None:
+def test_list_in_every_notation(text: str) -> None:
     assert query(text).choices("include", "abc") == ("a", "b")
 
 
-def test_what_is_not_given() -> None:
+def test_missing_parameters_have_defaults() -> None:
     empty = query("")
     assert empty.choices("include", "abc") == ()
     assert empty.value("after") is None
@@ -35,7 +35,7 @@ def test_what_is_not_given() -> None:
     assert empty.choice("order", ("asc", "desc"), "desc") == "desc"
 
 
-def test_values() -> None:
+def test_values_are_parsed() -> None:
     given = query("stream=true&obf=False&limit=7&order=asc&after=msg_1&unknown=x")
     assert given.flag("stream") is True
     assert given.flag("obf") is False
@@ -55,13 +55,13 @@ def test_values() -> None:
         ("\u0663", "invalid_type", "an integer"),
     ],
 )
-def test_bad_numbers_are_refused_by_name(limit: str, code: str, says: str) -> None:
+def test_invalid_number_is_refused_by_name(limit: str, code: str, says: str) -> None:
     with pytest.raises(InvalidRequest, match=says) as refusal:
         query(f"limit={limit}").number("limit", low=1, high=100)
     assert (refusal.value.param, refusal.value.code) == ("limit", code)
 
 
-def test_bad_flags_and_choices_are_refused_by_name() -> None:
+def test_invalid_flag_or_choice_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequest) as refusal:
         query("stream=yes").flag("stream")
     assert refusal.value.param == "stream"
@@ -73,7 +73,7 @@ def test_bad_flags_and_choices_are_refused_by_name() -> None:
     assert refusal.value.param == "order"
 
 
-def test_a_page_is_asked_for_alike_everywhere() -> None:
+def test_page_params_are_parsed() -> None:
     asked = PageParams(limit=7, order="asc", after="a_1", before="a_9")
     assert query("limit=7&order=asc&after=a_1&before=a_9").page_params() == asked
     assert query("").page_params() == PageParams(limit=20, order="desc", after=None, before=None)
@@ -83,13 +83,13 @@ def test_a_page_is_asked_for_alike_everywhere() -> None:
         assert refusal.value.param == wrong.partition("=")[0]
 
 
-def test_what_is_refused_is_not_repeated_at_length() -> None:
+def test_error_message_shortens_the_value() -> None:
     for wrong in ("limit", "order"):
         with pytest.raises(InvalidRequest) as refusal:
             query(f"{wrong}={'x' * 5000}").page_params()
         assert len(refusal.value.message) < 150
 
 
-def test_floods_of_parameters_are_refused() -> None:
+def test_too_many_parameters_are_refused() -> None:
     with pytest.raises(InvalidRequest):
         query("a=1&" * 1000)

@@ -12,8 +12,8 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
 
 @pytest.mark.requirement("CL-MODELS")
-async def test_every_name_is_listed(deps: Any) -> None:
-    body = (await deps().client.get("/v1/models?client_version=0.169.0")).json()
+async def test_every_name_and_alias_is_listed(make_app: Any) -> None:
+    body = (await make_app().client.get("/v1/models?client_version=0.169.0")).json()
     assert body["object"] == "list"
     assert [entry["id"] for entry in body["data"]] == ["org/tiny", "gpt-5.5", "small", "upstream"]
     assert body["data"][0] == {
@@ -26,8 +26,8 @@ async def test_every_name_is_listed(deps: Any) -> None:
 
 
 @pytest.mark.requirement("CL-MODELS")
-async def test_the_same_names_as_codex_reads_them(deps: Any) -> None:
-    entries = (await deps().client.get("/v1/models")).json()["models"]
+async def test_codex_catalog_lists_the_same_names(make_app: Any) -> None:
+    entries = (await make_app().client.get("/v1/models")).json()["models"]
     assert [entry["slug"] for entry in entries] == ["org/tiny", "gpt-5.5", "small", "upstream"]
     needed = {
         "slug",
@@ -46,8 +46,8 @@ async def test_the_same_names_as_codex_reads_them(deps: Any) -> None:
     assert [entry.get("context_window") for entry in entries] == [4096, 4096, 4096, None]
 
 
-async def test_one_model_by_any_of_its_names(deps: Any, error_of: ErrorOf) -> None:
-    client = deps().client
+async def test_model_is_found_by_name_and_alias(make_app: Any, error_of: ErrorOf) -> None:
+    client = make_app().client
     assert (await client.get("/v1/models/org/tiny")).json()["id"] == "org/tiny"
     assert (await client.get("/v1/models/org%2Ftiny")).json()["id"] == "org/tiny"
     assert (await client.get("/v1/models/small")).json()["id"] == "small"

@@ -1,4 +1,4 @@
-"""``/v1/prompts``: who may, and what they get."""
+"""``/v1/prompts``: access and results."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def service(tmp_path: Path) -> FakeService:
     return service
 
 
-async def test_a_prompt_is_made_read_listed_and_deleted(deps: Any, error_of: Any) -> None:
-    client = deps().client
+async def test_prompt_is_created_read_listed_and_deleted(make_app: Any, error_of: Any) -> None:
+    client = make_app().client
     made = await client.post("/v1/prompts", json={"id": "support", "template": TEMPLATE})
     assert made.json() == {
         "object": "prompt",
@@ -61,8 +61,8 @@ async def test_a_prompt_is_made_read_listed_and_deleted(deps: Any, error_of: Any
     assert again.status_code == 404 and error_of(again)["code"] == "prompt_not_found"
 
 
-async def test_what_is_no_prompt_is_refused(deps: Any, error_of: Any) -> None:
-    client = deps().client
+async def test_invalid_prompt_is_refused(make_app: Any, error_of: Any) -> None:
+    client = make_app().client
     answer = await client.post("/v1/prompts", json={"id": "a/b", "template": {}})
     assert answer.status_code == 400 and error_of(answer)["param"] == "id"
     answer = await client.post("/v1/prompts", json={"template": {"temperature": 9}})
@@ -71,7 +71,7 @@ async def test_what_is_no_prompt_is_refused(deps: Any, error_of: Any) -> None:
     assert answer.status_code == 404
 
 
-async def every_way(client: httpx.AsyncClient, **options: Any) -> set[int]:
+async def statuses_of_all_endpoints(client: httpx.AsyncClient, **options: Any) -> set[int]:
     await client.post("/v1/prompts", json={"id": "p", "template": {}}, **options)
     answers = (
         await client.get("/v1/prompts", **options),
@@ -82,11 +82,13 @@ async def every_way(client: httpx.AsyncClient, **options: Any) -> set[int]:
     return {answer.status_code for answer in answers}
 
 
-async def test_only_the_keys_that_may_see_and_change_them(deps: Any) -> None:
+async def test_only_prompt_editors_have_access(make_app: Any) -> None:
     access = AuthConfig(keys=(key("admin"), key("app")), prompt_editors=("admin",))
-    client = deps(access=access).client
+    client = make_app(access=access).client
     for name, status in (("admin", 200), ("app", 403), ("nobody", 401)):
-        assert await every_way(client, headers={"authorization": f"Bearer {name}"}) == {status}
+        assert await statuses_of_all_endpoints(
+            client, headers={"authorization": f"Bearer {name}"}
+        ) == {status}
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,9 @@ async def test_only_the_keys_that_may_see_and_change_them(deps: Any) -> None:
         ("192.0.2.7", {}, 403),
     ],
 )
-async def test_without_keys_only_this_machine(
-    deps: Any, address: str, headers: Any, status: int
+async def test_without_keys_only_local_clients_have_access(
+    make_app: Any, address: str, headers: Any, status: int
 ) -> None:
-    transport = httpx.ASGITransport(deps().app, client=(address, 1234))
+    transport = httpx.ASGITransport(make_app().app, client=(address, 1234))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        assert await every_way(client, headers=headers) == {status}
+        assert await statuses_of_all_endpoints(client, headers=headers) == {status}

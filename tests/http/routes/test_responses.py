@@ -1,4 +1,4 @@
-"""The routes of responses, over a service that plays scripts."""
+"""Endpoints of responses, over a fake service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASK = {"model": "tiny", "input": "hi"}
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """A stream's events, after checking how they are framed."""
+    """Return a stream's events, after a check of their framing."""
     *frames, done, rest = text.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
     found = []
@@ -31,8 +31,8 @@ def events(text: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_plain_answer_is_the_response(deps: Any, service: Any) -> None:
-    answer = await deps().client.post("/v1/responses", json=ASK)
+async def test_request_without_streaming_returns_the_response(make_app: Any, service: Any) -> None:
+    answer = await make_app().client.post("/v1/responses", json=ASK)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -43,8 +43,8 @@ async def test_a_plain_answer_is_the_response(deps: Any, service: Any) -> None:
     assert answer.headers["x-request-id"]
 
 
-async def test_a_stream_is_framed_whole_and_done(deps: Any) -> None:
-    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": True})
+async def test_stream_has_all_events_and_done(make_app: Any) -> None:
+    answer = await make_app().client.post("/v1/responses", json={**ASK, "stream": True})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-cache"
@@ -59,11 +59,11 @@ async def test_a_stream_is_framed_whole_and_done(deps: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_refusal_before_the_run_is_plain_json(
-    deps: Any, service: Any, error_of: ErrorOf, stream: bool
+async def test_error_before_the_run_is_json(
+    make_app: Any, service: Any, error_of: ErrorOf, stream: bool
 ) -> None:
     service.refusal = InvalidRequest("No.", param="input[0].role", code="invalid_value")
-    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": stream})
+    answer = await make_app().client.post("/v1/responses", json={**ASK, "stream": stream})
     assert answer.status_code == 400
     assert error_of(answer) == {
         "message": "No.",
@@ -73,9 +73,9 @@ async def test_a_refusal_before_the_run_is_plain_json(
     }
 
 
-async def test_a_body_that_is_not_json_is_a_400(deps: Any, service: Any, error_of: ErrorOf) -> None:
+async def test_invalid_json_is_400(make_app: Any, service: Any, error_of: ErrorOf) -> None:
     for content in (b"", b"{", b"[]", b'{"model": 5}', b"\xff"):
-        answer = await deps().client.post("/v1/responses", content=content)
+        answer = await make_app().client.post("/v1/responses", content=content)
         assert answer.status_code == 400, content
         assert error_of(answer)["type"] == "invalid_request_error"
     assert service.asked == []
@@ -92,8 +92,8 @@ async def test_a_body_that_is_not_json_is_a_400(deps: Any, service: Any, error_o
         ("a_code_from_the_future", (), 500, "server_error", None),
     ],
 )
-async def test_a_run_that_failed_unheard_is_an_http_error(
-    deps: Any,
+async def test_failed_run_without_streaming_is_an_http_error(
+    make_app: Any,
     service: Any,
     error_of: ErrorOf,
     code: str,
@@ -104,24 +104,28 @@ async def test_a_run_that_failed_unheard_is_an_http_error(
 ) -> None:
     service.words = output
     service.script = {"error": ResponseError(code=code, message="It broke.")}
-    answer = await deps().client.post("/v1/responses", json=ASK)
+    answer = await make_app().client.post("/v1/responses", json=ASK)
     assert answer.status_code == status
     assert error_of(answer) == {"message": "It broke.", "type": type, "param": None, "code": code}
     assert answer.headers.get("x-should-retry") == retry
 
 
-async def test_a_run_that_failed_in_a_stream_says_so_there(deps: Any, service: Any) -> None:
+async def test_failed_run_with_streaming_ends_with_an_error_event(
+    make_app: Any, service: Any
+) -> None:
     service.script = {"error": ResponseError(code="server_error", message="It broke.")}
-    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": True})
+    answer = await make_app().client.post("/v1/responses", json={**ASK, "stream": True})
     assert answer.status_code == 200
     kinds = [event["type"] for event in events(answer.text)]
     assert kinds[-2:] == ["error", "response.failed"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_tools_that_were_left_out_are_reported(deps: Any, service: Any, stream: bool) -> None:
+async def test_ignored_tools_are_reported_in_a_header(
+    make_app: Any, service: Any, stream: bool
+) -> None:
     service.script = {"ignored_tools": ("web_search", "image_generation")}
-    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": stream})
+    answer = await make_app().client.post("/v1/responses", json={**ASK, "stream": stream})
     assert answer.headers["x-antiphon-ignored-tools"] == "web_search, image_generation"
 
 
@@ -133,11 +137,11 @@ async def test_tools_that_were_left_out_are_reported(deps: Any, service: Any, st
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
     ],
 )
-async def test_the_run_ends_when_its_client_leaves(
-    deps: Any, service: Any, path: str, ask: dict[str, Any], stream: bool
+async def test_disconnect_cancels_the_run(
+    make_app: Any, service: Any, path: str, ask: dict[str, Any], stream: bool
 ) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    here = deps()
+    app = make_app()
     told = asyncio.Event()
     body = json.dumps({**ask, "stream": stream}).encode()
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -159,7 +163,7 @@ async def test_the_run_ends_when_its_client_leaves(
         "query_string": b"",
         "headers": [],
     }
-    context = asyncio.create_task(here.app(scope, receive, send))
+    context = asyncio.create_task(app.app(scope, receive, send))
     async with asyncio.timeout(5):
         await service.created.wait()
         told.set()
@@ -167,15 +171,15 @@ async def test_the_run_ends_when_its_client_leaves(
         await context
     finished = [message for message in sent if message["type"] == "http.response.body"]
     assert all(message["more_body"] for message in finished)
-    (line,) = here.lines()
+    (line,) = app.lines()
     assert (line["status"], line["response_id"]) == (499, "resp_1")
-    text = (await here.client.get("/metrics")).text
+    text = (await app.client.get("/metrics")).text
     assert 'responses_requests_total{model="tiny",status="cancelled"} 1.0' in text
     assert "responses_num_requests_running 0.0" in text
 
 
-async def test_each_batch_is_one_write_at_once(deps: Any, service: Any) -> None:
-    """What is ready goes out before the run says more."""
+async def test_each_batch_is_written_at_once(make_app: Any, service: Any) -> None:
+    """A batch is written before the run emits the next."""
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
     writes: asyncio.Queue[bytes] = asyncio.Queue()
@@ -198,7 +202,7 @@ async def test_each_batch_is_one_write_at_once(deps: Any, service: Any) -> None:
         "query_string": b"",
         "headers": [],
     }
-    context = asyncio.create_task(deps().app(scope, receive, send))
+    context = asyncio.create_task(make_app().app(scope, receive, send))
     async with asyncio.timeout(5):
         assert (await writes.get()).count(b"\n\n") == 2  # created, in_progress
         step.release()
@@ -212,47 +216,47 @@ async def test_each_batch_is_one_write_at_once(deps: Any, service: Any) -> None:
     assert all(write.endswith(b"\n\n") for write in last)
 
 
-async def test_a_bug_before_the_first_byte_is_a_500_that_tells_nothing(
-    deps: Any, service: Any, error_of: ErrorOf
+async def test_unexpected_error_is_500_without_details(
+    make_app: Any, service: Any, error_of: ErrorOf
 ) -> None:
     service.script = {"breaks": True}
-    here = deps()
-    answer = await here.client.post("/v1/responses", json=ASK)
+    app = make_app()
+    answer = await app.client.post("/v1/responses", json=ASK)
     assert answer.status_code == 500
     error = error_of(answer)
     assert (error["type"], error["code"]) == ("server_error", "server_error")
     assert "CANARY" not in answer.text
-    broken = next(line for line in here.lines() if line["event"] == "unexpected error")
+    broken = next(line for line in app.lines() if line["event"] == "unexpected error")
     assert "RuntimeError" in broken["exception"]
     assert broken["request_id"] == answer.headers["x-request-id"]
 
 
-async def test_tests_can_see_bugs(deps: Any, service: Any) -> None:
+async def test_reraise_lets_unexpected_errors_through(make_app: Any, service: Any) -> None:
     service.script = {"breaks": True}
     with pytest.raises(RuntimeError):
-        await deps(reraise=True).client.post("/v1/responses", json=ASK)
+        await make_app(reraise=True).client.post("/v1/responses", json=ASK)
 
 
-async def test_overload_says_when_to_come_back(deps: Any, service: Any, error_of: ErrorOf) -> None:
+async def test_overload_has_retry_after(make_app: Any, service: Any, error_of: ErrorOf) -> None:
     service.refusal = Overloaded(
         "Stopping.", status=503, retry_after_s=5, code="server_is_overloaded"
     )
-    answer = await deps().client.post("/v1/responses", json=ASK)
+    answer = await make_app().client.post("/v1/responses", json=ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert error_of(answer)["type"] == "server_error"
 
 
-async def test_a_quota_that_is_used_up_is_not_worth_a_retry(deps: Any, service: Any) -> None:
+async def test_exhausted_quota_forbids_retries(make_app: Any, service: Any) -> None:
     service.refusal = Overloaded("Used up.", code="insufficient_quota")
-    answer = await deps().client.post("/v1/responses", json=ASK)
+    answer = await make_app().client.post("/v1/responses", json=ASK)
     assert answer.headers["x-should-retry"] == "false"
 
 
-# --- of stored responses -------------------------------------------------------------------------
+# --- stored responses ----------------------------------------------------------------------------
 
 
-async def test_retrieve_delete_cancel(deps: Any) -> None:
-    client = deps().client
+async def test_retrieve_delete_and_cancel(make_app: Any) -> None:
+    client = make_app().client
     assert (await client.get("/v1/responses/resp_known")).json()["id"] == "resp_known"
     assert (await client.delete("/v1/responses/resp_known")).json() == {
         "id": "resp_known",
@@ -266,10 +270,10 @@ async def test_retrieve_delete_cancel(deps: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "?stream=true")]
 )
-async def test_unknown_responses_are_404(
-    deps: Any, error_of: ErrorOf, method: str, path: str
+async def test_unknown_response_is_404(
+    make_app: Any, error_of: ErrorOf, method: str, path: str
 ) -> None:
-    answer = await deps().client.request(method, f"/v1/responses/resp_none{path}")
+    answer = await make_app().client.request(method, f"/v1/responses/resp_none{path}")
     assert answer.status_code == 404
     assert error_of(answer)["param"] == "response_id"
 
@@ -285,21 +289,21 @@ async def test_unknown_responses_are_404(
         ("include[]=everything", "include"),
     ],
 )
-async def test_retrieve_refuses_what_it_cannot_do(
-    deps: Any, error_of: ErrorOf, query: str, param: str
+async def test_retrieve_refuses_invalid_parameters(
+    make_app: Any, error_of: ErrorOf, query: str, param: str
 ) -> None:
-    answer = await deps().client.get(f"/v1/responses/resp_known?{query}")
+    answer = await make_app().client.get(f"/v1/responses/resp_known?{query}")
     assert answer.status_code == 400
     assert error_of(answer)["param"] == param
 
 
-async def test_retrieve_takes_what_clients_send(deps: Any) -> None:
+async def test_retrieve_accepts_parameters_of_common_clients(make_app: Any) -> None:
     query = "include[]=message.output_text.logprobs&stream=false&include_obfuscation=false&x=1"
-    assert (await deps().client.get(f"/v1/responses/resp_known?{query}")).status_code == 200
+    assert (await make_app().client.get(f"/v1/responses/resp_known?{query}")).status_code == 200
 
 
-async def test_input_items_pages(deps: Any, service: Any, error_of: ErrorOf) -> None:
-    client = deps().client
+async def test_input_items_are_paginated(make_app: Any, service: Any, error_of: ErrorOf) -> None:
+    client = make_app().client
     path = "/v1/responses/resp_known/input_items"
     answer = await client.get(path)
     assert answer.json() == {
@@ -317,7 +321,7 @@ async def test_input_items_pages(deps: Any, service: Any, error_of: ErrorOf) -> 
     assert (answer.status_code, error_of(answer)["param"]) == (400, "limit")
 
 
-async def test_counting(deps: Any, service: Any) -> None:
-    answer = await deps().client.post("/v1/responses/input_tokens", json=ASK)
+async def test_input_tokens_are_counted(make_app: Any, service: Any) -> None:
+    answer = await make_app().client.post("/v1/responses/input_tokens", json=ASK)
     assert answer.json() == {"object": "response.input_tokens", "input_tokens": 42}
     assert service.asked[0][2].model == "tiny"

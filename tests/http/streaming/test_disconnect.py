@@ -1,4 +1,4 @@
-"""A block that ends when the client leaves."""
+"""``CancelOnDisconnect`` on our server and on others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION, CancelOnDis
 
 
 class Client:
-    """Of any server: who asks ``receive`` hears of it."""
+    """A client of any server: only ``receive`` reports its disconnect."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[dict[str, str]] = asyncio.Queue()
@@ -22,12 +22,12 @@ class Client:
     async def receive(self) -> dict[str, str]:
         return await self.messages.get()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         self.messages.put_nowait({"type": "http.disconnect"})
 
 
-class Connected(Client):
-    """Of a server that tells when a connection is lost: nobody need ask."""
+class ClientOfAntiphonServer(Client):
+    """A client of Antiphon's server, which reports disconnects through the extension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,24 +38,24 @@ class Connected(Client):
     async def receive(self) -> dict[str, str]:
         raise AssertionError("asked for nothing")
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         self.is_lost = True
         for tell in tuple(self.disconnect_callbacks):
             tell()
 
 
-@pytest.fixture(params=[Client, Connected])
+@pytest.fixture(params=[Client, ClientOfAntiphonServer])
 async def client(request: pytest.FixtureRequest) -> Client:
     made: Client = request.param()
     return made
 
 
-async def _left_in(client: Client, *, early: bool) -> None:
+async def check_cancelled(client: Client, *, early: bool) -> None:
     loop = asyncio.get_running_loop()
     if early:
-        client.leave()
+        client.disconnect()
     else:
-        loop.call_soon(client.leave)
+        loop.call_soon(client.disconnect)
     cancelled = False
     with pytest.raises(ClientDisconnected):
         async with CancelOnDisconnect(client.scope, client.receive):
@@ -70,30 +70,30 @@ async def _left_in(client: Client, *, early: bool) -> None:
     await asyncio.sleep(0)  # no cancellation is left over
 
 
-async def test_departure_cancels_what_is_awaited(client: Client) -> None:
+async def test_disconnect_cancels_the_block(client: Client) -> None:
     client.messages.put_nowait({"type": "http.request"})
-    await _left_in(client, early=False)
+    await check_cancelled(client, early=False)
 
 
-async def test_so_does_one_that_came_before(client: Client) -> None:
-    await _left_in(client, early=True)
+async def test_disconnect_before_the_block_cancels_it(client: Client) -> None:
+    await check_cancelled(client, early=True)
 
 
-async def test_a_block_that_ends_first_hears_nothing_of_a_later_departure(client: Client) -> None:
+async def test_disconnect_after_the_block_is_ignored(client: Client) -> None:
     async with CancelOnDisconnect(client.scope, client.receive):
         await asyncio.sleep(0)
-    client.leave()
+    client.disconnect()
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-async def test_an_error_of_the_block_stays_what_it_is(client: Client) -> None:
+async def test_error_of_the_block_is_raised_unchanged(client: Client) -> None:
     with pytest.raises(KeyError):
         async with CancelOnDisconnect(client.scope, client.receive):
             raise KeyError
 
 
-async def test_a_cancellation_from_outside_stays_a_cancellation(client: Client) -> None:
+async def test_outer_cancellation_stays_a_cancellation(client: Client) -> None:
     entered = asyncio.Event()
 
     async def block() -> None:
@@ -108,7 +108,7 @@ async def test_a_cancellation_from_outside_stays_a_cancellation(client: Client) 
         await task
 
 
-async def test_a_receive_that_breaks_counts_as_departure() -> None:
+async def test_failing_receive_counts_as_disconnect() -> None:
     async def receive() -> dict[str, str]:
         raise OSError("gone")
 

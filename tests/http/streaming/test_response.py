@@ -1,4 +1,4 @@
-"""Streamed answers: pieces that go straight to the connection, and those that cannot."""
+"""Streamed responses, with and without the extension for direct writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.http.uvicorn_server import _BufferedTransport, _direct_writer
 
 
 class Connection:
-    """What a server is told, by whichever way."""
+    """Records what the app sends, by either way."""
 
     def __init__(self) -> None:
         self.straight: list[bytes] = []
@@ -32,53 +32,55 @@ class Connection:
             raise OSError("gone")
         self.sent.append(message)
 
-    def stream(self, method: str = "POST", *, offered: bool = True) -> EventStream:
-        extensions = {DIRECT_WRITE_EXTENSION: {"write": self.write}} if offered else {}
+    def stream(self, method: str = "POST", *, has_extension: bool = True) -> EventStream:
+        extensions = {DIRECT_WRITE_EXTENSION: {"write": self.write}} if has_extension else {}
         return EventStream({"method": method, "extensions": extensions}, self.send)
 
 
-async def test_pieces_go_straight_and_head_and_end_by_messages() -> None:
-    here = Connection()
-    stream = here.stream()
+async def test_chunks_are_written_directly_and_headers_and_end_by_messages() -> None:
+    connection = Connection()
+    stream = connection.stream()
     await stream.start([(b"x-more", b"1")])
     assert stream.write(b"a") is None and stream.write(b"b") is None
     await stream.end(b"c")
-    assert here.straight == [b"a", b"b"]
-    assert [message["type"] for message in here.sent] == [
+    assert connection.straight == [b"a", b"b"]
+    assert [message["type"] for message in connection.sent] == [
         "http.response.start",
         "http.response.body",
     ]
-    assert (b"x-more", b"1") in here.sent[0]["headers"]
-    assert here.sent[1] == {"type": "http.response.body", "body": b"c" + DONE}
+    assert (b"x-more", b"1") in connection.sent[0]["headers"]
+    assert connection.sent[1] == {"type": "http.response.body", "body": b"c" + DONE}
 
 
-@pytest.mark.parametrize(("method", "offered"), [("POST", False), ("HEAD", True)])
-async def test_elsewhere_they_are_messages(method: str, offered: bool) -> None:
-    here = Connection()
-    rest = here.stream(method, offered=offered).write(b"a")
+@pytest.mark.parametrize(("method", "has_extension"), [("POST", False), ("HEAD", True)])
+async def test_without_the_extension_chunks_are_messages(method: str, has_extension: bool) -> None:
+    connection = Connection()
+    rest = connection.stream(method, has_extension=has_extension).write(b"a")
     assert rest is not None
     await rest
-    assert here.sent == [{"type": "http.response.body", "body": b"a", "more_body": True}]
-    assert here.straight == []
+    assert connection.sent == [{"type": "http.response.body", "body": b"a", "more_body": True}]
+    assert connection.straight == []
 
 
-async def test_who_lags_behind_is_waited_for() -> None:
-    here = Connection()
-    stream = here.stream()
-    here.lags = True
+async def test_slow_reader_is_awaited() -> None:
+    connection = Connection()
+    stream = connection.stream()
+    connection.lags = True
     rest = stream.write(b"a")
-    assert rest is not None and here.sent == []
+    assert rest is not None and connection.sent == []
     await rest
-    here.lags = False
+    connection.lags = False
     assert stream.write(b"b") is None
-    assert [message["body"] for message in here.sent] == [b"a"] and here.straight == [b"b"]
+    assert [message["body"] for message in connection.sent] == [b"a"] and connection.straight == [
+        b"b"
+    ]
 
 
-async def test_a_server_that_says_nobody_is_there_is_believed() -> None:
-    here = Connection()
-    here.gone = True
+async def test_failing_send_raises_client_disconnected() -> None:
+    connection = Connection()
+    connection.gone = True
     with pytest.raises(ClientDisconnected):
-        await here.stream().start()
+        await connection.stream().start()
 
 
 class FakeTransport(asyncio.Transport):
@@ -108,12 +110,12 @@ class Flow:
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
+def test_direct_write_encodes_http_chunks_and_refuses_empty_ones() -> None:
     socket, flow = FakeTransport(), Flow()
     write = _direct_writer(_BufferedTransport(socket), flow)  # type: ignore[arg-type]
     assert write(b"x" * 26)
     assert socket.written == b"1a\r\n" + b"x" * 26 + b"\r\n"
-    assert not write(b"")  # as a chunk it would be the last
+    assert not write(b"")  # an empty chunk would end the body
     flow.write_paused = True
     assert not write(b"y")
     flow.write_paused, socket.closing = False, True
@@ -121,36 +123,36 @@ def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
     assert socket.written.count(b"\r\n") == 2
 
 
-async def test_a_head_goes_with_what_follows_it() -> None:
+async def test_headers_are_sent_with_the_first_chunk() -> None:
     socket = FakeTransport()
-    joined = _BufferedTransport(socket)
-    write = _direct_writer(joined, Flow())  # type: ignore[arg-type]
-    joined.write(HEAD)
+    transport = _BufferedTransport(socket)
+    write = _direct_writer(transport, Flow())  # type: ignore[arg-type]
+    transport.write(HEAD)
     assert write(b"a") and write(b"b")
     assert socket.packets == [HEAD + b"1\r\na\r\n", b"1\r\nb\r\n"]
-    joined.write(HEAD)
-    joined.write(b"{}")
+    transport.write(HEAD)
+    transport.write(b"{}")
     assert socket.packets[2:] == [HEAD + b"{}"]
     await asyncio.sleep(0)
     assert len(socket.packets) == 3
 
 
-async def test_what_is_much_is_not_copied() -> None:
+async def test_large_chunk_is_not_copied() -> None:
     socket, much = FakeTransport(), b"x" * 2**20
-    joined = _BufferedTransport(socket)
-    joined.write(HEAD)
-    joined.write(much)
+    transport = _BufferedTransport(socket)
+    transport.write(HEAD)
+    transport.write(much)
     await asyncio.sleep(0)
     assert len(socket.packets) == 2 and socket.packets[0] == HEAD and socket.packets[1] is much
 
 
-async def test_a_head_that_nothing_follows_goes_alone() -> None:
+async def test_headers_alone_are_sent_in_the_next_loop_step() -> None:
     socket = FakeTransport()
-    joined = _BufferedTransport(socket)
-    joined.write(HEAD)
+    transport = _BufferedTransport(socket)
+    transport.write(HEAD)
     assert socket.packets == []
     await asyncio.sleep(0)
     assert socket.packets == [HEAD]
-    joined.write(HEAD)
-    joined.close()
-    assert socket.packets == [HEAD, HEAD] and joined.is_closing()
+    transport.write(HEAD)
+    transport.close()
+    assert socket.packets == [HEAD, HEAD] and transport.is_closing()

@@ -1,4 +1,4 @@
-"""Events as bytes."""
+"""Events as ``text/event-stream``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def delta(number: int, text: str) -> ev.Event:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
-def test_any_text_comes_out_as_it_went_in(texts: list[str]) -> None:
+def test_any_text_survives_the_framing(texts: list[str]) -> None:
     sent = frame_events([delta(number, text) for number, text in enumerate(texts)]) + DONE
     heard = list(SSEDecoder().iter_bytes(iter([sent])))
     assert heard.pop().data == "[DONE]"
@@ -29,7 +29,7 @@ def test_any_text_comes_out_as_it_went_in(texts: list[str]) -> None:
     assert {frame.event for frame in heard} <= {"response.output_text.delta"}
 
 
-def test_a_frame_is_two_lines_and_a_blank_one() -> None:
+def test_frame_is_two_lines_and_a_blank_line() -> None:
     assert frame_events([delta(3, "a\nb\r\u2028")]) == (
         b"event: response.output_text.delta\n"
         b'data: {"type":"response.output_text.delta","sequence_number":3,"item_id":"msg_1",'
@@ -37,7 +37,7 @@ def test_a_frame_is_two_lines_and_a_blank_one() -> None:
     )
 
 
-def test_every_event_has_its_name() -> None:
+def test_frame_names_the_event_type() -> None:
     samples: dict[type, Any] = {
         ev.Created: ev.Created(
             sequence_number=0, response=Response(id="resp_1", created_at=1, model="m")
