@@ -1,1 +1,2 @@
-"""Other APIs in terms of this one: their requests become ours, our responses become theirs."""
+"""Other APIs as translations of the Responses API: requests to ours, responses and events to
+theirs."""

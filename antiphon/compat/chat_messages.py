@@ -1,7 +1,7 @@
-"""Messages of the Chat Completions API become input items, as a client of ours would write them.
+"""Translate messages of the Chat Completions API to input items.
 
-One message may be several items: thinking, a text, calls. It checks the shapes that only this API
-has; what is in them is for ``wire.decode`` to check.
+One message may become several items: reasoning, text, calls. This module checks the structure that
+only this API has; ``wire.parsing`` checks the contents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _CALL_TYPES = ("function", "custom")
 
 
 def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> list[Json]:
-    """The items of ``messages``. Raises ``InvalidRequest``."""
+    """Translate ``messages`` to items, as a client of the Responses API would write them. Raises
+    ``InvalidRequest``.
+    """
     messages = read_array(raw, path, limits.items)
     if not messages:
         raise empty_value(path, messages)
@@ -39,16 +41,18 @@ def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> lis
 
 
 class _MessageReader:
+    """Translates messages one by one into ``items``, and notes their paths for errors."""
+
     def __init__(self, paths: ErrorPaths, limits: Limits) -> None:
         self.items: list[Json] = []
         self._paths = paths
         self._limits = limits
-        #: The client's id of a call → ours, and whether its input is free text. Clients give the
-        #: same id again in a later turn.
+        #: The client's id of a call → our id, and whether it is a custom tool call. Clients may
+        #: reuse an id in a later turn.
         self._calls: dict[str, tuple[str, bool]] = {}
-        self._count = 0
-        #: The last call of the API's first form, which has no ids.
-        self._legacy = ""
+        self._call_count = 0
+        #: Our id of the last ``function_call``, which has no id of its own.
+        self._function_call_id = ""
 
     def read(self, raw: Any, path: str) -> None:
         fields = read_object(raw, path)
@@ -63,29 +67,31 @@ class _MessageReader:
         read(self, fields, path)
 
     def _add(self, item: Json, path: str, **renamed: str) -> None:
-        ours = f"input[{len(self.items)}]"
-        self._paths.add(ours, path)
-        for field, theirs in renamed.items():
-            self._paths.add(f"{ours}.{field}", f"{path}.{theirs}")
+        item_path = f"input[{len(self.items)}]"
+        self._paths.add(item_path, path)
+        for field, client_field in renamed.items():
+            self._paths.add(f"{item_path}.{field}", f"{path}.{client_field}")
         self.items.append(item)
 
     # --- roles -----------------------------------------------------------------------------------
 
     def _input_message(self, fields: Json, path: str) -> None:
-        """What the user, the developer or the system says."""
+        """Translate a message of the user, the developer or the system."""
         if "content" not in fields:
             raise missing_parameter(f"{path}.content")
         content = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
     def _assistant_message(self, fields: Json, path: str) -> None:
-        """What the model said: every part of it is optional, but not all of them."""
-        before = len(self.items)
-        thought = fields.get("reasoning_content", fields.get("reasoning"))
-        if thought:
-            if not isinstance(thought, str):
-                raise invalid_type(f"{path}.reasoning_content", "a string", json_type_name(thought))
-            part = {"type": "reasoning_text", "text": thought}
+        """Translate a message of the model. Each of its fields is optional, but not all of them."""
+        count_before = len(self.items)
+        reasoning = fields.get("reasoning_content", fields.get("reasoning"))
+        if reasoning:
+            if not isinstance(reasoning, str):
+                raise invalid_type(
+                    f"{path}.reasoning_content", "a string", json_type_name(reasoning)
+                )
+            part = {"type": "reasoning_text", "text": reasoning}
             self._add({"type": "reasoning", "content": [part]}, f"{path}.reasoning_content")
         content = _content(
             fields.get("content", []), f"{path}.content", _OUTPUT_PARTS, self._limits
@@ -99,34 +105,34 @@ class _MessageReader:
         for index, call in enumerate(calls):
             self._tool_call(call, f"{path}.tool_calls[{index}]")
         if "function_call" in fields:
-            self._legacy_call(fields["function_call"], f"{path}.function_call")
-        if len(self.items) == before and "content" not in fields:
+            self._function_call(fields["function_call"], f"{path}.function_call")
+        if len(self.items) == count_before and "content" not in fields:
             raise missing_parameter(f"{path}.content")
 
     def _tool_message(self, fields: Json, path: str) -> None:
-        """What a tool gave."""
+        """Translate the result of a tool call."""
         for name in ("tool_call_id", "content"):
             if name not in fields:
                 raise missing_parameter(f"{path}.{name}")
         call_id = fields["tool_call_id"]
         if not isinstance(call_id, str):
             raise invalid_type(f"{path}.tool_call_id", "a string", json_type_name(call_id))
-        ours, custom = self._calls.get(call_id, (call_id, False))
-        self._add_output(ours, "custom" if custom else "function", fields, path)
+        item_call_id, is_custom = self._calls.get(call_id, (call_id, False))
+        self._add_output(item_call_id, "custom" if is_custom else "function", fields, path)
 
     def _function_message(self, fields: Json, path: str) -> None:
-        """What a function gave, in the API's first form."""
+        """Translate the result of a deprecated ``function_call``."""
         for name in ("name", "content"):
             if name not in fields:
                 raise missing_parameter(f"{path}.{name}")
-        if not self._legacy:
+        if not self._function_call_id:
             raise InvalidRequest(
                 "A message with the role 'function' must follow one with a 'function_call'.",
                 param=path,
                 code="invalid_value",
             )
-        self._add_output(self._legacy, "function", fields, path)
-        self._legacy = ""
+        self._add_output(self._function_call_id, "function", fields, path)
+        self._function_call_id = ""
 
     def _add_output(self, call_id: str, kind: str, fields: Json, path: str) -> None:
         output = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
@@ -145,32 +151,36 @@ class _MessageReader:
             raise invalid_type(f"{path}.id", "a string", json_type_name(fields["id"]))
         if kind not in fields:
             raise missing_parameter(f"{path}.{kind}")
-        asked = read_object(fields[kind], f"{path}.{kind}")
-        ours = self._assign_call_id(fields["id"], custom=kind == "custom")
-        told = {"input": asked.get("input")} if kind == "custom" else _arguments(asked)
+        call = read_object(fields[kind], f"{path}.{kind}")
+        call_id = self._assign_call_id(fields["id"], custom=kind == "custom")
+        arguments = {"input": call.get("input")} if kind == "custom" else _arguments(call)
         tag = "custom_tool_call" if kind == "custom" else "function_call"
-        item = {"type": tag, "call_id": ours, "name": asked.get("name"), **told}
+        item = {"type": tag, "call_id": call_id, "name": call.get("name"), **arguments}
         self._add(item, f"{path}.{kind}")
 
-    def _legacy_call(self, raw: Any, path: str) -> None:
-        asked = read_object(raw, path)
-        self._count += 1
-        self._legacy = f"call_{self._count}"
-        name = asked.get("name")
-        item = {"type": "function_call", "call_id": self._legacy, "name": name, **_arguments(asked)}
+    def _function_call(self, raw: Any, path: str) -> None:
+        call = read_object(raw, path)
+        self._call_count += 1
+        self._function_call_id = f"call_{self._call_count}"
+        item = {
+            "type": "function_call",
+            "call_id": self._function_call_id,
+            "name": call.get("name"),
+            **_arguments(call),
+        }
         self._add(item, path)
 
-    def _assign_call_id(self, theirs: str, *, custom: bool) -> str:
-        """Our id of a call: the client's, unless another call has it."""
-        self._count += 1
-        ours = f"{theirs}#{self._count}" if theirs in self._calls else theirs
-        self._calls[theirs] = (ours, custom)
-        return ours
+    def _assign_call_id(self, client_id: str, *, custom: bool) -> str:
+        """Return a unique id for a call: the client's id, unless an earlier call has it."""
+        self._call_count += 1
+        call_id = f"{client_id}#{self._call_count}" if client_id in self._calls else client_id
+        self._calls[client_id] = (call_id, custom)
+        return call_id
 
 
-def _arguments(asked: Json) -> Json:
-    """Calls without arguments come with none, and with an empty text."""
-    return {"arguments": asked.get("arguments") or "{}"}
+def _arguments(call: Json) -> Json:
+    """Return the arguments of a call. Clients send calls without arguments with null or ""."""
+    return {"arguments": call.get("arguments") or "{}"}
 
 
 _ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
@@ -201,14 +211,14 @@ def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]])
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
-    """What a part holds under its own name."""
+    """Return the object that a part holds under the name of its type."""
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")
 
 
 def _image(fields: Json, path: str) -> Json:
-    if isinstance(fields.get("image_url"), str):  # a form that many clients send
+    if isinstance(fields.get("image_url"), str):  # many clients send a plain URL
         return {"type": "input_image", "image_url": fields["image_url"]}
     image = _inner(fields, "image_url", path)
     if "url" not in image:

@@ -1,7 +1,8 @@
-"""Translate the body of ``POST /chat/completions`` into requests for responses that are not stored.
+"""Translate the body of ``POST /chat/completions`` into Responses requests that are not stored.
 
-Every known field is honoured, treated as a hint, or refused by name; unknown fields are ignored, as
-everywhere in Antiphon. Field lists: the ``openai`` SDK's types, 3.54."""
+Every known field is honoured, treated as a hint, or refused by name. Unknown fields are ignored, as
+everywhere in Antiphon. Field lists: the ``openai`` SDK's types, 3.54.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ __all__ = ["ChatRequest", "parse_chat_request", "read_chat_request"]
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
-    """A Chat Completions request: one Responses request per choice, and how to answer.
+    """A Chat Completions request: one Responses request per choice, and the form of the answer.
 
-    ``include_usage``: a stream ends with a chunk of usage. ``legacy``: calls are answered in the
-    API's
-    first form, ``function_call``."""
+    ``include_usage``: a stream ends with a usage chunk. ``legacy``: calls are returned in the
+    deprecated form, ``function_call``.
+    """
 
     requests: tuple[CreateResponse, ...]
     paths: ErrorPaths
@@ -82,7 +83,7 @@ def read_chat_request(raw: Json, limits: Limits = DEFAULT_LIMITS) -> ChatRequest
             fields[name] = value
     legacy = "functions" in raw
     if legacy:
-        fields["parallel_tool_calls"] = False  # ``function_call`` has room for one call
+        fields["parallel_tool_calls"] = False  # ``function_call`` holds one call
     _apply_continue_final_message(raw, fields["input"])
     if "top_logprobs" in raw and "include" not in fields:
         raise InvalidRequest(

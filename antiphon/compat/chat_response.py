@@ -1,7 +1,7 @@
-"""Answers of the Chat Completions API, and how a response of ours becomes one.
+"""Translate responses to answers of the Chat Completions API.
 
-Texts, thinking and calls of all its items stand in one message. What is ``None`` is null on the
-wire; what is ``UNSET`` is left out.
+Texts, reasoning and calls of all items become one message. ``None`` is null on the wire; ``UNSET``
+is absent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class ChatToolCall(Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):
-    """``reasoning_content``: thinking, by the name that servers of open-weight models share."""
+    """The message of a choice. ``reasoning_content``: the field that servers of open-weight models
+    use for reasoning.
+    """
 
     role: Literal["assistant"] = "assistant"
     content: str | None = None
@@ -85,7 +87,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
-    """Responses to the same messages that are over, none of which failed."""
+    """Translate finished responses to the same messages, none of which failed, to one answer."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),
@@ -107,12 +109,12 @@ def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:
 
 
 def chat_completion_id(response_id: str) -> str:
-    """The id of the answer that a response becomes."""
+    """Return the id of the answer made from a response."""
     return "chatcmpl-" + response_id.partition("_")[2]
 
 
 def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
-    """Why the answer ends. A limit that strikes in a call is said before the call is."""
+    """Return the finish reason. A limit reached inside a call is reported as ``length``."""
     if response.incomplete_details is not None:
         reason = response.incomplete_details.reason
         return "content_filter" if reason == "content_filter" else "length"
@@ -135,27 +137,27 @@ def _message(output: tuple[it.Item, ...], *, legacy: bool) -> ChatMessage:
     parts = tuple(_parts(output))
     texts = [part.text for part in parts if isinstance(part, it.OutputText)]
     refusals = [part.refusal for part in parts if isinstance(part, it.Refusal)]
-    thoughts = [_thought(item) for item in output if isinstance(item, it.Reasoning)]
+    reasoning_texts = [_reasoning_text(item) for item in output if isinstance(item, it.Reasoning)]
     calls = tuple(call for item in output for call in _call(item))
-    thought = "\n".join(filter(None, thoughts))
+    reasoning = "\n".join(filter(None, reasoning_texts))
     message: Json = {
         "content": "".join(texts) if texts or not (calls or refusals) else None,
         "refusal": "".join(refusals) if refusals else None,
-        "reasoning_content": thought or UNSET,
+        "reasoning_content": reasoning or UNSET,
     }
     if calls:
         message |= {"function_call": calls[0].function} if legacy else {"tool_calls": calls}
     return ChatMessage(**message)
 
 
-def _thought(item: it.Reasoning) -> str:
+def _reasoning_text(item: it.Reasoning) -> str:
     return "".join(part.text for part in item.content or item.summary)
 
 
 def _call(item: it.Item) -> Iterable[ChatToolCall]:
     match item:
         case it.FunctionCall(call_id=id, name=name, arguments=arguments):
-            said = ChatFunctionCall(name=name, arguments=arguments)
-            yield ChatToolCall(id=id, type="function", function=said)
+            function = ChatFunctionCall(name=name, arguments=arguments)
+            yield ChatToolCall(id=id, type="function", function=function)
         case it.CustomToolCall(call_id=id, name=name, input=text):
             yield ChatToolCall(id=id, type="custom", custom=ChatCustomCall(name=name, input=text))

@@ -1,7 +1,7 @@
-"""The stream of the Chat Completions API: events of ours become chunks.
+"""Translate events to the stream of the Chat Completions API.
 
-Every chunk is one choice's delta: the role first, then thinking, text and calls, then why it ends.
-It knows neither sockets nor models.
+Each chunk holds a delta of one choice: the role first, then reasoning, text and calls, at last the
+finish reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ReasoningEvent = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummar
 
 
 class ChatCallDelta(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a call: what it is comes first, then its arguments or its input."""
+    """A piece of a call: first its id and name, then its arguments or its input."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -61,9 +61,11 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
 
 
 class ChatStream:
-    """The chunks of one choice. ``first``: the response whose id and model the answer has.
-    ``include_usage``: one without choices tells what was used, and the others say that they do
-    not."""
+    """The chunks of one choice.
+
+    ``first``: the response whose id and model the answer has. ``include_usage``: the usage follows
+    in a chunk without choices, and ``usage`` is null in all other chunks.
+    """
 
     def __init__(
         self, first: Response, index: int = 0, *, include_usage: bool, legacy: bool
@@ -76,29 +78,30 @@ class ChatStream:
         self._index = index
         self._usage = None if include_usage else UNSET
         self._legacy = legacy
-        #: Calls by the index of their item.
+        #: Output index of a call's item → index of the call.
         self._calls: dict[int, int] = {}
-        #: The item of the last thinking that was told; whether in its own words.
+        #: Output index of the last reasoning item, and whether its full text was streamed rather
+        #: than its summary.
         self._reasoning_index: int | None = None
-        self._is_raw = False
+        self._has_raw_text = False
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """What these events are, as bytes of a ``text/event-stream``; perhaps nothing."""
+        """Return the events as frames of a ``text/event-stream``; b"" if they have no chunk."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """What was used by all of them, where that was asked for."""
+        """Return the chunk with the usage of all responses; b"" if it was not requested."""
         if self._usage is not None:
             return b""
         used = total_usage(responses, len(responses))
         return _frame(ChatChunk(**self._head, choices=(), usage=used))
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
-        if isinstance(event, ev.OutputTextDelta):  # nearly all are
+        if isinstance(event, ev.OutputTextDelta):  # the most frequent event first
             logprobs = ChatLogprobs(content=event.logprobs) if event.logprobs else None
             yield self._chunk(ChatDelta(content=event.delta), logprobs)
         elif isinstance(event, ev.Keepalive):
-            yield b": keepalive\n\n"  # there is no chunk that says nothing
+            yield b": keepalive\n\n"  # the API has no empty chunk
         elif isinstance(event, ev.Error):
             yield _frame({"error": event.error})
         elif isinstance(event, ev.Completed | ev.Incomplete):
@@ -121,7 +124,7 @@ class ChatStream:
         return _frame(ChatChunk(**self._head, choices=(choice,), usage=self._usage))
 
     def _item_added(self, event: ev.OutputItemAdded) -> ChatDelta | None:
-        """A call says what it is."""
+        """Return the id and the name of a call."""
         item = event.item
         if not isinstance(item, it.FunctionCall | it.CustomToolCall):
             return None
@@ -129,33 +132,33 @@ class ChatStream:
             return ChatDelta(function_call={"name": item.name, "arguments": ""})
         index = self._calls[event.output_index] = len(self._calls)
         if isinstance(item, it.CustomToolCall):
-            said = {"name": item.name, "input": ""}
-            call = ChatCallDelta(index=index, id=item.call_id, type="custom", custom=said)
+            fields = {"name": item.name, "input": ""}
+            call = ChatCallDelta(index=index, id=item.call_id, type="custom", custom=fields)
         else:
-            said = {"name": item.name, "arguments": ""}
-            call = ChatCallDelta(index=index, id=item.call_id, type="function", function=said)
+            fields = {"name": item.name, "arguments": ""}
+            call = ChatCallDelta(index=index, id=item.call_id, type="function", function=fields)
         return ChatDelta(tool_calls=(call,))
 
     def _reasoning_delta(self, event: _ReasoningEvent) -> ChatDelta:
-        """Thoughts of several items stand on lines of their own."""
+        """Return a piece of reasoning. Texts of several items are separated by a newline."""
         is_other = self._reasoning_index not in (None, event.output_index)
-        self._reasoning_index, self._is_raw = event.output_index, True
+        self._reasoning_index, self._has_raw_text = event.output_index, True
         return ChatDelta(reasoning_content=f"\n{event.delta}" if is_other else event.delta)
 
     def _summary_delta(self, event: ev.ReasoningSummaryTextDelta) -> ChatDelta | None:
-        """Told where the thinking itself was not."""
-        if self._is_raw and self._reasoning_index == event.output_index:
+        """Return a piece of a summary, unless the item's reasoning text was already streamed."""
+        if self._has_raw_text and self._reasoning_index == event.output_index:
             return None
         delta = self._reasoning_delta(event)
-        self._is_raw = False
+        self._has_raw_text = False
         return delta
 
     def _arguments_delta(self, event: ev.FunctionCallArgumentsDelta) -> ChatDelta:
-        said = {"arguments": event.delta}
+        fields = {"arguments": event.delta}
         if self._legacy:
-            return ChatDelta(function_call=said)
+            return ChatDelta(function_call=fields)
         return ChatDelta(
-            tool_calls=(ChatCallDelta(index=self._calls[event.output_index], function=said),)
+            tool_calls=(ChatCallDelta(index=self._calls[event.output_index], function=fields),)
         )
 
     def _input_delta(self, event: ev.CustomToolCallInputDelta) -> ChatDelta:
@@ -167,7 +170,7 @@ def _frame(value: Any) -> bytes:
     return b"data: " + _encode(value) + b"\n\n"
 
 
-#: Event → the delta it is. The other events say nothing that a chunk could say.
+#: Event → function that returns its delta. Other events have no counterpart in this API.
 _DELTAS: Mapping[type[ev.Event], Callable[[ChatStream, Any], ChatDelta | None]] = {
     ev.Created: lambda chunks, event: ChatDelta(role="assistant", content=""),
     ev.RefusalDelta: lambda chunks, event: ChatDelta(refusal=event.delta),

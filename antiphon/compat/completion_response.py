@@ -1,4 +1,4 @@
-"""Answers of the Completions API, whole and streamed: a choice is a text and why it ends."""
+"""Answers of the Completions API, complete and streamed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Request(Protocol):
 
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
-    """Token by token. ``text_offset`` counts characters from the beginning of the choice."""
+    """Logprobs by token. ``text_offset``: where a token starts in the choice, in characters."""
 
     tokens: tuple[str, ...]
     token_logprobs: tuple[float, ...]
@@ -52,7 +52,7 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """An answer, or a piece of a streamed one."""
+    """An answer, or one chunk of a streamed answer."""
 
     id: str
     created: int
@@ -62,14 +62,14 @@ class Completion(Struct, frozen=True, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
 
 
-def make_completion(asked: _Request, responses: Sequence[Response]) -> Completion:
-    """Responses that are over, none of which failed."""
+def make_completion(request: _Request, responses: Sequence[Response]) -> Completion:
+    """Translate finished responses, none of which failed, to one answer."""
     return Completion(
         **_head(responses[0]),
         choices=tuple(
-            _choice(asked.echoed_text(at), at, each) for at, each in enumerate(responses)
+            _choice(request.echoed_text(at), at, each) for at, each in enumerate(responses)
         ),
-        usage=total_usage(responses, asked.n),
+        usage=total_usage(responses, request.n),
     )
 
 
@@ -81,7 +81,7 @@ def _head(response: Response) -> dict[str, Any]:
     }
 
 
-def _choice(lead: str, index: int, response: Response) -> CompletionChoice:
+def _choice(echoed_text: str, index: int, response: Response) -> CompletionChoice:
     parts = [
         part
         for item in response.output
@@ -91,9 +91,9 @@ def _choice(lead: str, index: int, response: Response) -> CompletionChoice:
     ]
     logprobs = tuple(logprob for part in parts for logprob in part.logprobs)
     return CompletionChoice(
-        text=lead + "".join(part.text for part in parts),
+        text=echoed_text + "".join(part.text for part in parts),
         index=index,
-        logprobs=_logprobs(logprobs, _Offsets(lead)) if logprobs else None,
+        logprobs=_logprobs(logprobs, _Offsets(echoed_text)) if logprobs else None,
         finish_reason=_reason(response),
     )
 
@@ -106,15 +106,16 @@ def _reason(response: Response) -> CompletionFinishReason:
 
 
 class _Offsets:
-    """Where tokens begin in the text they make, in characters, which tokens may be parts of."""
+    """Computes where tokens start in the text, in characters. A token may be part of a
+    character."""
 
-    def __init__(self, lead: str) -> None:
-        self._at = len(lead)
+    def __init__(self, echoed_text: str) -> None:
+        self._offset = len(echoed_text)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def next(self, logprob: it.Logprob) -> int:
-        at = self._at
-        self._at += len(self._decode(bytes(logprob.bytes or ())))
+        at = self._offset
+        self._offset += len(self._decode(bytes(logprob.bytes or ())))
         return at
 
 
@@ -128,35 +129,35 @@ def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> CompletionLo
     )
 
 
-# --- streamed ------------------------------------------------------------------------------------
+# --- streaming -----------------------------------------------------------------------------------
 
 
 class CompletionStream:
-    """The pieces of one choice. ``first``: the response whose id and model the answer has."""
+    """The chunks of one choice. ``first``: the response whose id and model the answer has."""
 
-    def __init__(self, asked: _Request, first: Response, index: int) -> None:
-        self._asked = asked
+    def __init__(self, request: _Request, first: Response, index: int) -> None:
+        self._request = request
         self._head = _head(first)
         self._index = index
-        self._lead = asked.echoed_text(index)
-        self._usage = None if asked.include_usage else UNSET
-        self._offsets = _Offsets(self._lead)
+        self._echoed_text = request.echoed_text(index)
+        self._usage = None if request.include_usage else UNSET
+        self._offsets = _Offsets(self._echoed_text)
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """What these events are, as bytes of a ``text/event-stream``; perhaps nothing."""
+        """Return the events as frames of a ``text/event-stream``; b"" if they have no chunk."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """What was used by all of them, where that was asked for."""
-        if not self._asked.include_usage:
+        """Return the chunk with the usage of all responses; b"" if it was not requested."""
+        if not self._request.include_usage:
             return b""
-        used = total_usage(responses, self._asked.n)
+        used = total_usage(responses, self._request.n)
         return _frame(Completion(**self._head, choices=(), usage=used))
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
         match event:
-            case ev.Created() if self._lead:
-                yield self._chunk(self._lead)
+            case ev.Created() if self._echoed_text:
+                yield self._chunk(self._echoed_text)
             case ev.OutputTextDelta(delta=text, logprobs=logprobs):
                 yield self._chunk(text, logprobs)
             case ev.Completed(response=response) | ev.Incomplete(response=response):
@@ -172,8 +173,12 @@ class CompletionStream:
         logprobs: Sequence[it.Logprob] = (),
         finish: CompletionFinishReason | None = None,
     ) -> bytes:
-        said = _logprobs(logprobs, self._offsets) if logprobs else None
-        choice = CompletionChoice(text=text, index=self._index, logprobs=said, finish_reason=finish)
+        choice = CompletionChoice(
+            text=text,
+            index=self._index,
+            logprobs=_logprobs(logprobs, self._offsets) if logprobs else None,
+            finish_reason=finish,
+        )
         return _frame(Completion(**self._head, choices=(choice,), usage=self._usage))
 
 

@@ -1,7 +1,8 @@
-"""Read the body of ``POST /embeddings`` and encode the answer.
+"""Parse the body of ``POST /embeddings`` and encode the answer.
 
 Field lists: the ``openai`` SDK's types, 3.54. ``input_type`` is an extension that several servers
-have, for models trained with different roles of texts."""
+share; some models embed queries and passages differently.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ from .text_inputs import TextInput, read_text_inputs
 
 __all__ = ["EmbeddingList", "EmbeddingsRequest", "make_embedding_list", "parse_embeddings_request"]
 
-#: Texts of one request: OpenAI's limit.
+#: Maximum number of texts: OpenAI's limit.
 _MAX_TEXTS = 2048
-#: Engines hold token ids in 32 bits.
+#: Engines store token ids in 32 bits.
 _MAX_TOKEN_ID = 2**31 - 1
 
 
 class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
-    """``input``: texts, or their token ids. ``input_type``: what the texts are for; only some
-    models use it."""
+    """An Embeddings request. ``input``: texts, or their token ids. ``input_type``: the role of the
+    texts; only some models use it.
+    """
 
     input: tuple[TextInput, ...]
     model: Annotated[str, Meta(max_length=256)] | None = None

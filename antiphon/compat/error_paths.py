@@ -12,17 +12,18 @@ _BOUNDARY = re.compile(r"(?=[.\[])")
 
 
 class ErrorPaths:
-    """Maps paths of Responses API fields to the client's paths. Keys are beginnings of paths."""
+    """Maps paths of Responses API fields to the client's paths. A key also matches all longer
+    paths."""
 
     def __init__(self, **renamed: str) -> None:
         self._client_paths: dict[str, str] = dict(renamed)
 
     def add(self, path: str, client_path: str) -> None:
-        """Note that the field at ``path`` was read from ``client_path``."""
+        """Record that the field at ``path`` was read from ``client_path``."""
         self._client_paths[path] = client_path
 
     def client_path(self, path: str) -> str:
-        """Return the client's path. The longest known beginning of ``path`` is replaced."""
+        """Return the client's path: the longest matching key is replaced."""
         ends = [match.start() for match in _BOUNDARY.finditer(path)]
         for end in (len(path), *reversed(ends)):
             if (known := self._client_paths.get(path[:end])) is not None:
@@ -30,7 +31,7 @@ class ErrorPaths:
         return path
 
     def translate(self, error: RequestError | RunError) -> None:
-        """Replace the field's path in an error, in ``param`` and in the message."""
+        """Replace the field's path in an error, both in ``param`` and in the message."""
         if error.param is None:
             return
         param = self.client_path(error.param)

@@ -1,4 +1,4 @@
-"""Token usage of an answer that consists of several runs."""
+"""Token usage of an answer that consists of several responses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.wire.response import Response
-from antiphon.wire.response import Usage as Used
+from antiphon.wire.response import Response, Usage
 
 __all__ = ["CompletionUsage", "total_usage"]
 
@@ -24,9 +23,11 @@ class CompletionUsage(Struct, frozen=True, kw_only=True):
 
 
 def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:
-    """Add up the usage of ``responses``. Every ``n`` of them in a row answer the same prompt, which
-    is counted once."""
-    usages = [response.usage or Used() for response in responses]
+    """Add up the usage of ``responses``.
+
+    Each ``n`` consecutive responses answer the same prompt, whose tokens are counted once.
+    """
+    usages = [response.usage or Usage() for response in responses]
     prompts = usages[::n]
     prompt = sum(one.input_tokens for one in prompts)
     completion = sum(one.output_tokens for one in usages)

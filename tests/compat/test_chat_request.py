@@ -1,4 +1,4 @@
-"""Requests of the Chat Completions API: whatever arrives is a request or a short refusal."""
+"""Parsing of Chat Completions requests: any body is either a request or a short 400."""
 
 from __future__ import annotations
 
@@ -85,29 +85,29 @@ def read(value: Any) -> ChatRequest | None:
 
 @searching
 @given(JSON)
-def test_any_json(value: Any) -> None:
+def test_any_json_is_parsed_or_refused(value: Any) -> None:
     read(value)
 
 
 @searching
 @given(mutated(SAMPLE))
-def test_anything_like_a_request(value: Any) -> None:
+def test_mutated_request_is_parsed_or_refused(value: Any) -> None:
     read(value)
 
 
 @searching
 @given(mutated({"messages": MESSAGES, **LEGACY}))
-def test_anything_like_a_request_in_the_first_form(value: Any) -> None:
+def test_mutated_legacy_request_is_parsed_or_refused(value: Any) -> None:
     read(value)
 
 
 @searching
 @given(st.sampled_from(MESSAGES).flatmap(mutated))
-def test_anything_like_a_message(value: Any) -> None:
+def test_mutated_message_is_parsed_or_refused(value: Any) -> None:
     read({"messages": [*MESSAGES, value]})
 
 
-def test_everything_a_client_can_say_is_read() -> None:
+def test_every_field_is_translated() -> None:
     chat = read(SAMPLE)
     assert chat is not None and chat.include_usage and not chat.legacy
     (request,) = chat.requests
@@ -143,17 +143,17 @@ def test_everything_a_client_can_say_is_read() -> None:
     ]
 
 
-def test_an_id_that_is_given_again_is_another_call() -> None:
-    called = {"role": "assistant", "tool_calls": CALLS[:1]}
-    answered = {"role": "tool", "tool_call_id": "call_1", "content": "x"}
-    chat = read({"messages": [called, answered, called, answered]})
+def test_reused_call_id_becomes_a_new_call() -> None:
+    call = {"role": "assistant", "tool_calls": CALLS[:1]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "x"}
+    chat = read({"messages": [call, result, call, result]})
     assert chat is not None
     ids = [item.call_id for item in chat.requests[0].input or () if hasattr(item, "call_id")]
     assert ids[0] == ids[1] == "call_1"
     assert ids[2] == ids[3] != "call_1"
 
 
-def test_the_longest_known_path_is_put_into_the_clients_words() -> None:
+def test_error_path_replaces_the_longest_known_prefix() -> None:
     paths = ErrorPaths(input="messages")
     paths.add("input[1]", "messages[0].tool_calls[0].function")
     assert paths.client_path("input") == "messages"
