@@ -12,7 +12,7 @@ from antiphon.compat.chat_request import ChatRequest, parse_chat_request
 from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
+from tests.wire.test_fuzz import JSON, check_error, mutated, searching
 
 CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
@@ -78,7 +78,7 @@ def read(value: Any) -> ChatRequest | None:
     try:
         return parse_chat_request(json.dumps(value).encode())
     except InvalidRequest as error:
-        in_good_form(error)
+        check_error(error)
         assert not (error.param or "").startswith("input")
         return None
 

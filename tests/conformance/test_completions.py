@@ -21,7 +21,7 @@ from antiphon.testing.tokenizer import END
 from antiphon.tokens import ModelCard
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Server, engine, local
-from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
+from tests.wire.test_fuzz import JSON, check_error, mutated, searching
 
 Json = dict[str, Any]
 
@@ -273,4 +273,4 @@ def test_anything_like_a_request(value: Any) -> None:
     try:
         parse_completion_request(json.dumps(value).encode())
     except InvalidRequest as error:
-        in_good_form(error)
+        check_error(error)

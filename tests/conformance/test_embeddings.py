@@ -20,7 +20,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Server
-from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
+from tests.wire.test_fuzz import JSON, check_error, mutated, searching
 
 Json = dict[str, Any]
 
@@ -167,4 +167,4 @@ def test_anything_like_a_request(value: Any) -> None:
     try:
         parse_embeddings_request(json.dumps(value).encode())
     except InvalidRequest as error:
-        in_good_form(error)
+        check_error(error)

@@ -1,6 +1,6 @@
-"""One full value of every tool, part and item, as JSON: every field the SDK's types know is there.
+"""One complete JSON sample of every tool, part and item, with every field of the SDK's types.
 
-``REQUIRED`` names, by type, what may not be left out; everything else may be absent or null.
+``REQUIRED``: type → required fields. All other fields may be absent or null.
 """
 
 from __future__ import annotations
@@ -580,19 +580,19 @@ REQUIRED: dict[str, set[str]] = {
 
 
 def bare(value: Json) -> Json:
-    """Only what may not be left out."""
+    """Return the required fields only."""
     keep = REQUIRED.get(value["type"], set()) | {"type"}
     return {name: field for name, field in value.items() if name in keep}
 
 
 def nulled(value: Json) -> Json:
-    """Everything that may be left out is null."""
+    """Return the value with all optional fields null."""
     keep = REQUIRED.get(value["type"], set()) | {"type"}
     return {name: field if name in keep else None for name, field in value.items()}
 
 
 def noisy(value: Json) -> Json:
-    """With keys nobody knows."""
+    """Return the value with unknown keys."""
     return {
         **value,
         "internal_chat_message_metadata_passthrough": {"turn": None},

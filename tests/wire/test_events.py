@@ -1,4 +1,4 @@
-"""Events: each one the official client's stream reads as its own."""
+"""Events: the official client parses every event as its own type."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def _event(name: str) -> ev.Event:
 
 
 @pytest.mark.parametrize("name", ev.EVENTS)
-def test_an_event_reads_as_the_sdks_own(name: str) -> None:
+def test_event_is_parsed_by_the_sdk(name: str) -> None:
     encoded = msgspec.json.encode(_event(name))
     assert json.loads(encoded)["type"] == name
     if name not in FOREIGN:
         assert SDK.validate_json(encoded, strict=True).type == name
 
 
-def test_every_event_of_the_sdk_can_be_said() -> None:
+def test_every_event_of_the_sdk_has_a_class() -> None:
     known = {
         value
         for arm in get_args(get_args(ResponseStreamEvent)[0])
@@ -80,7 +80,7 @@ def test_every_event_of_the_sdk_can_be_said() -> None:
     assert set(ev.EVENTS) == known | set(FOREIGN)
 
 
-def test_an_error_says_it_both_ways() -> None:
+def test_error_event_has_flat_and_nested_fields() -> None:
     said = json.loads(
         msgspec.json.encode(
             ev.Error(sequence_number=7, code="server_error", message="m", error=_ERROR)
@@ -96,7 +96,7 @@ def test_an_error_says_it_both_ways() -> None:
     }
 
 
-def test_a_summary_part_that_was_cut_short_says_so() -> None:
+def test_incomplete_summary_part_has_a_status() -> None:
     done = ev.ReasoningSummaryPartDone(
         sequence_number=0, item_id="rs_1", output_index=0, summary_index=0,
         part=it.SummaryText(text="x"), status="incomplete",
@@ -132,6 +132,6 @@ OPEN_RESPONSES = {
 
 
 @pytest.mark.parametrize("name", OPEN_RESPONSES)
-def test_a_core_event_reads_as_open_responses(name: str) -> None:
+def test_core_event_conforms_to_open_responses(name: str) -> None:
     cls = getattr(openresponses_types, OPEN_RESPONSES[name])
     cls.model_validate_json(msgspec.json.encode(_event(name)))

@@ -1,4 +1,4 @@
-"""Whatever arrives: a value or a short refusal, never anything else."""
+"""Any body is either parsed or refused with a short 400."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ JSON = st.recursive(
 
 
 def mutated(sample: Any) -> st.SearchStrategy[Any]:
-    """The sample with some of its fields, at any depth, replaced by whatever."""
+    """The sample with some fields, at any depth, replaced by arbitrary JSON."""
     if isinstance(sample, dict):
         return st.fixed_dictionaries(
             {
@@ -87,19 +87,20 @@ searching = examples(60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def read(body: bytes) -> CreateResponse | None:
-    """The request, or None if it was refused in good form, by both endpoints."""
+    """Parse with both endpoints. Return the request, or None if it was refused with a valid
+    error."""
     try:
         parse_input_tokens_request(body)
     except InvalidRequest as error:
-        in_good_form(error)
+        check_error(error)
     try:
         return parse_create_response(body)
     except InvalidRequest as error:
-        in_good_form(error)
+        check_error(error)
         return None
 
 
-def in_good_form(error: InvalidRequest) -> None:
+def check_error(error: InvalidRequest) -> None:
     assert error.status == 400
     assert 0 < len(error.message) < 800
     assert error.param is None or 0 < len(error.param) < 200
@@ -107,20 +108,20 @@ def in_good_form(error: InvalidRequest) -> None:
 
 @searching
 @given(st.binary(max_size=64))
-def test_any_bytes(body: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     read(body)
 
 
 @searching
 @given(JSON)
-def test_any_json(value: Any) -> None:
+def test_any_json_is_parsed_or_refused(value: Any) -> None:
     read(json.dumps(value).encode())
 
 
 @pytest.mark.requirement("API-400")
 @searching
 @given(REQUEST)
-def test_anything_like_a_request(value: Any) -> None:
+def test_mutated_request_is_parsed_or_refused(value: Any) -> None:
     request = read(json.dumps(value).encode())
     if request is not None:
         msgspec.json.encode(request)
@@ -128,7 +129,7 @@ def test_anything_like_a_request(value: Any) -> None:
 
 @st.composite
 def thinned(draw: st.DrawFn, sample: dict[str, Any]) -> dict[str, Any]:
-    """The sample without some of what is optional, absent or null, and perhaps with noise."""
+    """The sample with some optional fields absent or null, perhaps with unknown fields."""
     needed = REQUIRED.get(sample["type"], set()) | {"type"}
     fate = {name: draw(st.sampled_from(["kept", "kept", "null", "absent"])) for name in sample}
     kept = {
@@ -162,7 +163,7 @@ VALID = st.fixed_dictionaries(
 
 @searching
 @given(VALID)
-def test_what_was_read_is_read_again_the_same(value: Any) -> None:
+def test_encoded_request_parses_to_the_same_value(value: Any) -> None:
     request = read(json.dumps(value).encode())
     assert request is not None
     assert read(msgspec.json.encode(request)) == request
@@ -179,7 +180,7 @@ def test_what_was_read_is_read_again_the_same(value: Any) -> None:
         max_size=3,
     )
 )
-def test_any_surrogates(labels: dict[str, str]) -> None:
+def test_any_lone_surrogates_are_parsed(labels: dict[str, str]) -> None:
     request = read(json.dumps({"input": "hi", "metadata": labels}).encode())
     assert request is not None
     msgspec.json.encode(request)

@@ -1,4 +1,4 @@
-"""Items: what we write, the official client reads; what we wrote, we take back."""
+"""Items: the official client parses what we encode, and we parse it back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def each(values: dict[str, Json]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("raw", values.values(), ids=values)
 
 
-def test_there_is_a_sample_of_every_item() -> None:
+def test_every_item_has_a_sample() -> None:
     tags = {str(cls.__struct_config__.tag) for cls in it.INPUT_ITEMS}
     assert tags == {item["type"] for item in ITEMS.values()}
     assert len(ITEMS) == 33
@@ -42,31 +42,31 @@ def test_there_is_a_sample_of_every_item() -> None:
 
 
 @each(OUTPUTS)
-def test_an_output_item_reads_as_the_sdks_own(raw: Json) -> None:
+def test_output_item_is_parsed_by_the_sdk(raw: Json) -> None:
     parsed = OUTPUT.validate_json(msgspec.json.encode(decoded(raw)), strict=True)
     assert parsed.type == raw["type"]
 
 
 @pytest.mark.requirement("API-PHASE")
 @each(OUTPUTS)
-def test_an_output_item_keeps_every_field(raw: Json) -> None:
+def test_output_item_keeps_every_field(raw: Json) -> None:
     assert written(decoded(raw)) == raw
 
 
 @each(INPUTS)
-def test_an_input_item_reads_as_the_sdks_own(raw: Json) -> None:
+def test_input_item_is_parsed_by_the_sdk(raw: Json) -> None:
     parsed = INPUT.validate_json(msgspec.json.encode(decoded(raw)), strict=True)
     assert parsed.type == raw["type"]
 
 
 @each(ITEMS)
-def test_an_item_decodes_to_what_it_was_written_from(raw: Json) -> None:
+def test_encoded_item_parses_to_the_same_value(raw: Json) -> None:
     item = decoded(raw)
     assert decoded(written(item)) == item
 
 
 @each(ITEMS)
-def test_what_is_optional_may_be_absent(raw: Json) -> None:
+def test_optional_fields_may_be_absent(raw: Json) -> None:
     item = decoded(bare(raw))
     assert str(item.__struct_config__.tag) == raw["type"]
     assert item.id == bare(raw).get("id", "")
@@ -83,25 +83,25 @@ def test_unknown_keys_are_ignored(raw: Json) -> None:
 
 
 @each(OUTPUTS)
-def test_an_item_with_only_its_required_fields_still_reads(raw: Json) -> None:
+def test_item_with_required_fields_only_is_parsed_by_the_sdk(raw: Json) -> None:
     required_by_the_sdk = {"web_search_call": {"action": raw.get("action")}}
     item = decoded({**bare(raw), "id": raw["id"], **required_by_the_sdk.get(raw["type"], {})})
     OUTPUT.validate_json(msgspec.json.encode(item), strict=True)
 
 
 @pytest.mark.parametrize("part", MORE_PARTS, ids=lambda part: part["type"])
-def test_a_user_may_send_sound_and_video(part: Json) -> None:
+def test_user_message_may_hold_audio_and_video(part: Json) -> None:
     message = decoded({"role": "user", "content": [part]})
     assert written(message)["content"] == [part]
 
 
-def test_a_tools_output_may_hold_what_a_user_may_show() -> None:
+def test_tool_output_may_hold_video() -> None:
     video = MORE_PARTS[1]
     output = {"type": "function_call_output", "call_id": "call_1", "output": [video]}
     assert written(decoded(output))["output"] == [video]
 
 
-def test_nulls_inside_free_json_stay() -> None:
+def test_nulls_inside_free_json_are_kept() -> None:
     call = decoded(
         {"type": "tool_search_call", "arguments": {"query": None, "deep": {"x": [None]}}}
     )
@@ -109,21 +109,21 @@ def test_nulls_inside_free_json_stay() -> None:
     assert call.arguments == {"query": None, "deep": {"x": [None]}}
 
 
-def test_what_is_absent_is_left_out_and_never_null() -> None:
+def test_absent_fields_are_not_encoded() -> None:
     text = written(decoded({"role": "assistant", "content": "hi"}))
     assert "phase" not in text
     reasoning = written(decoded({"type": "reasoning", "content": None, "encrypted_content": None}))
     assert reasoning == {"type": "reasoning", "id": "", "summary": [], "status": "completed"}
 
 
-def test_arguments_stay_byte_for_byte() -> None:
+def test_arguments_are_kept_byte_for_byte() -> None:
     spelled = '{ "a" : 1.0,\n"b":"\\u00e9" ,}'
     call = decoded({"type": "function_call", "call_id": "c", "name": "f", "arguments": spelled})
     assert isinstance(call, it.FunctionCall)
     assert call.arguments == spelled
 
 
-def test_every_item_is_one_of_the_union() -> None:
+def test_every_item_class_is_in_the_union() -> None:
     assert set(get_args(it.Item)) == set(it.INPUT_ITEMS)
 
 
@@ -141,7 +141,7 @@ CORE: dict[str, tuple[str, Json]] = {
 
 
 @pytest.mark.parametrize("kind", CORE)
-def test_core_items_read_as_open_responses(kind: str) -> None:
+def test_core_items_conform_to_open_responses(kind: str) -> None:
     body, fields = CORE[kind]
     item = decoded({"type": kind, "id": "x_1", **fields})
     getattr(openresponses_types, body).model_validate_json(msgspec.json.encode(item))

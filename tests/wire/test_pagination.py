@@ -1,4 +1,4 @@
-"""Small answers, as the official client reads them."""
+"""List pages, deletions and counts: the official client parses them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PAGE = Page(
 
 
 @pytest.mark.parametrize("model", [ResponseItemList, ConversationItemList])
-def test_a_page_reads_as_the_sdks_own(model: type[BaseModel]) -> None:
+def test_page_is_parsed_by_the_sdk(model: type[BaseModel]) -> None:
     read = model.model_validate_json(msgspec.json.encode(PAGE))
     assert [item.type for item in read.data] == [  # type: ignore[attr-defined]
         str(item.__struct_config__.tag) for item in PAGE.data
     ]
 
 
-def test_an_empty_page_has_no_ends() -> None:
+def test_empty_page_has_no_first_and_last_id() -> None:
     empty = Page(data=(), first_id=None, last_id=None, has_more=False)
     assert msgspec.json.decode(msgspec.json.encode(empty)) == {
         "object": "list",
@@ -40,7 +40,7 @@ def test_an_empty_page_has_no_ends() -> None:
     }
 
 
-def test_a_deletion_and_a_count_read_as_the_sdks_own() -> None:
+def test_deletion_and_count_are_parsed_by_the_sdk() -> None:
     gone = Deleted(id="conv_1", object="conversation.deleted")
     ConversationDeletedResource.model_validate_json(msgspec.json.encode(gone), strict=True)
     count = InputTokensCount(input_tokens=7)

@@ -1,4 +1,4 @@
-"""What becomes of a request's fields: each has one fate, and what is refused is named."""
+"""Treatment of request fields: each has one, and errors name the refused field."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ASKING: dict[str, Any] = {
 REFUSED = [name for name, fate in FIELDS.items() if fate == "refused"]
 
 
-def test_every_field_has_a_fate() -> None:
+def test_every_field_has_a_treatment() -> None:
     assert set(FIELDS) == set(CreateResponse.__struct_fields__)
     assert set(FIELDS.values()) <= set(get_args(FieldTreatment))
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_field_is_named(name: str) -> None:
+def test_error_names_the_refused_field(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         refuse_unsupported(CreateResponse(**{name: ASKING[name]}))
     assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
@@ -71,7 +71,7 @@ def test_a_refused_field_is_named(name: str) -> None:
         ),
     ],
 )
-def test_a_refused_part_of_a_field_is_named(request_: CreateResponse, param: str) -> None:
+def test_error_names_the_refused_part_of_a_field(request_: CreateResponse, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         refuse_unsupported(request_)
     assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
@@ -91,14 +91,14 @@ def test_a_refused_part_of_a_field_is_named(request_: CreateResponse, param: str
         CreateResponse(client_metadata={"a": 1}, user="u", service_tier="flex"),
     ],
 )
-def test_what_asks_for_nothing_special_passes(request_: CreateResponse) -> None:
+def test_values_without_effect_are_accepted(request_: CreateResponse) -> None:
     refuse_unsupported(request_)
 
 
-def test_includes_are_the_eight() -> None:
+def test_includes_are_eight_distinct_values() -> None:
     assert len(INCLUDES) == len(set(INCLUDES)) == 8
 
 
-def test_a_token_count_asks_as_the_request_would() -> None:
+def test_token_count_converts_to_a_request() -> None:
     counted = InputTokensRequest(model="m", instructions="i", personality="friendly")
     assert counted.as_create() == CreateResponse(model="m", instructions="i")

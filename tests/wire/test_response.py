@@ -1,4 +1,4 @@
-"""The response: what is always there, what is left out, and who can read it."""
+"""The response object: required fields, absent fields, and clients that parse it."""
 
 from __future__ import annotations
 
@@ -56,27 +56,27 @@ def written(response: rs.Response) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("response", [BEGUN, ENDED, FAILED, CUT], ids=lambda r: r.status)
-def test_a_response_reads_as_the_sdks_own(response: rs.Response) -> None:
+def test_response_is_parsed_by_the_sdk(response: rs.Response) -> None:
     SdkResponse.model_validate_json(msgspec.json.encode(response), strict=True)
 
 
 @pytest.mark.parametrize("response", [BEGUN, ENDED, FAILED, CUT], ids=lambda r: r.status)
-def test_a_response_reads_as_open_responses(response: rs.Response) -> None:
+def test_response_conforms_to_open_responses(response: rs.Response) -> None:
     openresponses_types.ResponseResource.model_validate_json(msgspec.json.encode(response))
 
 
-def test_a_new_response_holds_what_must_be_there_and_nothing_else() -> None:
+def test_new_response_has_the_required_fields_only() -> None:
     said = written(BEGUN)
     assert set(said) == ALWAYS
     assert {name for name, value in said.items() if value is None} == MAY_BE_NULL
 
 
-def test_times_are_whole_seconds() -> None:
+def test_times_are_integers() -> None:
     assert isinstance(written(ENDED)["created_at"], int)
     assert isinstance(written(ENDED)["completed_at"], int)
 
 
-def test_usage_is_complete_even_when_nothing_was_cached() -> None:
+def test_usage_has_all_fields_without_cached_tokens() -> None:
     assert written(ENDED)["usage"] == {
         "input_tokens": 1,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -86,6 +86,6 @@ def test_usage_is_complete_even_when_nothing_was_cached() -> None:
     }
 
 
-def test_reasoning_says_both_keys_and_verbosity_none() -> None:
+def test_reasoning_has_both_keys_and_text_no_verbosity() -> None:
     assert written(ENDED)["reasoning"] == {"effort": "low", "summary": None}
     assert written(ENDED)["text"] == {"format": {"type": "text"}}

@@ -1,4 +1,4 @@
-"""Field by field: what the official client's types know, our values know, or it is said why not."""
+"""Compare our types field by field with the official client's; every difference has a reason."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ MAY_LACK = {
 }
 
 
-def arms(hint: Any) -> Iterator[Any]:
-    """The members of a union, without their annotations."""
+def union_members(hint: Any) -> Iterator[Any]:
+    """Yield the members of a union, without their annotations."""
     if get_origin(hint) is Annotated:
-        yield from arms(get_args(hint)[0])
+        yield from union_members(get_args(hint)[0])
     elif get_origin(hint) in (Union, UnionType):
         for arm in get_args(hint):
-            yield from arms(arm)
+            yield from union_members(arm)
     else:
         yield hint
 
@@ -87,18 +87,18 @@ def arms(hint: Any) -> Iterator[Any]:
 def by_type(*unions: Any) -> dict[str, list[type[BaseModel]]]:
     found: dict[str, list[type[BaseModel]]] = {}
     for union in unions:
-        for model in arms(union):
-            for literal in arms(model.model_fields["type"].annotation):
+        for model in union_members(union):
+            for literal in union_members(model.model_fields["type"].annotation):
                 for tag in get_args(literal) if get_origin(literal) is Literal else ():
                     found.setdefault(tag, []).append(model)
     return found
 
 
-def names_of(models: list[type[BaseModel]]) -> set[str]:
+def field_names(models: list[type[BaseModel]]) -> set[str]:
     return {field.alias or name for m in models for name, field in m.model_fields.items()}
 
 
-def ours_of(cls: Any) -> set[str]:
+def own_field_names(cls: Any) -> set[str]:
     return {field.encode_name for field in fields(cls)}
 
 
@@ -117,19 +117,19 @@ WRITTEN = by_type(sdk.ResponseOutputItem, sdk.Tool, sdk.ResponseStreamEvent)
 
 
 @pytest.mark.parametrize("tag", sorted(SDK))
-def test_every_field_of_the_sdk_is_known(tag: str) -> None:
-    missing = names_of(SDK[tag]) - ours_of(SPOKEN[tag]) - {"type"}
+def test_every_sdk_field_exists_here(tag: str) -> None:
+    missing = field_names(SDK[tag]) - own_field_names(SPOKEN[tag]) - {"type"}
     assert missing == {name for at, name in LEFT_OUT if at == tag}
 
 
 @pytest.mark.parametrize("tag", sorted(SDK))
-def test_every_field_of_ours_is_the_sdks(tag: str) -> None:
-    extra = ours_of(SPOKEN[tag]) - names_of(SDK[tag])
+def test_every_own_field_exists_in_the_sdk(tag: str) -> None:
+    extra = own_field_names(SPOKEN[tag]) - field_names(SDK[tag])
     assert extra == {name for at, name in OURS if at == tag}
 
 
 @pytest.mark.parametrize("tag", sorted(WRITTEN))
-def test_what_the_sdk_demands_is_always_written(tag: str) -> None:
+def test_fields_required_by_the_sdk_are_always_encoded(tag: str) -> None:
     demanded = {
         field.alias or name
         for model in WRITTEN[tag]
@@ -140,10 +140,10 @@ def test_what_the_sdk_demands_is_always_written(tag: str) -> None:
     assert demanded & may_lack == {name for at, name in MAY_LACK if at == tag}
 
 
-def test_the_response_has_the_sdks_fields() -> None:
-    known = names_of([sdk.Response])
-    assert known - ours_of(Response) == {name for at, name in LEFT_OUT if at == "response"}
-    assert ours_of(Response) - known == {name for at, name in OURS if at == "response"}
+def test_response_has_the_fields_of_the_sdk() -> None:
+    known = field_names([sdk.Response])
+    assert known - own_field_names(Response) == {name for at, name in LEFT_OUT if at == "response"}
+    assert own_field_names(Response) - known == {name for at, name in OURS if at == "response"}
 
 
 #: What stands inside of items, tools and responses: ours, the SDK's, and what only one has.
@@ -183,25 +183,25 @@ INNER: list[tuple[Any, Any, set[str]]] = [
 @pytest.mark.parametrize(
     ("ours", "theirs", "differing"), INNER, ids=lambda v: getattr(v, "__name__", "")
 )
-def test_what_stands_inside_has_the_sdks_fields(
+def test_nested_objects_have_the_fields_of_the_sdk(
     ours: Any, theirs: type[BaseModel], differing: set[str]
 ) -> None:
     tag = {"type"} if ours.__struct_config__.tag is not None else set()
-    assert names_of([theirs]) ^ (ours_of(ours) | tag) == differing
+    assert field_names([theirs]) ^ (own_field_names(ours) | tag) == differing
 
 
-def test_a_request_takes_every_field_of_the_sdk() -> None:
+def test_request_accepts_every_sdk_field() -> None:
     known = set(get_type_hints(response_create_params.ResponseCreateParamsBase)) | {"stream"}
     assert len(known) >= 33
-    assert known <= ours_of(CreateResponse)
+    assert known <= own_field_names(CreateResponse)
 
 
-def test_a_token_count_takes_every_field_of_the_sdk() -> None:
+def test_token_count_accepts_every_sdk_field() -> None:
     known = set(get_type_hints(input_token_count_params.InputTokenCountParams))
-    assert known == ours_of(InputTokensRequest)
+    assert known == own_field_names(InputTokensRequest)
 
 
-def test_every_field_of_a_request_means_not_given_by_default() -> None:
+def test_every_request_field_defaults_to_not_given() -> None:
     for cls in (CreateResponse, InputTokensRequest):
         for field in fields(cls):
             assert field.default in (None, ()) and field.default is not NODEFAULT

@@ -1,4 +1,4 @@
-"""Tools and the choice among them, against the official client's types."""
+"""Tools and tool_choice, compared with the official client's types."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def written(value: Any) -> Any:
     return json.loads(msgspec.json.encode(value))
 
 
-def test_there_is_a_sample_of_every_tool() -> None:
+def test_every_tool_has_a_sample() -> None:
     assert set(TOOLS) == {str(cls.__struct_config__.tag) for cls in tl.Tool.__args__}
     assert len(TOOLS) == 18
 
 
 @pytest.mark.requirement("D-56")
 @every_tool
-def test_a_tool_keeps_every_field(raw: Json) -> None:
+def test_tool_keeps_every_field(raw: Json) -> None:
     assert written(decoded(raw)) == raw
 
 
 @every_tool
-def test_a_tool_reads_as_the_sdks_own(raw: Json) -> None:
+def test_tool_is_parsed_by_the_sdk(raw: Json) -> None:
     assert SDK.validate_json(msgspec.json.encode(decoded(raw)), strict=True).type == raw["type"]
 
 
@@ -56,7 +56,7 @@ def test_unknown_keys_are_ignored(raw: Json) -> None:
     assert decoded(noisy(raw)) == decoded(raw)
 
 
-def test_a_function_echoes_three_keys_even_when_null() -> None:
+def test_function_encodes_three_fields_even_when_null() -> None:
     assert written(decoded({"type": "function", "name": "f"})) == {
         "type": "function",
         "name": "f",
@@ -66,7 +66,7 @@ def test_a_function_echoes_three_keys_even_when_null() -> None:
     }
 
 
-def test_schemas_stay_as_they_are() -> None:
+def test_schemas_are_kept_unchanged() -> None:
     schema = {"type": "object", "default": None, "properties": {"a": {"enum": [None, 1]}}}
     tool = decoded({"type": "function", "name": "f", "parameters": schema})
     assert isinstance(tool, tl.Function)
@@ -74,12 +74,12 @@ def test_schemas_stay_as_they_are() -> None:
 
 
 @every_choice
-def test_a_choice_reads_as_the_sdks_own_and_comes_back_the_same(raw: Any) -> None:
+def test_tool_choice_is_parsed_by_the_sdk_and_round_trips(raw: Any) -> None:
     choice = read_tool_choice(raw)
     assert written(choice) == raw
     SDK_CHOICE.validate_json(msgspec.json.encode(choice), strict=True)
 
 
-def test_nulls_and_unknown_keys_in_a_choice_mean_nothing() -> None:
+def test_nulls_and_unknown_keys_in_tool_choice_are_ignored() -> None:
     noise = {"type": "mcp", "server_label": "docs", "name": None, "x": 1}
     assert written(read_tool_choice(noise)) == {"type": "mcp", "server_label": "docs"}

@@ -1,4 +1,4 @@
-"""Refusals: status, code, path and words, as OpenAI's API has them. Short, whatever was sent."""
+"""Validation errors: status, code, path and message as at OpenAI. Short for any input."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.requests import Limits, parse_create_response, parse_input_tokens_request
 
-#: As long as those of this server.
-LONGEST = "msg_" + "0" * 48
+#: As long as ids of this server.
+LONG_ID = "msg_" + "0" * 48
 USER = {"role": "user", "content": "hi"}
 F = {"type": "function", "name": "f"}
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 
-def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
+def parse_error(body: bytes, limits: Limits | None = None) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
         parse_create_response(body, limits or Limits())
     error = caught.value
@@ -27,7 +27,7 @@ def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
     return error
 
 
-def asked(**fields: Any) -> bytes:
+def request_body(**fields: Any) -> bytes:
     return json.dumps({"model": "m", "input": "hi", **fields}).encode()
 
 
@@ -651,10 +651,10 @@ CASES = [
         "Duplicate item found with id msg_1. Remove duplicate items from your input and try again.",
     ),
     case(
-        {"input": [{**USER, "id": LONGEST}, {**USER, "id": LONGEST}]},
+        {"input": [{**USER, "id": LONG_ID}, {**USER, "id": LONG_ID}]},
         "input",
         None,
-        f"Duplicate item found with id {LONGEST}. Remove duplicate items from your input and try"
+        f"Duplicate item found with id {LONG_ID}. Remove duplicate items from your input and try"
         " again.",
     ),
     case(
@@ -752,19 +752,19 @@ CASES = [
     CASES,
     ids=[f"{param}-{code}-{index}" for index, (_, param, code, _) in enumerate(CASES)],
 )
-def test_a_fault_is_named_with_its_path(
+def test_error_has_the_path_of_the_field(
     fields: dict[str, Any], param: str, code: str | None, message: str
 ) -> None:
-    error = refused(asked(**fields))
+    error = parse_error(request_body(**fields))
     assert (error.param, error.code) == (param, code)
     assert error.message.startswith(message)
 
 
 @pytest.mark.parametrize("fields", [{"input": "hi", "text": 7}, {"tools": [{}]}, {"input": 7}])
-def test_a_token_count_is_refused_for_the_same_faults(fields: dict[str, Any]) -> None:
+def test_token_count_has_the_same_errors(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_input_tokens_request(json.dumps(fields).encode())
-    expected = refused(asked(**fields))
+    expected = parse_error(request_body(**fields))
     assert (caught.value.param, caught.value.code) == (expected.param, expected.code)
 
 
@@ -799,5 +799,5 @@ HUGE = "x" * 5_000_000
     ],
     ids=lambda fields: json.dumps(fields).replace(HUGE, "HUGE")[:60],
 )
-def test_nothing_large_is_ever_said_back(fields: dict[str, Any]) -> None:
-    refused(asked(**fields))
+def test_error_messages_do_not_repeat_long_input(fields: dict[str, Any]) -> None:
+    parse_error(request_body(**fields))

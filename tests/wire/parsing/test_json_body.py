@@ -1,4 +1,4 @@
-"""Bodies that are broken, deep, hostile or simply too much."""
+"""Bodies that are invalid, deeply nested, hostile or too large."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import Limits, parse_create_response
 
 
-def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
+def parse_error(body: bytes, limits: Limits | None = None) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
         parse_create_response(body, limits or Limits())
     assert len(caught.value.message) < 300
@@ -45,14 +45,14 @@ def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
     ],
     ids=lambda body: repr(body[:24]),
 )
-def test_what_is_not_json_is_said_to_be_so(body: bytes) -> None:
-    error = refused(body)
+def test_invalid_json_is_refused(body: bytes) -> None:
+    error = parse_error(body)
     assert (error.param, error.code) == (None, "invalid_json")
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"hi"', b"7", b"null", b"true", b"1.5"])
-def test_a_body_is_an_object(body: bytes) -> None:
-    error = refused(body)
+def test_body_that_is_not_an_object_is_refused(body: bytes) -> None:
+    error = parse_error(body)
     assert (error.param, error.code) == (None, "invalid_type")
     assert "expected an object" in error.message
 
@@ -71,12 +71,12 @@ def test_a_body_is_an_object(body: bytes) -> None:
         (r"\u0000", "\0"),
     ],
 )
-def test_half_a_surrogate_pair_becomes_a_replacement_character(written: str, read: str) -> None:
+def test_lone_surrogate_becomes_a_replacement_character(written: str, read: str) -> None:
     request = parse_create_response(b'{"input":"%b"}' % written.encode())
     assert request.input == (it.Message(role="user", content=(it.InputText(text=read),)),)
 
 
-def test_half_a_surrogate_pair_may_be_anywhere() -> None:
+def test_lone_surrogates_are_replaced_everywhere() -> None:
     body = rb"""{"input":"hi","metadata":{"\ud800":"\udfff"},"tools":[
         {"type":"function","name":"f","parameters":{"\ud800":{"default":"\ud800"}}}]}"""
     request = parse_create_response(body)
@@ -91,31 +91,31 @@ def nested(levels: int) -> Any:
     return value
 
 
-def schema_of(levels: int) -> bytes:
+def schema_body(levels: int) -> bytes:
     tool = {"type": "function", "name": "f", "parameters": {"x": nested(levels)}}
     return json.dumps({"input": "hi", "tools": [tool]}).encode()
 
 
-def test_nesting_has_a_limit() -> None:
+def test_nesting_is_limited() -> None:
     # The body, `tools`, the tool, its `parameters`, and the innermost object take five levels.
-    parse_create_response(schema_of(Limits().nesting - 5))
-    error = refused(schema_of(Limits().nesting - 4))
+    parse_create_response(schema_body(Limits().nesting - 5))
+    error = parse_error(schema_body(Limits().nesting - 4))
     assert error.code == "invalid_value"
     assert "deeper than 64 levels" in error.message
-    parse_create_response(schema_of(95), Limits(nesting=100))
+    parse_create_response(schema_body(95), Limits(nesting=100))
 
 
-def test_brackets_in_text_are_no_nesting() -> None:
+def test_brackets_in_text_are_not_nesting() -> None:
     parse_create_response(json.dumps({"input": "[" * 10_000}).encode())
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"input":[', b'[{"a":'])
-def test_bottomless_nesting_is_refused(opening: bytes) -> None:
-    assert refused(b'{"input":' + opening * 200_000).code in ("invalid_json", "invalid_value")
+def test_very_deep_nesting_is_refused(opening: bytes) -> None:
+    assert parse_error(b'{"input":' + opening * 200_000).code in ("invalid_json", "invalid_value")
     closed = {b"[": b"]", b'{"a":': b"}"}.get(opening)
     if closed is not None:
         body = b'{"input":' + opening * 100_000 + b"1" + closed * 100_000 + b"}"
-        assert refused(body).code == "invalid_value"
+        assert parse_error(body).code == "invalid_value"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_bottomless_nesting_is_refused(opening: bytes) -> None:
         ),
     ],
 )
-def test_there_is_a_limit_to_everything(limits: Limits, fields: dict[str, Any], param: str) -> None:
-    error = refused(json.dumps({"input": "hi", **fields}).encode(), limits)
+def test_number_of_entries_is_limited(limits: Limits, fields: dict[str, Any], param: str) -> None:
+    error = parse_error(json.dumps({"input": "hi", **fields}).encode(), limits)
     assert (error.param, error.code) == (param, "array_above_max_length")
     assert error.message == (
         f"Invalid '{param}': array too long. Expected an array with maximum length 2, "
@@ -158,10 +158,10 @@ def test_there_is_a_limit_to_everything(limits: Limits, fields: dict[str, Any], 
     parse_create_response(json.dumps({"input": "hi", **fields}).encode())
 
 
-def test_objects_may_not_have_too_many_members() -> None:
+def test_number_of_members_is_limited() -> None:
     body = b'{"input":"12:30:00","metadata":{"a":"b"}}'
     parse_create_response(body, Limits(members=5))
-    error = refused(body, Limits(members=4))
+    error = parse_error(body, Limits(members=4))
     assert (error.param, error.code) == (None, "invalid_value")
     assert "more than 4 members" in error.message
 
@@ -195,13 +195,13 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_texts_have_a_limit(name: str) -> None:
+def test_text_length_is_limited(name: str) -> None:
     fields, param = LONG[name]
-    error = refused(json.dumps(fields).encode())
+    error = parse_error(json.dumps(fields).encode())
     assert (error.param, error.code) == (param, "string_above_max_length")
 
 
-def test_a_body_made_of_brackets_is_refused_before_it_is_read() -> None:
+def test_body_of_brackets_is_refused_before_parsing() -> None:
     body = b'{"input": [' + b"{}," * 600_000 + b"{}]}"
     with pytest.raises(InvalidRequest, match="arrays and objects"):
         parse_create_response(body, Limits())

@@ -1,4 +1,4 @@
-"""What real clients send becomes one form; nothing they were seen to send is refused."""
+"""Requests as real clients send them are accepted and normalized."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from antiphon.wire.request import CreateResponse, InputTokensRequest, StreamOpti
 from antiphon.wire.response import JsonSchemaFormat, ReasoningConfig, TextConfig
 
 
-def asked(**fields: Any) -> CreateResponse:
+def parse_request(**fields: Any) -> CreateResponse:
     return parse_create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
 
 
-def one(item: Any) -> it.Item:
-    request = asked(input=[item])
+def parse_item(item: Any) -> it.Item:
+    request = parse_request(input=[item])
     assert request.input is not None
     (decoded,) = request.input
     return decoded
@@ -31,34 +31,34 @@ USER = it.Message(role="user", content=(it.InputText(text="hi"),))
 # --- messages ------------------------------------------------------------------------------------
 
 
-def test_a_string_is_one_user_message() -> None:
-    assert asked(input="hi").input == (USER,)
+def test_string_input_becomes_a_user_message() -> None:
+    assert parse_request(input="hi").input == (USER,)
 
 
-def test_an_empty_string_is_a_message_and_one_token_may_be_asked_for() -> None:
-    request = asked(input="", max_output_tokens=1)
+def test_empty_input_and_one_output_token_are_accepted() -> None:
+    request = parse_request(input="", max_output_tokens=1)
     assert request.input == (it.Message(role="user", content=(it.InputText(text=""),)),)
     assert request.max_output_tokens == 1
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
-def test_an_item_without_a_type_that_has_a_role_is_a_message(role: str) -> None:
-    assert one({"role": role, "content": "hi"}) == it.Message(
+def test_item_with_a_role_defaults_to_a_message(role: str) -> None:
+    assert parse_item({"role": role, "content": "hi"}) == it.Message(
         role=role,  # type: ignore[arg-type]
         content=(it.InputText(text="hi"),),
     )
-    assert one({"type": None, "role": role, "content": "hi"}) == one(
+    assert parse_item({"type": None, "role": role, "content": "hi"}) == parse_item(
         {"role": role, "content": "hi"}
     )
 
 
-def test_what_the_assistant_said_may_be_a_string() -> None:
-    assert one({"role": "assistant", "content": "hi"}) == it.Message(
+def test_assistant_content_may_be_a_string() -> None:
+    assert parse_item({"role": "assistant", "content": "hi"}) == it.Message(
         role="assistant", content=(it.OutputText(text="hi"),)
     )
 
 
-def test_what_the_assistant_said_needs_no_annotations_id_or_status() -> None:
+def test_assistant_message_needs_no_annotations_id_or_status() -> None:
     bare = {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
     full = {
         "type": "message",
@@ -68,7 +68,9 @@ def test_what_the_assistant_said_needs_no_annotations_id_or_status() -> None:
         "phase": None,
         "content": [{"type": "output_text", "text": "hi", "annotations": None, "logprobs": None}],
     }
-    assert one(bare) == one(full) == one({"role": "assistant", "content": "hi"})
+    assert (
+        parse_item(bare) == parse_item(full) == parse_item({"role": "assistant", "content": "hi"})
+    )
 
 
 def test_logprobs_may_lack_bytes_and_alternatives() -> None:
@@ -84,7 +86,7 @@ def test_logprobs_may_lack_bytes_and_alternatives() -> None:
             },
         ],
     }
-    message = one({"role": "assistant", "content": [part]})
+    message = parse_item({"role": "assistant", "content": [part]})
     assert isinstance(message, it.Message)
     assert message.content == (
         it.OutputText(
@@ -99,9 +101,9 @@ def test_logprobs_may_lack_bytes_and_alternatives() -> None:
     )
 
 
-def test_an_annotation_of_an_unknown_kind_does_not_cost_the_message() -> None:
+def test_unknown_annotations_are_dropped() -> None:
     known = {"type": "file_path", "file_id": "file_1", "index": 0}
-    message = one(
+    message = parse_item(
         {
             "role": "assistant",
             "content": [
@@ -119,8 +121,10 @@ def test_an_annotation_of_an_unknown_kind_does_not_cost_the_message() -> None:
     )
 
 
-def test_an_image_without_detail_is_seen_automatically() -> None:
-    message = one({"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]})
+def test_image_detail_defaults_to_auto() -> None:
+    message = parse_item(
+        {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}
+    )
     assert message == it.Message(
         role="user", content=(it.InputImage(image_url="data:,", detail="auto"),)
     )
@@ -129,61 +133,65 @@ def test_an_image_without_detail_is_seen_automatically() -> None:
 @pytest.mark.parametrize(
     "item_id", ["msg_" + "a" * 200, "6e9d…", "fco_1", "msg_550e8400-e29b-41d4-a716-446655440000"]
 )
-def test_an_id_we_never_gave_is_kept(item_id: str) -> None:
-    assert one({"role": "user", "content": "hi", "id": item_id}).id == item_id
+def test_foreign_item_id_is_kept(item_id: str) -> None:
+    assert parse_item({"role": "user", "content": "hi", "id": item_id}).id == item_id
 
 
 @pytest.mark.parametrize("empty", [None, ""])
-def test_no_id_is_an_empty_one(empty: str | None) -> None:
-    assert one({"role": "user", "content": "hi", "id": empty}).id == ""
+def test_missing_id_is_empty(empty: str | None) -> None:
+    assert parse_item({"role": "user", "content": "hi", "id": empty}).id == ""
 
 
 @pytest.mark.parametrize(
     "reference",
     [{"id": "rs_1"}, {"type": "item_reference", "id": "rs_1"}, {"type": None, "id": "rs_1"}],
 )
-def test_an_item_with_only_an_id_is_a_reference(reference: Any) -> None:
-    assert one(reference) == it.ItemReference(id="rs_1")
+def test_item_with_only_an_id_is_a_reference(reference: Any) -> None:
+    assert parse_item(reference) == it.ItemReference(id="rs_1")
 
 
 # --- other items ---------------------------------------------------------------------------------
 
 
-def test_reasoning_may_be_nothing_but_what_is_sealed() -> None:
+def test_reasoning_may_be_encrypted_content_only() -> None:
     sealed = it.Reasoning(encrypted_content="sealed")
-    assert one({"type": "reasoning", "encrypted_content": "sealed"}) == sealed
-    assert one({"type": "reasoning", "encrypted_content": "sealed", "summary": []}) == sealed
+    assert parse_item({"type": "reasoning", "encrypted_content": "sealed"}) == sealed
+    assert parse_item({"type": "reasoning", "encrypted_content": "sealed", "summary": []}) == sealed
     assert (
-        one({"type": "reasoning", "encrypted_content": "sealed", "content": None, "id": None})
+        parse_item(
+            {"type": "reasoning", "encrypted_content": "sealed", "content": None, "id": None}
+        )
         == sealed
     )
-    assert one({"type": "reasoning", "encrypted_content": "sealed", "content": []}) == sealed
+    assert parse_item({"type": "reasoning", "encrypted_content": "sealed", "content": []}) == sealed
 
 
-def test_arguments_need_not_be_json() -> None:
-    call = one({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{broken"})
+def test_invalid_json_arguments_are_accepted() -> None:
+    call = parse_item(
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{broken"}
+    )
     assert isinstance(call, it.FunctionCall)
     assert call.arguments == "{broken"
 
 
 @pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
-def test_a_tools_output_is_text_or_parts(kind: str) -> None:
+def test_tool_output_is_text_or_parts(kind: str) -> None:
     base = {"type": kind, "call_id": "c", "status": None}
-    assert one({**base, "output": "1"}).output == "1"  # type: ignore[union-attr]
+    assert parse_item({**base, "output": "1"}).output == "1"  # type: ignore[union-attr]
     parts = [
         {"type": "input_text", "text": "1"},
         {"type": "input_image", "image_url": "data:,"},
         {"type": "input_file", "file_id": "file_1", "filename": None},
     ]
-    assert one({**base, "output": parts}).output == (  # type: ignore[union-attr]
+    assert parse_item({**base, "output": parts}).output == (  # type: ignore[union-attr]
         it.InputText(text="1"),
         it.InputImage(image_url="data:,"),
         it.InputFile(file_id="file_1"),
     )
 
 
-def test_the_first_mcp_approval_is_a_round_trip() -> None:
-    request = asked(
+def test_mcp_approval_round_trips() -> None:
+    request = parse_request(
         input=[
             {
                 "type": "mcp_list_tools",
@@ -223,10 +231,10 @@ def test_the_first_mcp_approval_is_a_round_trip() -> None:
     [name for name in CreateResponse.__struct_fields__ if name not in ("input", "model", "tools")],
 )
 def test_null_means_not_given(name: str) -> None:
-    assert asked(**{name: None}) == asked()
+    assert parse_request(**{name: None}) == parse_request()
 
 
-def test_an_absent_model_is_left_to_the_server() -> None:
+def test_model_is_optional() -> None:
     assert parse_create_response(b'{"input":"hi"}').model is None
     assert parse_create_response(b'{"input":"hi","model":null}').model is None
 
@@ -255,15 +263,15 @@ def test_an_absent_model_is_left_to_the_server() -> None:
         ({"client_metadata": {"a": 1}}, {"client_metadata": {"a": 1}}),
     ],
 )
-def test_what_clients_send_empty_or_short_is_understood(
+def test_empty_and_short_forms_are_accepted(
     fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    request = asked(**fields)
+    request = parse_request(**fields)
     for name, value in expected.items():
         assert getattr(request, name) == value
 
 
-def test_every_setting_reaches_the_request() -> None:
+def test_every_field_is_parsed() -> None:
     fields: dict[str, Any] = {
         "instructions": "Be brief.",
         "previous_response_id": "resp_1",
@@ -287,26 +295,26 @@ def test_every_setting_reaches_the_request() -> None:
         "frequency_penalty": 2.0,
         "repetition_penalty": 1.1,
     }
-    request = asked(**fields)
+    request = parse_request(**fields)
     assert {name: getattr(request, name) for name in fields} == fields
-    padded = asked(stream=True, stream_options={"include_obfuscation": False})
+    padded = parse_request(stream=True, stream_options={"include_obfuscation": False})
     assert padded.stream_options == StreamOptions(include_obfuscation=False)
 
 
 @pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
-def test_every_effort_is_understood(effort: Any) -> None:
-    assert asked(reasoning={"effort": effort}).reasoning == ReasoningConfig(effort=effort)
+def test_every_reasoning_effort_is_accepted(effort: Any) -> None:
+    assert parse_request(reasoning={"effort": effort}).reasoning == ReasoningConfig(effort=effort)
 
 
-def test_a_format_keeps_its_schema_whole() -> None:
+def test_text_format_keeps_its_schema() -> None:
     schema = {"type": "object", "default": None}
     form = {"type": "json_schema", "name": "n", "schema": schema, "strict": None}
-    text = asked(text={"format": form, "verbosity": "low"}).text
+    text = parse_request(text={"format": form, "verbosity": "low"}).text
     assert text == TextConfig(format=JsonSchemaFormat(name="n", schema=schema), verbosity="low")
 
 
-def test_a_format_and_a_forced_tool_may_come_together() -> None:
-    request = asked(
+def test_text_format_and_forced_tool_may_be_combined() -> None:
+    request = parse_request(
         text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
         tools=[{"type": "function", "name": "f", "parameters": {}}],
         tool_choice={"type": "function", "name": "f"},
@@ -314,13 +322,16 @@ def test_a_format_and_a_forced_tool_may_come_together() -> None:
     assert request.tool_choice == tl.Choice(type="function", name="f")
 
 
-def test_fields_of_others_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
+def test_fields_of_other_apis_without_effect_are_accepted() -> None:
     idle = {"n": 1, "best_of": 1, "logprobs": False, "use_beam_search": False, "min_tokens": 0}
     assert parse_create_response(json.dumps({"input": "hi", **idle}).encode()).input is not None
 
 
 def test_unknown_fields_are_ignored() -> None:
-    assert asked(generate=True, stream_id="s", extra_body={"a": [None]}, acme=1) == asked()
+    assert (
+        parse_request(generate=True, stream_id="s", extra_body={"a": [None]}, acme=1)
+        == parse_request()
+    )
 
 
 @pytest.mark.parametrize(
@@ -343,15 +354,15 @@ def test_unknown_fields_are_ignored() -> None:
     ],
     ids=json.dumps,
 )
-def test_hosted_tools_beside_functions_are_understood(tool: Any) -> None:
+def test_hosted_tools_and_functions_may_be_combined(tool: Any) -> None:
     function = {"type": "function", "name": "g", "parameters": {"type": "object"}, "strict": None}
-    request = asked(tools=[tool, function])
+    request = parse_request(tools=[tool, function])
     assert len(request.tools) == 2
 
 
 @pytest.mark.parametrize("strict", [True, False, None])
-def test_strict_is_what_was_said(strict: bool | None) -> None:
-    (tool,) = asked(tools=[{"type": "function", "name": "f", "strict": strict}]).tools
+def test_strict_is_kept(strict: bool | None) -> None:
+    (tool,) = parse_request(tools=[{"type": "function", "name": "f", "strict": strict}]).tools
     assert isinstance(tool, tl.Function)
     assert tool.strict is strict
 
@@ -395,9 +406,9 @@ F = {"type": "function", "name": "f", "parameters": {}}
         ),
     ],
 )
-def test_a_choice_finds_its_tool(choice: Any, tools: list[Any], items: list[Any]) -> None:
+def test_tool_choice_matches_its_tool(choice: Any, tools: list[Any], items: list[Any]) -> None:
     items = [*items, {"role": "user", "content": "hi"}]
-    request = asked(tool_choice=choice, tools=tools, input=items)
+    request = parse_request(tool_choice=choice, tools=tools, input=items)
     assert isinstance(request.tool_choice, tl.Choice)
 
 
@@ -414,15 +425,15 @@ def test_a_choice_finds_its_tool(choice: Any, tools: list[Any], items: list[Any]
     ],
     ids=json.dumps,
 )
-def test_input_may_be_missing_where_context_comes_from_elsewhere(context: Any) -> None:
+def test_input_is_optional_with_other_context(context: Any) -> None:
     assert parse_create_response(json.dumps(context).encode()).input is None
 
 
-def test_a_token_count_needs_no_field_at_all() -> None:
+def test_token_count_needs_no_field() -> None:
     assert parse_input_tokens_request(b"{}") == InputTokensRequest()
 
 
-def test_a_token_count_reads_its_fields_as_a_request_does() -> None:
+def test_token_count_parses_fields_like_a_request() -> None:
     fields = {
         "input": "hi",
         "tools": [F],
