@@ -9,7 +9,7 @@ from typing import Any
 
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import listing, only_model, reach
+from antiphon.upstream.endpoint import first_model_id, list_models, open_upstream
 
 from .base import EmbeddingResult, Prefixes, Role, Vector, truncate_vector
 
@@ -18,7 +18,7 @@ __all__ = ["UpstreamEmbedder", "load"]
 #: Texts of one request.
 _BATCH_SIZE = 128
 _WAIT_S = 600
-_INVALID_RESPONSE = "The upstream's answer is no list of embeddings."
+_INVALID_RESPONSE = "The upstream's response is not a list of embeddings."
 
 
 async def load(
@@ -32,9 +32,9 @@ async def load(
 ) -> UpstreamEmbedder:
     """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
     it is called here. It is asked once, for the length of its vectors. Raises ``SetupError``."""
-    upstream, told = reach(name, url, key, options or {})
+    upstream, told = open_upstream(name, url, key, options or {})
     try:
-        model = model or only_model(name, upstream, await listing(upstream))
+        model = model or first_model_id(name, upstream, await list_models(upstream))
         embedder = UpstreamEmbedder(upstream, {**told.body, "model": model}, prefixes or Prefixes())
         embedder.dimensions = len((await embedder.embed(("one",))).vectors[0])
         return embedder
@@ -72,7 +72,7 @@ class UpstreamEmbedder:
     async def _embed_batch(self, texts: list[str]) -> tuple[list[Vector], int]:
         body = {**self._body, "input": texts, "encoding_format": "float"}
         url = f"{self._upstream.versioned}/embeddings"
-        answer = await self._upstream.ask(url, body, wait_s=_WAIT_S)
+        answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
         try:
             rows = {int(entry["index"]): entry["embedding"] for entry in answer["data"]}
             vectors = [array("f", rows[at]) for at in range(len(texts))]

@@ -1,7 +1,7 @@
-"""One upstream: its address, its key, its connections, and patience with it.
+"""HTTP client of one upstream: address, key, connections and retries.
 
-A stream is begun again until its first payload has come; whoever reads it may begin it again until
-that says something. It knows nothing of what is asked and answered.
+A request is retried until its first payload arrives. The caller may retry later errors with the
+same ``RetryPolicy``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import structlog
 
 from antiphon.errors import BackendError, SetupError
 
-from .errors import refusal
-from .http import Answer, Connections
-from .sse import MOST, Payloads
+from .errors import error_from_response
+from .http import HttpClient, HttpResponse
+from .sse import MAX_RESPONSE_BYTES, SseParser
 
 __all__ = ["RetryPolicy", "Upstream"]
 
@@ -27,11 +27,11 @@ _log = structlog.get_logger(__name__)
 _ATTEMPTS = 4
 #: Seconds before the second attempt; each later one waits twice as long.
 _FIRST_PAUSE_S = 0.25
-#: Longer than this nobody waits because an upstream says so.
-_LONGEST_PAUSE_S = 20.0
-#: Seconds for the end of a stream that has said it is done, so that its connection serves again.
-_LAST_S = 0.25
-#: Bytes of an error that are read, and seconds for them.
+#: The longest ``Retry-After`` in seconds that is obeyed. A longer one fails the request.
+_MAX_PAUSE_S = 20.0
+#: Seconds to wait for the end of the body after ``[DONE]``, so that the connection can be reused.
+_DRAIN_S = 0.25
+#: The most bytes of an error response that are read, and the seconds to read them.
 _ERROR_BYTES, _ERROR_S = 64 * 1024, 5.0
 _HEADERS: Mapping[str, str] = {
     "content-type": "application/json",
@@ -39,15 +39,15 @@ _HEADERS: Mapping[str, str] = {
     "accept-encoding": "identity",
     "user-agent": "antiphon",
 }
-_RETRIED = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
+_RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 
 
-#: An answer, what reads it, and its first payloads.
-_Begun = tuple[Answer, Payloads, list[bytes]]
+#: A response, its parser, and its first payloads.
+_StartedStream = tuple[HttpResponse, SseParser, list[bytes]]
 
 
 class RetryPolicy:
-    """With one question: how often, and after what pauses, it is asked again."""
+    """Retries of one request: how many, and how long to wait before each."""
 
     def __init__(self, root: str, pause: Callable[[float], Awaitable[object]]) -> None:
         self._root = root
@@ -55,9 +55,10 @@ class RetryPolicy:
         self._attempt = 0
         self._is_over = False
 
-    async def again(self, error: BackendError) -> None:
-        """Wait before the next attempt. Raises the error where it lasts, or where it was tried
-        often enough."""
+    async def wait_before_retry(self, error: BackendError) -> None:
+        """Wait before the next attempt. Raises ``error`` if it is permanent or if the attempts are
+        used up.
+        """
         if error.lasting or self._is_over:
             raise error
         self._attempt += 1
@@ -67,16 +68,19 @@ class RetryPolicy:
         wait_s = error.retry_after_s
         if wait_s is None:
             wait_s = _FIRST_PAUSE_S * 2 ** (self._attempt - 1)
-        self._is_over = self._attempt >= _ATTEMPTS or wait_s > _LONGEST_PAUSE_S
+        self._is_over = self._attempt >= _ATTEMPTS or wait_s > _MAX_PAUSE_S
         if self._is_over:
             raise error
         await self._pause(wait_s)
 
 
 class Upstream:
-    """The server at ``url``. ``connect_s``: seconds for a connection; ``silence_s``: the longest
-    silence of an answer, reading the prompt among it. ``pause``: sleeps, in tests not. Raises
-    ``SetupError`` for an address or a header that is none."""
+    """The server at ``url``.
+
+    ``connect_s``: seconds for a connection. ``silence_s``: the longest time in seconds without
+    data, including the time for the prompt. ``pause``: how to sleep; tests replace it. Raises
+    ``SetupError`` for an invalid address or header.
+    """
 
     def __init__(
         self,
@@ -89,56 +93,57 @@ class Upstream:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise SetupError(f"{url!r} is no address of an upstream: it begins with http(s)://")
+            raise SetupError(f"invalid upstream address {url!r}: it must begin with http(s)://")
         self.url = url.rstrip("/")
         self._key = key
         headers = {**_HEADERS, **(headers or {})}
         if key:
             headers["authorization"] = f"Bearer {key}"
         try:
-            self._connections = Connections(headers, connect_s=connect_s, silence_s=silence_s)
+            self._client = HttpClient(headers, connect_s=connect_s, silence_s=silence_s)
         except ValueError as error:
-            raise SetupError(f"the upstream {url!r} cannot be asked: {error}") from None
+            raise SetupError(f"the upstream {url!r} cannot be used: {error}") from None
         self._pause = pause
         self._closed = False
 
     @property
     def root(self) -> str:
-        """The address without a version at its end: where servers have what is not OpenAI's."""
+        """The address without a final ``/v1``: the base of routes that are not OpenAI's."""
         return self.url.removesuffix("/v1")
 
     @property
     def versioned(self) -> str:
-        """The address under which OpenAI's routes are; ``/v1`` where no path was given."""
+        """The base address of OpenAI's routes; ``/v1`` is added if the address has no path."""
         path = self.url.partition("://")[2].partition("/")[2]
         return self.url if path else f"{self.url}/v1"
 
     async def close(self) -> None:
-        """End all connections; later requests fail."""
+        """Close all connections. Later requests fail."""
         self._closed = True
-        await self._connections.close()
+        await self._client.close()
 
-    async def ask(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
-        """The JSON answer to a small question (a GET without ``body``). Tried once; raises
-        ``BackendError``."""
+    async def request_json(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
+        """Send a short request and return the JSON response. Without ``body`` it is a GET. Not
+        retried. Raises ``BackendError``.
+        """
         method = "GET" if body is None else "POST"
         encoded = b"" if body is None else msgspec.json.encode(body)
         self._check_open()
         try:
             async with asyncio.timeout(wait_s):
-                answer = await self._connections.ask(method, url, encoded)
+                answer = await self._client.request(method, url, encoded)
                 with closing(answer):
-                    content = await _whole(answer)
+                    content = await _read_all(answer)
             if answer.status != 200:
-                raise self._hidden(refusal(answer.status, content))
+                raise self._redact_key(error_from_response(answer.status, content))
             return msgspec.json.decode(content)
         except OSError as error:
-            raise _unreached(error) from None
+            raise _connect_error(error) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BackendError("The upstream's answer is no JSON.") from None
+            raise BackendError("The upstream's response is not JSON.") from None
 
-    def patience(self) -> RetryPolicy:
-        """For one question that is asked until something of its answer can be read."""
+    def retry_policy(self) -> RetryPolicy:
+        """A new retry policy for one request."""
         return RetryPolicy(self.root, self._pause)
 
     async def stream(
@@ -146,20 +151,22 @@ class Upstream:
         url: str,
         body: bytes,
         headers: Mapping[str, str] | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        """The payloads of a streamed answer, those that came together at a time; an empty list
-        stands last for a stream that said it is done. Closing the iterator ends the request. Raises
-        ``BackendError``."""
-        patience = patience or self.patience()
-        answer, reader, payloads = await self._begun(url, body, headers, patience)
+        """The payloads of a streamed response, in batches as they arrive.
+
+        The last batch is empty if the stream ended with ``[DONE]``. Closing the iterator ends the
+        request. Raises ``BackendError``.
+        """
+        retry_policy = retry_policy or self.retry_policy()
+        answer, reader, payloads = await self._start(url, body, headers, retry_policy)
         with closing(answer):
             try:
                 while payloads:
                     yield payloads
-                    payloads = await _next(answer, reader)
+                    payloads = await _next_payloads(answer, reader)
             except OSError as error:
-                broken = _broken(error)
+                broken = _read_error(error)
                 _log.warning("upstream failed", upstream=self.root, error=str(broken))
                 raise broken from None
             if reader.done:
@@ -167,55 +174,57 @@ class Upstream:
         if reader.done:
             yield []
 
-    async def _begun(
-        self, url: str, body: bytes, headers: Mapping[str, str] | None, patience: RetryPolicy
-    ) -> _Begun:
-        """The answer up to its first payloads, after as many attempts as it takes."""
+    async def _start(
+        self, url: str, body: bytes, headers: Mapping[str, str] | None, retry_policy: RetryPolicy
+    ) -> _StartedStream:
+        """The response up to its first payloads, after as many attempts as allowed."""
         while True:
             try:
-                return await self._once(url, body, headers)
+                return await self._attempt(url, body, headers)
             except BackendError as error:
-                await patience.again(error)
+                await retry_policy.wait_before_retry(error)
 
-    async def _once(self, url: str, body: bytes, headers: Mapping[str, str] | None) -> _Begun:
+    async def _attempt(
+        self, url: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> _StartedStream:
         self._check_open()
         try:
-            answer = await self._connections.ask("POST", url, body, headers)
+            answer = await self._client.request("POST", url, body, headers)
         except OSError as error:
-            raise _unreached(error) from None
+            raise _connect_error(error) from None
         try:
             if answer.status != 200:
-                await self._refuse(answer)
-            reader = Payloads()
-            if answer.media_type == "application/json":  # it was not streamed after all
-                return answer, reader, [await _whole(answer)]
-            payloads = await _next(answer, reader)
+                await self._raise_error(answer)
+            reader = SseParser()
+            if answer.media_type == "application/json":  # the server did not stream
+                return answer, reader, [await _read_all(answer)]
+            payloads = await _next_payloads(answer, reader)
             if not payloads and not reader.done:
                 raise BackendError("The upstream's answer broke off.")
             return answer, reader, payloads
         except OSError as error:
             answer.close()
-            raise _broken(error) from None
+            raise _read_error(error) from None
         except BaseException:
             answer.close()
             raise
 
-    async def _refuse(self, answer: Answer) -> None:
+    async def _raise_error(self, answer: HttpResponse) -> None:
         body = bytearray()
-        with suppress(OSError):  # what has come will do
+        with suppress(OSError):  # the part received so far is enough
             async with asyncio.timeout(_ERROR_S):
                 while len(body) < _ERROR_BYTES and (received := await answer.read()):
                     body += received
-        error = self._hidden(refusal(answer.status, bytes(body)))
-        if answer.status in _RETRIED and not error.lasting:
-            error.retry_after_s = _asked_wait(answer.headers.get("retry-after"))
+        error = self._redact_key(error_from_response(answer.status, bytes(body)))
+        if answer.status in _RETRYABLE_STATUSES and not error.lasting:
+            error.retry_after_s = _retry_after_s(answer.headers.get("retry-after"))
             raise error
         _log.warning("upstream refused", upstream=self.root, status=answer.status, error=str(error))
         error.lasting = True
         raise error
 
-    def _hidden(self, error: BackendError) -> BackendError:
-        """The error, without the key that some upstreams repeat."""
+    def _redact_key(self, error: BackendError) -> BackendError:
+        """Remove the key from an error message: some upstreams repeat it."""
         if self._key:
             error.message = error.message.replace(self._key, "…")
             error.args = (error.message,)
@@ -226,8 +235,8 @@ class Upstream:
             raise BackendError("The upstream's connections are closed.", lasting=True)
 
 
-async def _next(answer: Answer, reader: Payloads) -> list[bytes]:
-    """What comes next; nothing at the end."""
+async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]:
+    """The next payloads; empty at the end."""
     while not reader.done:
         received = await answer.read()
         if not received:
@@ -237,43 +246,43 @@ async def _next(answer: Answer, reader: Payloads) -> list[bytes]:
     return []
 
 
-async def _whole(answer: Answer) -> bytes:
-    """A body that is no stream."""
+async def _read_all(answer: HttpResponse) -> bytes:
+    """Read a body that is not streamed."""
     content = bytearray()
     while received := await answer.read():
         content += received
-        if len(content) > MOST:
+        if len(content) > MAX_RESPONSE_BYTES:
             raise BackendError("The upstream's answer is too long.", lasting=True)
     return bytes(content)
 
 
-async def _drain(answer: Answer) -> None:
-    """Read what is left behind ``[DONE]``: most often nothing, or nothing but the end."""
+async def _drain(answer: HttpResponse) -> None:
+    """Read what follows ``[DONE]``, most often nothing, so that the connection can be reused."""
     if not answer.is_read:
-        with suppress(OSError):  # all has been said
-            async with asyncio.timeout(_LAST_S):
+        with suppress(OSError):  # the response is already complete
+            async with asyncio.timeout(_DRAIN_S):
                 while await answer.read():
                     pass
 
 
-def _asked_wait(value: str | None) -> float | None:
-    """Seconds of a ``Retry-After``; dates are left to our own pause."""
+def _retry_after_s(value: str | None) -> float | None:
+    """The seconds of a ``Retry-After`` header; None for a date."""
     try:
         return None if value is None else max(0.0, float(value))
     except ValueError:
         return None
 
 
-def _unreached(error: OSError) -> BackendError:
-    return BackendError(f"The upstream cannot be reached: {_why(error)}.")
+def _connect_error(error: OSError) -> BackendError:
+    return BackendError(f"The upstream cannot be reached: {_reason(error)}.")
 
 
-def _broken(error: OSError) -> BackendError:
-    return BackendError(f"The upstream's answer broke off: {_why(error)}.")
+def _read_error(error: OSError) -> BackendError:
+    return BackendError(f"The upstream's answer broke off: {_reason(error)}.")
 
 
-def _why(error: OSError) -> str:
-    """Without addresses: clients read it."""
+def _reason(error: OSError) -> str:
+    """The reason of a connection error, without addresses: clients see it."""
     if isinstance(error, TimeoutError):
         return "it took too long"
     if isinstance(error, ConnectionRefusedError):

@@ -1,6 +1,6 @@
-"""How an upstream is reached: what a model's ``engine_options`` may say of it, and what it serves.
+"""How an upstream is reached: a model's ``engine_options``, and the upstream's list of models.
 
-One declaration for all the engines that are somewhere else.
+All remote engines and embedders share these options.
 """
 
 from __future__ import annotations
@@ -15,14 +15,24 @@ from antiphon.errors import BackendError, SetupError
 
 from .client import Upstream
 
-__all__ = ["EndpointOptions", "entries", "listing", "only_model", "owner_of", "reach"]
+__all__ = [
+    "EndpointOptions",
+    "first_model_id",
+    "list_models",
+    "model_entries",
+    "model_owner",
+    "open_upstream",
+]
 
 
 class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``flavour``: whose server it is, where asking it does not tell. ``headers`` go with every
-    request, ``body`` into it. ``connect_s``, ``silence_s``: the longest waits, in seconds.
-    For the engine ``responses``: ``tools``, types of hosted tools that the upstream runs itself.
-    For the engine ``completions``: ``tokenizer``, where that of its model is."""
+    """``engine_options`` of a remote model.
+
+    ``flavour``: the kind of server, if its list of models does not tell. ``headers``: sent with
+    every request. ``body``: further fields of every request body. ``connect_s``, ``silence_s``:
+    timeouts in seconds. ``tools`` (engine ``responses``): types of hosted tools that the upstream
+    runs. ``tokenizer`` (engine ``completions``): where the model's tokenizer is.
+    """
 
     flavour: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -33,35 +43,40 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tokenizer: str | None = None
 
 
-def reach(
+def open_upstream(
     name: str, url: str, key: str | None, options: Mapping[str, Any]
 ) -> tuple[Upstream, EndpointOptions]:
-    """The upstream of the model ``name``, and what was set of it. Raises ``SetupError``."""
+    """The upstream of the model ``name``, and its options. Raises ``SetupError``."""
     try:
-        told = msgspec.convert(dict(options), EndpointOptions)
+        endpoint = msgspec.convert(dict(options), EndpointOptions)
     except msgspec.ValidationError as error:
         raise SetupError(f"models.{name}.engine_options: {error}") from None
     upstream = Upstream(
-        url, key=key, headers=told.headers, connect_s=told.connect_s, silence_s=told.silence_s
+        url,
+        key=key,
+        headers=endpoint.headers,
+        connect_s=endpoint.connect_s,
+        silence_s=endpoint.silence_s,
     )
-    return upstream, told
+    return upstream, endpoint
 
 
-def entries(listed: Any) -> list[Mapping[str, Any]]:
-    """What a list of models holds."""
+def model_entries(listed: Any) -> list[Mapping[str, Any]]:
+    """The entries of a list of models."""
     models = listed.get("data") if isinstance(listed, Mapping) else None
-    found = models if isinstance(models, list) else []
-    return [each for each in found if isinstance(each, Mapping)]
+    entries = models if isinstance(models, list) else []
+    return [each for each in entries if isinstance(each, Mapping)]
 
 
-def owner_of(listed: Any) -> str | None:
-    """Who owns the first model; local servers name themselves."""
-    return next((each.get("owned_by") for each in entries(listed)), None)
+def model_owner(listed: Any) -> str | None:
+    """``owned_by`` of the first model. Local servers name themselves there."""
+    return next((each.get("owned_by") for each in model_entries(listed)), None)
 
 
-def only_model(name: str, upstream: Upstream, listed: Any) -> str:
-    """The first model that the upstream lists. Raises ``SetupError`` where it lists none."""
-    for model in entries(listed):
+def first_model_id(name: str, upstream: Upstream, listed: Any) -> str:
+    """The id of the first model in the upstream's list. Raises ``SetupError`` if the list is
+    empty."""
+    for model in model_entries(listed):
         if isinstance(model.get("id"), str):
             return str(model["id"])
     raise SetupError(
@@ -69,9 +84,9 @@ def only_model(name: str, upstream: Upstream, listed: Any) -> str:
     )
 
 
-async def listing(upstream: Upstream) -> Any:
-    """The upstream's list of models; None where it gives none."""
+async def list_models(upstream: Upstream) -> Any:
+    """The upstream's list of models; None if it has none."""
     try:
-        return await upstream.ask(f"{upstream.versioned}/models", wait_s=10)
+        return await upstream.request_json(f"{upstream.versioned}/models", wait_s=10)
     except BackendError:
         return None

@@ -1,7 +1,7 @@
-"""What an upstream says when it refuses, in our words and with our codes.
+"""Translate an upstream's errors into ours, with our messages and codes.
 
-One place knows the many shapes in which servers tell of errors. What they say of keys is not passed
-on, nor anything else that is between the operator and the upstream.
+Servers report errors in many forms, and this module knows them all. Messages about keys and other
+matters between the operator and the upstream are not passed on.
 """
 
 from __future__ import annotations
@@ -15,47 +15,52 @@ from msgspec import Struct
 
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, context_length_exceeded
 
-__all__ = ["GIVEN_UP", "complaint", "refusal", "refused"]
+__all__ = ["ABORT_REASONS", "error_from_response", "parse_error", "upstream_error"]
 
-#: Why an answer ended, where its server gave it up (vLLM, SGLang, TensorRT-LLM, OpenRouter,
-#: DeepSeek): it is not whole, whatever was said.
-GIVEN_UP = frozenset({"abort", "cancelled", "error", "insufficient_system_resource", "timeout"})
+#: Finish reasons of servers that gave up an answer, which is then incomplete (vLLM, SGLang,
+#: TensorRT-LLM, OpenRouter, DeepSeek).
+ABORT_REASONS = frozenset(
+    {"abort", "cancelled", "error", "insufficient_system_resource", "timeout"}
+)
 
-#: How servers say that the context is too small (llama-server, vLLM, SGLang, TensorRT-LLM, hosted).
-_LONG = re.compile(
+#: Messages that mean that the context is too small (llama-server, vLLM, SGLang, TensorRT-LLM,
+#: hosted servers).
+_TOO_LONG = re.compile(
     r"context[ _](length|window|size)|max_model_len|max_position_embeddings|prompt is too long"
     r"|(input|prompt|request)\b.{0,60}\b(too long|exceeds?\b.{0,40}\b(tokens|length|limit))",
     re.IGNORECASE | re.DOTALL,
 )
-#: How gateways say that it is the text they mind; some do it with a 403 (OpenRouter).
+#: Messages that mean that the text violates a policy; some gateways send a 403 (OpenRouter).
 _FLAGGED = re.compile(r"\bflagged\b|\bmoderation\b|content[ _](policy|filter)", re.IGNORECASE)
-_MOST_TEXT = 1000
-#: How images are said to be against the rules.
-_MODERATED = frozenset({"moderation_blocked", "content_policy_violation"})
+_MAX_MESSAGE = 1000
+#: Codes for images that violate a policy.
+_MODERATION_CODES = frozenset({"moderation_blocked", "content_policy_violation"})
 
-#: HTTP status → code and text of what has nothing to do with what was asked.
-_OURS: Mapping[int, tuple[str, str]] = {
-    401: ("server_error", "The upstream does not accept this server's key."),
-    402: ("server_error", "The upstream wants to be paid first."),
-    403: ("server_error", "The upstream does not let this server use the model."),
-    404: ("server_error", "The upstream has no such model or address."),
-    405: ("server_error", "The upstream does not speak this API."),
-    407: ("server_error", "A proxy before the upstream refuses this server."),
-    429: ("rate_limit_exceeded", "The upstream is asked too much at the moment."),
+#: HTTP status → code and message of errors that do not concern the request's content.
+_OPERATOR_ERRORS: Mapping[int, tuple[str, str]] = {
+    401: ("server_error", "The upstream rejects this server's API key."),
+    402: ("server_error", "The upstream requires payment."),
+    403: ("server_error", "The upstream denies this server access to the model."),
+    404: ("server_error", "The upstream has no such model or endpoint."),
+    405: ("server_error", "The upstream does not support this API."),
+    407: ("server_error", "A proxy in front of the upstream rejects this server."),
+    429: ("rate_limit_exceeded", "The upstream's rate limit is exceeded."),
 }
-#: Of these the ones that may pass.
-_PASSING = 429
-#: The same by the code that an error in the middle of a stream may have instead.
-_CODES: Mapping[str, int] = {
+#: The one of these that may be temporary.
+_RETRYABLE_STATUS = 429
+#: Code of an error within a stream → the status that it corresponds to.
+_STATUS_OF_CODE: Mapping[str, int] = {
     "rate_limit_exceeded": 429,
     "invalid_api_key": 401,
     "insufficient_quota": 402,
 }
-#: Codes of OpenAI's that say of a request what is wrong with it; they mean the same here.
-_KEPT = frozenset({"invalid_type", "invalid_value", "unsupported_parameter", "unsupported_value"})
+#: OpenAI's codes of invalid requests, which are passed on unchanged.
+_PASSED_ON_CODES = frozenset(
+    {"invalid_type", "invalid_value", "unsupported_parameter", "unsupported_value"}
+)
 
-#: First names of the fields that servers complain of → ours. What is called the same is itself.
-_PATHS: Mapping[str, str] = {
+#: First segment of an upstream's field → our field.
+_OUR_FIELDS: Mapping[str, str] = {
     "messages": "input",
     "prompt": "input",
     "input_ids": "input",
@@ -95,118 +100,125 @@ _PATHS: Mapping[str, str] = {
         )
     },
 }
-#: Those whose insides are as ours.
-_SAME = re.compile(r"(text|reasoning)(\.[a-z_]+)*\Z")
-#: How a complaint begins that has no other place for the field (SGLang).
-_BEGINS = re.compile(r"([a-z_]+) must (be|has) ")
-#: Before the field where the whole is named (FastAPI, SGLang).
-_BEFORE = re.compile(r"^(body|sampling_params)\.")
+#: Fields whose whole path is the same as ours.
+_SAME_FIELD = re.compile(r"(text|reasoning)(\.[a-z_]+)*\Z")
+#: A message that names the field at its beginning, because the error has no ``param`` (SGLang).
+_FIELD_IN_MESSAGE = re.compile(r"([a-z_]+) must (be|has) ")
+#: Prefix of a field's path (FastAPI, SGLang).
+_FIELD_PREFIX = re.compile(r"^(body|sampling_params)\.")
 
 
-class _Said(Struct):
+class UpstreamErrorFields(Struct):
     message: str = ""
     code: str | None = None
     param: str | None = None
 
 
-def refusal(status: int, body: bytes) -> BackendError:
-    """The error for an answer with this status and body."""
+def error_from_response(status: int, body: bytes) -> BackendError:
+    """The error for a response with this status and body."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         value = None
-    return refused(status, complaint(value))
+    return upstream_error(status, parse_error(value))
 
 
-def refused(status: int, said: _Said) -> BackendError:
-    """The error for a status and what was said with it."""
-    path = _path(said.param)
-    if _is_too_long(status, said) and path != "max_output_tokens":
+def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
+    """The error for a status and the parsed fields of the upstream's error."""
+    path = _our_field(fields.param)
+    if _is_too_long(status, fields) and path != "max_output_tokens":
         return BackendError(
             context_length_exceeded().message,
             code=CONTEXT_LENGTH_EXCEEDED,
             param="input",
             lasting=True,
         )
-    status = _CODES.get(said.code or "", status)
-    if status == 500 and path is not None:  # SGLang's stream of a response calls it its own
+    status = _STATUS_OF_CODE.get(fields.code or "", status)
+    if (
+        status == 500 and path is not None
+    ):  # SGLang reports an invalid request as 500 within a stream
         status = 400
-    if said.code in _MODERATED:
-        told = said.message[:_MOST_TEXT] or "It was refused by moderation."
-        return BackendError(told, code="image_content_policy_violation", lasting=True)
-    if status == 403 and _FLAGGED.search(said.message):
+    if fields.code in _MODERATION_CODES:
+        message = fields.message[:_MAX_MESSAGE] or "It was refused by moderation."
+        return BackendError(message, code="image_content_policy_violation", lasting=True)
+    if status == 403 and _FLAGGED.search(fields.message):
         status = 400
-    if (ours := _OURS.get(status)) is not None:
-        return BackendError(ours[1], code=ours[0], lasting=status != _PASSING)
-    if 400 <= status < 500:
-        where = f" (its '{said.param[:100]}')" if said.param and path != said.param else ""
-        told = said.message[:_MOST_TEXT] or f"it answered {status}"
+    if (operator_error := _OPERATOR_ERRORS.get(status)) is not None:
         return BackendError(
-            f"The upstream refused the request{where}: {told}",
-            code=said.code if said.code in _KEPT else "invalid_prompt",
+            operator_error[1], code=operator_error[0], lasting=status != _RETRYABLE_STATUS
+        )
+    if 400 <= status < 500:
+        where = f" (its '{fields.param[:100]}')" if fields.param and path != fields.param else ""
+        message = fields.message[:_MAX_MESSAGE] or f"it answered {status}"
+        return BackendError(
+            f"The upstream refused the request{where}: {message}",
+            code=fields.code if fields.code in _PASSED_ON_CODES else "invalid_prompt",
             param=path,
             lasting=True,
         )
     return BackendError("The upstream failed.")
 
 
-def _is_too_long(status: int, said: _Said) -> bool:
-    if said.code == CONTEXT_LENGTH_EXCEEDED:
+def _is_too_long(status: int, fields: UpstreamErrorFields) -> bool:
+    if fields.code == CONTEXT_LENGTH_EXCEEDED:
         return True
-    return status in (400, 413, 422, 500) and _LONG.search(said.message) is not None
+    return status in (400, 413, 422, 500) and _TOO_LONG.search(fields.message) is not None
 
 
-def _path(theirs: str | None) -> str | None:
-    """Where that field is in a request of ours, if it is."""
-    if not theirs:
+def _our_field(field: str | None) -> str | None:
+    """The request field of operator_error that corresponds to an upstream's field, if there is
+    one."""
+    if not field:
         return None
-    theirs = _BEFORE.sub("", theirs)
-    if _SAME.match(theirs):
-        return theirs
-    return _PATHS.get(re.split(r"[.\[]", theirs, maxsplit=1)[0])
+    field = _FIELD_PREFIX.sub("", field)
+    if _SAME_FIELD.match(field):
+        return field
+    return _OUR_FIELDS.get(re.split(r"[.\[]", field, maxsplit=1)[0])
 
 
-def complaint(value: Any) -> _Said:
-    """What an error says: ``{"error": {…}}`` as OpenAI has it, a text in its place, FastAPI's
-    ``detail``, or fields at the top."""
+def parse_error(value: Any) -> UpstreamErrorFields:
+    """Parse an error: ``{"error": {…}}`` as OpenAI sends it, a text in its place, FastAPI's
+    ``detail``, or fields at the top level.
+    """
     if isinstance(value, Mapping) and value.get("error"):
         value = value["error"]
     if isinstance(value, str):
-        return _Said(message=value)
+        return UpstreamErrorFields(message=value)
     if not isinstance(value, Mapping):
-        return _Said()
+        return UpstreamErrorFields()
     message = next((value[key] for key in ("message", "detail", "reason") if value.get(key)), "")
     code = next((value[key] for key in ("code", "type") if isinstance(value.get(key), str)), None)
     if code == "exceed_context_size_error":  # llama-server
         code = CONTEXT_LENGTH_EXCEEDED
     param = value.get("param")
-    return _Said(
-        message=message if isinstance(message, str) else _text(message),
+    return UpstreamErrorFields(
+        message=message if isinstance(message, str) else _joined_messages(message),
         code=code,
-        param=param if isinstance(param, str) else _place(message),
+        param=param if isinstance(param, str) else _field_of(message),
     )
 
 
-def _text(value: Any) -> str:
-    """FastAPI's list of what is wrong: where, and what."""
+def _joined_messages(value: Any) -> str:
+    """FastAPI's list of validation errors as one text: location and message of each."""
     return "; ".join(
-        f"{_dotted(fault)}: {fault.get('msg', '')}".strip(": ") for fault in _faults(value)
+        f"{_dotted_location(fault)}: {fault.get('msg', '')}".strip(": ")
+        for fault in _validation_errors(value)
     )
 
 
-def _place(value: Any) -> str | None:
-    """Where FastAPI's first fault is, or the field that a text begins with."""
+def _field_of(value: Any) -> str | None:
+    """The location of FastAPI's first validation error, or the field that match a message."""
     if isinstance(value, str):
-        begins = _BEGINS.match(value)
-        return begins[1] if begins is not None else None
-    return next((_dotted(fault) for fault in _faults(value)), None) or None
+        match = _FIELD_IN_MESSAGE.match(value)
+        return match[1] if match is not None else None
+    return next((_dotted_location(fault) for fault in _validation_errors(value)), None) or None
 
 
-def _faults(value: Any) -> list[Mapping[str, Any]]:
+def _validation_errors(value: Any) -> list[Mapping[str, Any]]:
     faults = value if isinstance(value, list) else [value]
     return [fault for fault in faults[:5] if isinstance(fault, Mapping)]
 
 
-def _dotted(fault: Mapping[str, Any]) -> str:
+def _dotted_location(fault: Mapping[str, Any]) -> str:
     loc = fault.get("loc")
     return ".".join(map(str, loc)) if isinstance(loc, list) else ""

@@ -1,7 +1,6 @@
-"""Connections to one server, by aiohttp: a request goes out, its answer comes in piece by piece.
+"""HTTP connections to one server, over aiohttp.
 
-No redirects, no cookies, no decompression, nothing is tried twice. Whatever fails is an
-``OSError``. It knows nothing of what is asked and answered.
+No redirects, cookies, decompression or retries. Every failure is an ``OSError``.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from antiphon.errors import SetupError
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["Answer", "Connections"]
+__all__ = ["HttpClient", "HttpResponse"]
 
-#: Seconds after which a connection that nobody needs is ended.
+#: Seconds after which an idle connection is closed.
 _IDLE_S = 30.0
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-class Answer:
-    """An answer as it comes. ``headers``: their names in any case."""
+class HttpResponse:
+    """A response that is still being received. ``headers``: case-insensitive."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -33,31 +32,35 @@ class Answer:
 
     @property
     def media_type(self) -> str:
-        """Of the body, in lower case."""
+        """The media type of the body, in lower case."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def is_read(self) -> bool:
-        """All of it has come and was read."""
+        """Whether the whole body has been read."""
         return self._response.content.at_eof()
 
     async def read(self) -> bytes:
-        """More of the body: all that has come; nothing at its end. Raises ``OSError`` where it
-        breaks off, ``TimeoutError`` where nothing comes for too long."""
+        """Read all bytes that have arrived; empty at the end. Raises ``OSError`` if the connection
+        breaks, ``TimeoutError`` after too long without data.
+        """
         try:
             return await self._response.content.readany()
         except Exception as error:
             raise _failure(error) from None
 
     def close(self) -> None:
-        """Leave. A connection over which more would come is ended."""
+        """Stop reading. Closes the connection if the body is incomplete."""
         self._response.close()
 
 
-class Connections:
-    """Those of one session. ``headers``: of every request. ``connect_s``: seconds for a
-    connection; ``silence_s``: the longest silence of an answer. Raises ``SetupError`` without the
-    extra, ``ValueError`` for a header that would be more than one."""
+class HttpClient:
+    """The connections of one session.
+
+    ``headers``: sent with every request. ``connect_s``: seconds for a connection. ``silence_s``:
+    the longest time in seconds without data. Raises ``SetupError`` without the extra,
+    ``ValueError`` for a header with a line break.
+    """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:
         try:
@@ -70,17 +73,19 @@ class Connections:
         self._times = (connect_s, silence_s)
         self._session: aiohttp.ClientSession | None = None
         #: Answers that may not have been read to their end.
-        self._answers: WeakSet[Answer] = WeakSet()
+        self._answers: WeakSet[HttpResponse] = WeakSet()
 
-    async def ask(
+    async def request(
         self,
         method: str,
         url: str,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """The answer to a request, once its head is there. ``headers``: besides its own, or in
-        their place. Raises ``OSError``, ``TimeoutError`` where it takes too long."""
+    ) -> HttpResponse:
+        """Send a request and return the response once its headers have arrived. ``headers``: added
+        to the session's, or replacing them. Raises ``OSError``; ``TimeoutError`` if it takes too
+        long.
+        """
         session = self._open()
         try:
             response = await session.request(
@@ -88,19 +93,19 @@ class Connections:
             )
         except Exception as error:
             raise _failure(error) from None
-        answer = Answer(response)
+        answer = HttpResponse(response)
         self._answers.add(answer)
         return answer
 
     async def close(self) -> None:
-        """End all of them; who reads an answer hears of it."""
+        """Close all connections. Reading a response fails from then on."""
         for answer in tuple(self._answers):  # aiohttp would leave them waiting
             answer.close()
         if self._session is not None:
             await self._session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """Made in the loop that uses it."""
+        """The session, created in the event loop that uses it."""
         import aiohttp
 
         if self._session is not None and self._session.closed:
@@ -120,7 +125,7 @@ class Connections:
 
 
 def _failure(error: Exception) -> Exception:
-    """What it is to those who know no aiohttp."""
+    """The error as an ``OSError``, without aiohttp's types."""
     import aiohttp
 
     if isinstance(error, OSError) or not isinstance(error, aiohttp.ClientError):

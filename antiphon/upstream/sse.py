@@ -1,92 +1,104 @@
-"""Server-sent events as servers send them, read for what they carry. Sans-IO.
+"""Parse server-sent events into their payloads. Sans-IO.
 
-Names, ids and comments mean nothing here, because every payload says itself what it is. Nothing is
-demanded: line ends of either kind, events that end with the stream, JSON on bare lines.
+Event names, ids and comments are ignored, because every payload names its own type. The parser
+accepts deviations: both kinds of line ends, a missing blank line at the end, and JSON lines.
 """
 
 from __future__ import annotations
 
 from antiphon.errors import BackendError
 
-__all__ = ["DONE", "MOST", "Payloads"]
+__all__ = ["DONE", "MAX_RESPONSE_BYTES", "SseParser"]
 
 DONE = b"[DONE]"
-#: The most bytes of one event: an upstream that never ends it must not fill the memory.
-MOST = 64 * 2**20
+#: The most bytes of one event or response, so that an upstream cannot exhaust the memory.
+MAX_RESPONSE_BYTES = 64 * 2**20
 
 
-class Payloads:
-    """One stream. ``done``: its ``[DONE]`` came; what follows it is left out."""
+class SseParser:
+    """Parses one stream. ``done``: ``[DONE]`` was received; everything after it is ignored."""
 
-    __slots__ = ("_held", "_parts", "_size", "_too_long", "_whole", "done")
+    __slots__ = (
+        "_data_lines",
+        "_event_bytes",
+        "_is_too_long",
+        "_pending_bytes",
+        "_pending_line",
+        "done",
+    )
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []  # of a line that goes on
-        self._size = 0
-        self._parts: list[bytes] = []  # of an event that goes on
-        self._whole = 0  # bytes of those
-        self._too_long = False
+        self._pending_line: list[bytes] = []  # of an incomplete line
+        self._pending_bytes = 0
+        self._data_lines: list[bytes] = []  # of an incomplete event
+        self._event_bytes = 0  # bytes of the data lines
+        self._is_too_long = False
         self.done = False
 
     def feed(self, received: bytes) -> list[bytes]:
-        """The payloads that are whole now. Raises ``BackendError`` for an event without an end,
-        once what came before it has been given out."""
+        """Parse bytes and return the payloads that are complete. Raises ``BackendError`` for an
+        event over the size limit, after the payloads before it were returned.
+        """
         if b"\n" not in received:
-            self._held.append(received)
-            self._size += len(received)
-            self._too_long |= self._size > MOST
-            self._check()
+            self._pending_line.append(received)
+            self._pending_bytes += len(received)
+            self._is_too_long |= self._pending_bytes > MAX_RESPONSE_BYTES
+            self._check_size()
             return []
-        if self._held:
-            received = b"".join((*self._held, received))
-        found: list[bytes] = []
-        if not self._parts and b"\r" not in received:
-            received = self._events(received, found)
+        if self._pending_line:
+            received = b"".join((*self._pending_line, received))
+        payloads: list[bytes] = []
+        if not self._data_lines and b"\r" not in received:
+            received = self._read_simple_events(received, payloads)
         lines = received.split(b"\n")
         last = lines.pop()
-        self._held, self._size = [last] if last else [], len(last)
+        self._pending_line, self._pending_bytes = [last] if last else [], len(last)
         for line in lines:
-            self._line(line, found)
-        if not found:
-            self._check()
-        return found
+            self._read_line(line, payloads)
+        if not payloads:
+            self._check_size()
+        return payloads
 
-    def _events(self, received: bytes, found: list[bytes]) -> bytes:
-        """Events of one line each, which most streams are made of; returns what comes after."""
+    def _read_simple_events(self, received: bytes, payloads: list[bytes]) -> bytes:
+        """Fast path for events of one line, which most streams consist of. Returns the rest."""
         blocks = received.split(b"\n\n")
-        for place, block in enumerate(blocks[:-1]):
+        for index, block in enumerate(blocks[:-1]):
             if not block.startswith(b"data: {") or b"\n" in block or self.done:
-                return b"\n\n".join(blocks[place:])
-            found.append(block[6:])
+                return b"\n\n".join(blocks[index:])
+            payloads.append(block[6:])
         return blocks[-1]
 
     def finish(self) -> list[bytes]:
-        """What the end of the stream completes."""
-        self._check()
-        found: list[bytes] = []
-        if self._held:
-            self._line(b"".join(self._held), found)
-            self._held = []
-        self._line(b"", found)
-        return found
+        """End the stream. Returns the payloads that its end completes."""
+        self._check_size()
+        payloads: list[bytes] = []
+        if self._pending_line:
+            self._read_line(b"".join(self._pending_line), payloads)
+            self._pending_line = []
+        self._read_line(b"", payloads)
+        return payloads
 
-    def _line(self, line: bytes, found: list[bytes]) -> None:
+    def _read_line(self, line: bytes, payloads: list[bytes]) -> None:
         if line.startswith(b"data:"):
-            self._parts.append(line[5:])
-            self._whole += len(line)
-            self._too_long |= self._whole > MOST
+            self._data_lines.append(line[5:])
+            self._event_bytes += len(line)
+            self._is_too_long |= self._event_bytes > MAX_RESPONSE_BYTES
         elif not line or line == b"\r":
-            if self._parts and not self.done:
-                payload = self._parts[0] if len(self._parts) == 1 else b"\n".join(self._parts)
+            if self._data_lines and not self.done:
+                payload = (
+                    self._data_lines[0]
+                    if len(self._data_lines) == 1
+                    else b"\n".join(self._data_lines)
+                )
                 payload = payload.strip()
                 if payload == DONE:
                     self.done = True
                 elif payload:
-                    found.append(payload)
-            self._parts, self._whole = [], 0
-        elif line.startswith(b"{") and not self._parts and not self.done:
-            found.append(line)  # JSON lines, or an error where an event should be
+                    payloads.append(payload)
+            self._data_lines, self._event_bytes = [], 0
+        elif line.startswith(b"{") and not self._data_lines and not self.done:
+            payloads.append(line)  # JSON lines, or an error where an event should be
 
-    def _check(self) -> None:
-        if self._too_long:
+    def _check_size(self) -> None:
+        if self._is_too_long:
             raise BackendError("The upstream's answer is too long.")

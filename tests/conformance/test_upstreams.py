@@ -169,7 +169,7 @@ def refusing(status: int = 400, message: str = "no", **error: Any) -> Answer:
     ],
     ids=["nonsense", "an error", "nothing yet", "a page"],
 )
-async def test_nonsense_before_the_first_token_is_asked_again(
+async def test_failure_before_the_first_token_is_retried(
     kind: str, stream: bool, before: list[bytes]
 ) -> None:
     async with front(kind, Answer(before), Answer(KINDS[kind][2]())) as whole:
@@ -230,12 +230,12 @@ def _text(reply: httpx.Response) -> str:
         ),
         (refusing(403, "Your input was flagged"), 400, "invalid_prompt", None, "flagged"),
         (refusing(401, f"Bad key {KEY}"), 500, "server_error", None, "this server's key"),
-        (refusing(403, f"Not with {KEY}"), 500, "server_error", None, "does not let"),
+        (refusing(403, f"Not with {KEY}"), 500, "server_error", None, "denies this server access"),
         (refusing(404, "no model m"), 500, "server_error", None, "no such model"),
         (refusing(400, f"Odd: {KEY}"), 400, "invalid_prompt", None, "Odd: …"),
     ],
 )
-async def test_a_refusal_is_an_http_error(
+async def test_upstream_rejection_is_an_http_error(
     kind: str, stream: bool, answer: Answer, http: int, code: str, param: str | None, says: str
 ) -> None:
     async with front(kind, answer) as ours:
@@ -249,7 +249,7 @@ async def test_a_refusal_is_an_http_error(
 @pytest.mark.requirement("UP-REFUSED")
 @each_kind
 @each_way
-async def test_a_limit_is_a_429_and_says_how_long(kind: str, stream: bool) -> None:
+async def test_rate_limit_returns_429_with_retry_after(kind: str, stream: bool) -> None:
     busy = json_answer({"error": {"message": "slow"}}, 429, **{"retry-after": "21.5"})
     async with front(kind, busy) as ours:
         error = await ours.error(stream=stream)
@@ -265,7 +265,7 @@ async def test_a_limit_is_a_429_and_says_how_long(kind: str, stream: bool) -> No
 
 @pytest.mark.requirement("UP-REFUSED")
 @each_kind
-async def test_in_the_background_it_fails(kind: str) -> None:
+async def test_upstream_rejection_fails_a_background_response(kind: str) -> None:
     async with front(kind, refusing(param="top_p")) as ours:
         queued = (await ours.post(background=True)).json()
         while (found := (await ours.get(f"responses/{queued['id']}")).json())["status"] in (
@@ -279,7 +279,7 @@ async def test_in_the_background_it_fails(kind: str) -> None:
 
 @pytest.mark.requirement("UP-REFUSED")
 @each_kind
-async def test_over_a_websocket_it_is_an_error_frame(kind: str) -> None:
+async def test_upstream_rejection_is_a_websocket_error_frame(kind: str) -> None:
     async with front(kind, refusing(param="top_p")) as ours, Wire(ours.app) as wire:
         wire.create(input="hi", model="tiny")
         (event,) = await wire.events()
@@ -291,7 +291,9 @@ async def test_over_a_websocket_it_is_an_error_frame(kind: str) -> None:
 @each_kind
 @each_way
 @pytest.mark.parametrize("n", [1, 2])
-async def test_chat_clients_hear_it_in_their_words(kind: str, stream: bool, n: int) -> None:
+async def test_upstream_rejection_uses_the_chat_error_shape(
+    kind: str, stream: bool, n: int
+) -> None:
     async with front(kind, refusing(param="max_tokens", message="too many")) as ours:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": stream, "n": n}
         reply = await ours.client.post("/v1/chat/completions", json={"model": "tiny", **body})
@@ -305,11 +307,11 @@ async def test_chat_clients_hear_it_in_their_words(kind: str, stream: bool, n: i
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
-async def test_a_refusal_that_takes_too_long_is_an_event(kind: str) -> None:
+async def test_late_rejection_is_an_error_event(kind: str) -> None:
     held = asyncio.Event()
     answer = refusing(param="top_p")
     answer.held = held
-    async with front(kind, answer, patience_s=0.001) as ours, Line(ours.app) as line:
+    async with front(kind, answer, first_delta_wait_s=0.001) as ours, Line(ours.app) as line:
         assert (await line.event())["type"] == "response.created"
         assert line.status == 200
         held.set()
@@ -321,10 +323,10 @@ async def test_a_refusal_that_takes_too_long_is_an_event(kind: str) -> None:
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
-async def test_an_answer_that_takes_too_long_is_an_answer(kind: str) -> None:
+async def test_late_answer_is_streamed_completely(kind: str) -> None:
     held = asyncio.Event()
     answer = Answer(KINDS[kind][2](), held=held)
-    async with front(kind, answer, patience_s=0.001) as ours, Line(ours.app) as line:
+    async with front(kind, answer, first_delta_wait_s=0.001) as ours, Line(ours.app) as line:
         assert (await line.event())["type"] == "response.created"
         held.set()
         assert (await line.rest())[-1]["type"] == "response.completed"
@@ -332,11 +334,11 @@ async def test_an_answer_that_takes_too_long_is_an_answer(kind: str) -> None:
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
-async def test_a_plain_answer_waits_as_long_as_it_takes(kind: str) -> None:
+async def test_plain_request_waits_for_the_upstream(kind: str) -> None:
     held = asyncio.Event()
     answer = refusing()
     answer.held = held
-    async with front(kind, answer, patience_s=0.001, keepalive_s=0.004) as ours:
+    async with front(kind, answer, first_delta_wait_s=0.001, keepalive_s=0.004) as ours:
         reply = asyncio.create_task(ours.error())
         while not ours.playing.bodies:
             await asyncio.sleep(0)
@@ -346,7 +348,7 @@ async def test_a_plain_answer_waits_as_long_as_it_takes(kind: str) -> None:
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
-async def test_silence_before_the_first_word_is_filled_too(kind: str) -> None:
+async def test_keepalives_are_sent_before_the_first_token(kind: str) -> None:
     held = asyncio.Event()
     answer = Answer(KINDS[kind][2](), held=held)
     async with front(kind, answer, keepalive_s=0.004) as ours, Line(ours.app) as line:
@@ -358,7 +360,7 @@ async def test_silence_before_the_first_word_is_filled_too(kind: str) -> None:
 
 @pytest.mark.requirement("UP-FIRST-WORD", "UP-LEAVE")
 @each_kind
-async def test_a_client_may_leave_before_the_first_word(kind: str) -> None:
+async def test_disconnect_before_the_first_token(kind: str) -> None:
     answer = Answer(held=asyncio.Event())
     async with front(kind, answer) as ours, Line(ours.app) as line:
         while not ours.playing.bodies:
@@ -369,7 +371,7 @@ async def test_a_client_may_leave_before_the_first_word(kind: str) -> None:
 
 
 @pytest.mark.requirement("UP-REFUSED")
-async def test_what_is_refused_behind_a_tool_is_an_event() -> None:
+async def test_rejection_after_a_tool_turn_is_an_event() -> None:
     said = {"name": "browser__search", "arguments": '{"query": "fjord"}'}
     call = {"index": 0, "id": "call_1", "function": said}
     asks = Answer(chunks({"tool_calls": [call]}, reason="tool_calls"))
@@ -424,7 +426,7 @@ NOTHINGS = {
 @pytest.mark.requirement("UP-NONSENSE")
 @each_kind
 @pytest.mark.parametrize("answer", NOTHINGS.values(), ids=NOTHINGS)
-async def test_what_is_no_answer_is_a_500(kind: str, answer: Answer) -> None:
+async def test_invalid_upstream_answer_returns_500(kind: str, answer: Answer) -> None:
     async with front(kind, answer) as ours:
         error = await ours.error(stream=True)
         assert (error["http"], error["code"]) == (500, "server_error")
@@ -438,7 +440,7 @@ async def test_what_is_no_answer_is_a_500(kind: str, answer: Answer) -> None:
     "failing",
     ["nothing", "cut", "no HTTP", "half a head", "a page with a status", "less than said"],
 )
-async def test_what_breaks_before_the_first_word_is_asked_again(kind: str, failing: str) -> None:
+async def test_disconnect_before_the_first_token_is_retried(kind: str, failing: str) -> None:
     async with front(kind, NOTHINGS[failing], Answer(KINDS[kind][2]())) as ours:
         assert (await ours.events())[-1]["type"] == "response.completed"
         assert len(ours.playing.bodies) == 2
@@ -447,7 +449,7 @@ async def test_what_breaks_before_the_first_word_is_asked_again(kind: str, faili
 @pytest.mark.requirement("UP-SILENCE")
 @each_kind
 @pytest.mark.parametrize("headed", [False, True])
-async def test_silence_from_the_beginning_has_an_end(kind: str, headed: bool) -> None:
+async def test_silent_upstream_times_out(kind: str, headed: bool) -> None:
     answer = Answer(hang=True, held=None if headed else asyncio.Event())
     async with front(kind, answer, silence_s=0.02) as ours:
         error = await ours.error(stream=True)
@@ -477,7 +479,7 @@ BREAKS: dict[str, dict[str, Any]] = {
 @pytest.mark.requirement("UP-NONSENSE", "UP-RETRY")
 @each_kind
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_what_breaks_behind_the_first_word_fails(
+async def test_disconnect_after_the_first_token_fails(
     kind: str, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(payloads, "MOST", 2000)
@@ -496,7 +498,7 @@ async def test_what_breaks_behind_the_first_word_fails(
 
 @pytest.mark.requirement("UP-NONSENSE")
 @pytest.mark.parametrize("kind", ["chat_completions", "responses"])
-async def test_an_answer_without_an_end_fails(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_upstream_stream_fails(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of token ids no more are taken than were asked for."""
     monkeypatch.setattr(elsewhere, "MOST", 2000)
     first, *_ = words = KINDS[kind][2]()
@@ -511,7 +513,7 @@ async def test_an_answer_without_an_end_fails(kind: str, monkeypatch: pytest.Mon
 
 @pytest.mark.requirement("UP-NONSENSE")
 @each_kind
-async def test_a_storm_of_comments_says_nothing(kind: str) -> None:
+async def test_sse_comments_are_ignored(kind: str) -> None:
     storm = b": still there\n\n" * 2000
     pieces = [piece for word in KINDS[kind][2]() for piece in (storm, word)]
     async with front(kind, Answer(pieces)) as ours:
@@ -520,7 +522,7 @@ async def test_a_storm_of_comments_says_nothing(kind: str) -> None:
 
 @pytest.mark.requirement("UP-NONSENSE", "UP-RETRY")
 @each_kind
-async def test_a_plain_answer_that_breaks_is_not_to_be_asked_for_again(kind: str) -> None:
+async def test_broken_plain_answer_tells_clients_not_to_retry(kind: str) -> None:
     async with front(kind, Answer(_half(kind), cut=True)) as ours:
         error = await ours.error()
         assert error["http"] == 500 and error["headers"]["x-should-retry"] == "false"
@@ -564,7 +566,7 @@ def _ended(**usage: Any) -> dict[str, Any]:
         ),
     ],
 )
-async def test_counts_that_cannot_be_are_brought_into_bounds(
+async def test_invalid_token_counts_are_clamped(
     kind: str, said: list[Any], counts: tuple[int, int]
 ) -> None:
     async with front(kind, Answer(sse(*said))) as ours:
@@ -575,7 +577,7 @@ async def test_counts_that_cannot_be_are_brought_into_bounds(
 
 @pytest.mark.requirement("UP-NONSENSE")
 @pytest.mark.parametrize("id", [-5, 2**33, 10**30])
-async def test_ids_that_are_none_are_an_error(id: int) -> None:
+async def test_invalid_token_ids_are_an_error(id: int) -> None:
     said = sse({"choices": [{"token_ids": [id], "finish_reason": "stop"}]})
     async with front("completions", Answer(said)) as ours:
         error = await ours.error()
@@ -583,11 +585,11 @@ async def test_ids_that_are_none_are_an_error(id: int) -> None:
 
 
 @pytest.mark.requirement("UP-NONSENSE")
-async def test_ids_of_another_vocabulary_are_not_kept() -> None:
+async def test_token_ids_of_another_vocabulary_are_dropped() -> None:
     said = sse({"choices": [{"token_ids": [5000], "finish_reason": "stop"}]})
     async with front("completions", Answer(said)) as ours:
         error = await ours.error()
-        assert error["http"] == 500 and "another vocabulary" in error["message"]
+        assert error["http"] == 500 and "do not belong to" in error["message"]
         assert len(ours.playing.bodies) == 1
 
 
@@ -640,7 +642,7 @@ def bent(draw: st.DrawFn, kind: str) -> list[bytes]:
 @each_kind
 @examples(8)
 @given(data=st.data())
-def test_whatever_it_says_a_response_is_well_formed(kind: str, data: st.DataObject) -> None:
+def test_any_upstream_output_gives_a_valid_response(kind: str, data: st.DataObject) -> None:
     pieces = data.draw(bent(kind))
 
     async def ask() -> None:

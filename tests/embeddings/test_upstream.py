@@ -103,7 +103,7 @@ async def test_whatever_it_says_is_read_or_an_error(said: Any) -> None:
     answers = [json_answer(GOOD), json_answer(said)]
     async with fake(v1__models=LISTED, v1__embeddings=answers) as upstream:
         embedder = await load("m", upstream.url)
-        with pytest.raises(BackendError, match="The upstream's answer is no"):
+        with pytest.raises(BackendError, match="The upstream's response is not"):
             await embedder.embed(("cat",))
         await embedder.close()
     assert upstream.bodies[0]["model"] == "words"

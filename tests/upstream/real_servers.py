@@ -166,7 +166,7 @@ def serving(real: Real) -> Iterator[str]:
             stdout=log,
             stderr=log,
             # its own programs are beside it: vLLM calls ninja
-            env={**os.environ, **_OFFLINE, "PATH": _path(command[0])},
+            env={**os.environ, **_OFFLINE, "PATH": _our_field(command[0])},
             start_new_session=True,
         )
         try:
@@ -178,7 +178,7 @@ def serving(real: Real) -> Iterator[str]:
                 process.stdin.close()
 
 
-def _path(program: str) -> str:
+def _our_field(program: str) -> str:
     return os.pathsep.join((str(Path(program).parent), os.environ.get("PATH", "")))
 
 

@@ -58,7 +58,7 @@ async def test_addresses(url: str, root: str, versioned: str) -> None:
 
 
 def test_an_address_is_one() -> None:
-    with pytest.raises(SetupError, match="no address"):
+    with pytest.raises(SetupError, match="invalid upstream address"):
         Upstream("localhost:8000")
 
 
@@ -129,7 +129,7 @@ async def test_nobody_listens(pauses: Pauses) -> None:
     assert "127.0.0.1" not in e.value.message
     assert len(pauses.waited) == 3
     with pytest.raises(BackendError, match="cannot be reached"):
-        await upstream.ask(playing.url)
+        await upstream.request_json(playing.url)
     await upstream.close()
 
 
@@ -186,7 +186,7 @@ async def test_a_refusal_is_final_and_hides_the_key(pauses: Pauses, status: int)
         with structlog.testing.capture_logs() as logs, pytest.raises(BackendError) as raised:
             await read(upstream)
         with pytest.raises(BackendError) as asked:
-            await upstream.ask(playing.url + "/ask")
+            await upstream.request_json(playing.url + "/ask")
         await upstream.close()
     assert KEY not in f"{raised.value} {asked.value} {logs}"
     assert logs and logs[0]["status"] == status
@@ -205,10 +205,10 @@ async def test_answers_that_are_not_streamed(pauses: Pauses) -> None:
     async with fake(ask=json_answer({"n": 1}), broken=Answer([b"<html>"])) as playing:
         upstream = to(playing, pauses)
         assert await read(upstream) == [b'{"n": 1}']
-        assert await upstream.ask(f"{playing.url}/ask") == {"n": 1}
-        assert await upstream.ask(f"{playing.url}/ask", {"q": 1}) == {"n": 1}
-        with pytest.raises(BackendError, match="no JSON"):
-            await upstream.ask(f"{playing.url}/broken")
+        assert await upstream.request_json(f"{playing.url}/ask") == {"n": 1}
+        assert await upstream.request_json(f"{playing.url}/ask", {"q": 1}) == {"n": 1}
+        with pytest.raises(BackendError, match="not JSON"):
+            await upstream.request_json(f"{playing.url}/broken")
         await upstream.close()
         await upstream.close()
         with pytest.raises(BackendError, match="closed"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.upstream.errors import refusal
+from antiphon.upstream.errors import error_from_response
 
 CONTEXT = [
     (400, {"error": {"message": "…", "code": "context_length_exceeded", "param": "messages"}}),
@@ -55,7 +55,7 @@ CONTEXT = [
 @pytest.mark.requirement("UP-REFUSED")
 @pytest.mark.parametrize(("status", "body"), CONTEXT)
 def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
-    error = refusal(status, json.dumps(body).encode())
+    error = error_from_response(status, json.dumps(body).encode())
     assert error.code == "context_length_exceeded"
     assert "context window" in error.message
 
@@ -65,9 +65,9 @@ def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
     ("status", "body", "code", "says"),
     [
         (401, {"error": {"message": "Incorrect API key: sk-1234"}}, "server_error", "key"),
-        (403, {"error": "forbidden for sk-1234"}, "server_error", "does not let"),
+        (403, {"error": "forbidden for sk-1234"}, "server_error", "denies this server access"),
         (404, {"error": {"message": "The model `x` does not exist."}}, "server_error", "no such"),
-        (429, {"error": {"message": "slow down"}}, "rate_limit_exceeded", "too much"),
+        (429, {"error": {"message": "slow down"}}, "rate_limit_exceeded", "rate limit"),
         (500, b"<html>Oops: stack trace</html>", "server_error", "failed"),
         (503, b"", "server_error", "failed"),
         (302, b"", "server_error", "failed"),
@@ -87,7 +87,7 @@ def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
 )
 def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str) -> None:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    error = refusal(status, raw)
+    error = error_from_response(status, raw)
     assert error.code == code
     assert says in error.message
     assert "sk-1234" not in error.message and "stack trace" not in error.message
@@ -103,12 +103,12 @@ def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str
 def test_a_field_may_be_named_in_the_text_alone(status: int, error: dict[str, Any]) -> None:
     """SGLang's words, as ``/generate`` streams them and as its stream of a response does."""
     body = {"error": {**error, "message": "top_p must be in (0, 1], got 0.0."}}
-    told = refusal(status, json.dumps(body).encode())
+    told = error_from_response(status, json.dumps(body).encode())
     assert (told.code, told.param, told.lasting) == ("invalid_prompt", "top_p", True)
 
 
 def test_long_complaints_are_cut() -> None:
-    assert len(refusal(400, json.dumps({"error": "x" * 10**6}).encode()).message) < 1200
+    assert len(error_from_response(400, json.dumps({"error": "x" * 10**6}).encode()).message) < 1200
 
 
 @pytest.mark.requirement("UP-REFUSED")
@@ -131,14 +131,16 @@ def test_long_complaints_are_cut() -> None:
 )
 def test_fields_have_our_names(theirs: str, ours: str | None) -> None:
     body = {"error": {"message": "no", "param": theirs}}
-    assert refusal(400, json.dumps(body).encode()).param == ours
+    assert error_from_response(400, json.dumps(body).encode()).param == ours
 
 
 def test_what_may_pass_is_told_from_what_lasts() -> None:
     spent = {"error": {"message": "no credit", "code": "insufficient_quota"}}
     lasting = {401: {}, 400: {}, 404: {}, 429: spent}
-    assert all(refusal(status, json.dumps(b).encode()).lasting for status, b in lasting.items())
-    assert not any(refusal(status, b"").lasting for status in (429, 500, 503))
+    assert all(
+        error_from_response(status, json.dumps(b).encode()).lasting for status, b in lasting.items()
+    )
+    assert not any(error_from_response(status, b"").lasting for status in (429, 500, 503))
 
 
 def test_an_answer_that_is_to_be_too_long_is_no_question_that_is() -> None:
@@ -148,5 +150,5 @@ def test_an_answer_that_is_to_be_too_long_is_no_question_that_is() -> None:
         " tokens. (parameter=max_tokens, value=5000)"
     )
     said = {"message": message, "type": "BadRequestError", "param": "max_tokens", "code": 400}
-    error = refusal(400, json.dumps({"error": said}).encode())
+    error = error_from_response(400, json.dumps({"error": said}).encode())
     assert (error.code, error.param) == ("invalid_prompt", "max_output_tokens")

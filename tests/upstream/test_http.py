@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.upstream.http import Connections
+from antiphon.upstream.http import HttpClient
 
 
 @asynccontextmanager
 async def upstream(
     *said: bytes, stays: bool = False
-) -> AsyncIterator[tuple[str, Connections, list[bytes]]]:
+) -> AsyncIterator[tuple[str, HttpClient, list[bytes]]]:
     """A server that says this to each request, and then goes, unless it stays; what it was
     asked."""
     heard: list[bytes] = []
@@ -38,7 +38,7 @@ async def upstream(
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    connections = Connections({"accept": "*/*", "x-key": "a"}, connect_s=5, silence_s=5)
+    connections = HttpClient({"accept": "*/*", "x-key": "a"}, connect_s=5, silence_s=5)
     try:
         yield f"http://127.0.0.1:{port}/v1", connections, heard
     finally:
@@ -53,7 +53,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n"
 
 async def test_what_is_asked_and_answered() -> None:
     async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, heard):
-        with closing(await connections.ask("POST", f"{url}/x", b"{}", {"x-key": "b"})) as answer:
+        with closing(
+            await connections.request("POST", f"{url}/x", b"{}", {"x-key": "b"})
+        ) as answer:
             assert (answer.status, answer.media_type) == (200, "text/event-stream")
             assert [await answer.read(), await answer.read()] == [b"word", b""]
             assert answer.is_read
@@ -70,7 +72,7 @@ async def test_what_is_asked_and_answered() -> None:
 async def test_what_fails_is_an_os_error(said: tuple[bytes, ...]) -> None:
     async with upstream(*said) as (url, connections, _):
         with pytest.raises(OSError):
-            with closing(await connections.ask("GET", url)) as answer:
+            with closing(await connections.request("GET", url)) as answer:
                 while await answer.read():
                     pass
 
@@ -78,7 +80,7 @@ async def test_what_fails_is_an_os_error(said: tuple[bytes, ...]) -> None:
 async def test_whoever_reads_when_all_is_closed_hears_of_it() -> None:
     said = (HEAD + b"content-length: 9\r\n\r\n", b"wo")
     async with upstream(*said, stays=True) as (url, connections, _):
-        answer = await connections.ask("GET", url)
+        answer = await connections.request("GET", url)
         assert await answer.read() == b"wo"
         reading = asyncio.create_task(answer.read())
         await asyncio.sleep(0)
@@ -87,14 +89,14 @@ async def test_whoever_reads_when_all_is_closed_hears_of_it() -> None:
             async with asyncio.timeout(5):
                 await reading
         with pytest.raises(OSError, match="closed"):
-            await connections.ask("GET", url)
+            await connections.request("GET", url)
 
 
 async def test_what_is_no_matter_of_the_line_stays_what_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, _):
-        with closing(await connections.ask("GET", url)) as answer:
+        with closing(await connections.request("GET", url)) as answer:
 
             async def broken() -> bytes:
                 raise RuntimeError("a bug")
@@ -109,17 +111,17 @@ async def test_what_is_no_matter_of_the_line_stays_what_it_is(
 async def test_redirects_are_not_followed() -> None:
     moved = b"HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
     async with upstream(moved) as (url, connections, heard):
-        with closing(await connections.ask("GET", url)) as answer:
+        with closing(await connections.request("GET", url)) as answer:
             assert answer.status == 307
         assert len(heard) == 1
 
 
 def test_a_header_is_one_line() -> None:
     with pytest.raises(ValueError, match="control character"):
-        Connections({"authorization": "Bearer a\r\nx: y"}, connect_s=1, silence_s=1)
+        HttpClient({"authorization": "Bearer a\r\nx: y"}, connect_s=1, silence_s=1)
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(SetupError, match=r'pip install "antiphon\[upstream\]"'):
-        Connections({}, connect_s=1, silence_s=1)
+        HttpClient({}, connect_s=1, silence_s=1)

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from antiphon.errors import BackendError
 from antiphon.upstream import sse as payloads
-from antiphon.upstream.sse import Payloads
+from antiphon.upstream.sse import SseParser
 
 
 def read(*received: bytes) -> tuple[list[bytes], bool]:
-    reader = Payloads()
+    reader = SseParser()
     found = [payload for each in received for payload in reader.feed(each)]
     return found + reader.finish(), reader.done
 
@@ -56,6 +56,6 @@ def test_any_cut_gives_the_same(data: st.DataObject) -> None:
 def test_long_lines_are_read_and_endless_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     long = b"x" * 10_000
     assert read(b"data: ", *[long] * 100, b"\n\n")[0] == [long * 100]
-    monkeypatch.setattr(payloads, "MOST", 50_000)
+    monkeypatch.setattr(payloads, "MAX_RESPONSE_BYTES", 50_000)
     with pytest.raises(BackendError, match="too long"):
         read(b"data: ", *[long] * 6)

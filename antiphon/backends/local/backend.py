@@ -21,7 +21,7 @@ from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.base import Dialect, Rendered
-from antiphon.dialects.tools import restrict_tools, shown_tools
+from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.stream.deltas import Delta, Finish, FinishReason
@@ -110,7 +110,7 @@ class LocalBackend(Backend):
     ) -> ValidationPlan:
         """What the reply has to satisfy. ``enforced``: the constraint that the engine enforces."""
         grammars, enforces_format = self._grammars, enforced is not None and not enforced.partial
-        tools = shown_tools(options, conversation.items)
+        tools = collect_tools(options, conversation.items)
         return ValidationPlan(
             answer_format=enforced_answer_format(options, grammars)
             if enforces_format

@@ -1,7 +1,7 @@
-"""What the backends of other people's APIs share: a conversation is written as a body, and what the
-upstream streams back is read as deltas. It knows neither API.
+"""Base classes of remote backends: a conversation is encoded as a request body, and the upstream's
+stream is parsed into deltas.
 
-Tokens are the upstream's own affair: counts before the answer are estimates.
+Only the upstream counts tokens: counts before the answer are estimates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from antiphon.dialects.tools import PromptTools
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.sse import MOST
+from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
 from .image_conversion import convert_images
@@ -38,12 +38,12 @@ __all__ = [
     "with_instructions",
 ]
 
-#: Bytes of a body that are taken for one token.
+#: Bytes of a request body per token, for estimates.
 _TOKEN_BYTES = 4
-#: Bytes of what is kept besides a text, as an item or a log-probability, roughly.
-_KEPT = 200
-#: Option → the field of the request that it came from, where that is called otherwise.
-_FIELDS: Mapping[str, str] = {
+#: Estimated bytes of a stored item or log-probability, besides its text.
+_DELTA_BYTES = 200
+#: Option → the field of the request that sets it, if the names differ.
+_OPTION_FIELDS: Mapping[str, str] = {
     "adapter": "model",
     "include_stop_text": "include_stop_str_in_output",
     "thinking_budget": "thinking_token_budget",
@@ -51,26 +51,31 @@ _FIELDS: Mapping[str, str] = {
 
 
 class StreamParser(Protocol):
-    """Reads one answer. Sans-IO."""
+    """Parses one answer. Sans-IO."""
 
     def feed(self, payloads: Sequence[bytes]) -> tuple[Delta, ...]:
-        """What these mean. Raises ``BackendError``."""
+        """Parse payloads. Raises ``BackendError``."""
 
-    def taken(self) -> tuple[Delta, ...]:
-        """What was read before an error."""
+    def pending_deltas(self) -> tuple[Delta, ...]:
+        """The deltas that were parsed but not returned yet, because an error came after them."""
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """The stream is over; ``done``: it said so. Raises ``BackendError`` for half an answer."""
+        """End the stream. ``done``: the upstream sent its end mark. Raises ``BackendError`` if the
+        answer is incomplete.
+        """
 
 
 class RemoteBackend(Backend, ABC):
-    """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
-    gets besides, over ours. ``template``: arguments of the chat template."""
+    """``Backend`` over one model of an upstream, which it owns.
 
-    #: Where conversations are answered, below the version.
+    ``body``: further fields of every request; they override ours. ``template``: arguments of the
+    chat template.
+    """
+
+    #: Path of the endpoint, below the version.
     path: ClassVar[str]
-    #: Formats of images that this kind of server cannot read.
-    unread: Collection[str] = ()
+    #: Image formats that this kind of server cannot read, as MIME types.
+    unreadable_formats: Collection[str] = ()
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
     #: Only the upstream knows whether its model sees images; it rejects them itself.
@@ -94,65 +99,71 @@ class RemoteBackend(Backend, ABC):
         self._grammars = GrammarCache()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
-        kind of server does not know."""
-        conversation = await convert_images(conversation, self.unread)
-        shown = self.visible_tools(conversation, options)
-        reply = UpstreamReply(self, conversation, options, shown)
-        holds, grammars = self.enforces_format(options), self._grammars
+        """Check and encode. Raises ``InvalidRequest`` with the path of the field for what this kind
+        of server does not support.
+        """
+        conversation = await convert_images(conversation, self.unreadable_formats)
+        prompt_tools = self.visible_tools(conversation, options)
+        reply = UpstreamReply(self, conversation, options, prompt_tools)
+        enforces_format, grammars = self.enforces_format(options), self._grammars
         plan = ValidationPlan(
-            answer_format=await (trusted_answer_format if holds else answer_format)(
+            answer_format=await (trusted_answer_format if enforces_format else answer_format)(
                 options, grammars
             ),
             tool_calls=tool_call_rules(
-                shown,
+                prompt_tools,
                 grammars,
                 is_enforced=self.enforces_calls,
                 accept_strays=options.accept_stray_calls,
             ),
-            enforces_format=holds,
+            enforces_format=enforces_format,
             enforces_calls=self.enforces_calls,
-            allows_text_with_calls=bool(shown.tools or options.tools),
+            allows_text_with_calls=bool(prompt_tools.tools or options.tools),
             has_stop_strings=bool(options.stop),
         )
 
         async def retry(corrected: Conversation) -> Reply:
-            return UpstreamReply(self, corrected, options, shown)
+            return UpstreamReply(self, corrected, options, prompt_tools)
 
         return validate_reply(reply, plan, conversation, retry)
 
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
-        """What the model is shown of tools. Raises ``InvalidRequest`` for options that this kind of
-        server does not know."""
+        """The tools that the model is shown. Raises ``InvalidRequest`` for options that this kind
+        of server does not support.
+        """
 
     @abstractmethod
     def enforces_format(self, options: Options) -> bool:
-        """The form of the answer need not be checked here."""
+        """Whether the server enforces the format of the answer."""
 
     @property
     @abstractmethod
     def enforces_calls(self) -> bool:
-        """Nor need the calls."""
+        """Whether the server enforces ``tool_choice`` and strict schemas of tools."""
 
     @abstractmethod
     def encode_request(
-        self, conversation: Conversation, options: Options, shown: PromptTools
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
         """The body of the request."""
 
     @abstractmethod
     def stream_parser(
-        self, conversation: Conversation, options: Options, shown: PromptTools, given: int
+        self,
+        conversation: Conversation,
+        options: Options,
+        prompt_tools: PromptTools,
+        input_tokens: int,
     ) -> StreamParser:
-        """Reads the answer. ``given``: the tokens of the prompt, roughly."""
+        """A parser for the answer. ``input_tokens``: an estimate of the prompt's tokens."""
 
     async def close(self) -> None:
         await self.upstream.close()
 
 
 class UpstreamReply(Reply):
-    """``Reply`` of an upstream: nothing has been asked yet."""
+    """``Reply`` of an upstream. The request is sent by ``deltas``."""
 
     input_tokens = 0
     dropped_ids: tuple[str, ...] = ()
@@ -163,124 +174,131 @@ class UpstreamReply(Reply):
         backend: RemoteBackend,
         conversation: Conversation,
         options: Options,
-        shown: PromptTools,
+        prompt_tools: PromptTools,
     ) -> None:
         self._backend = backend
         self._conversation = conversation
         self._options = options
-        self._shown = shown
-        self._body = backend.encode_request(conversation, options, shown)
-        self.input_tokens = _weight(self._body)
+        self._shown = prompt_tools
+        self._body = backend.encode_request(conversation, options, prompt_tools)
+        self.input_tokens = _estimated_tokens(self._body)
 
     def resume(self, point: ResumePoint) -> UpstreamReply:
         if point.sampled_ids:
-            raise CannotContinue("its model is elsewhere")
+            raise CannotContinue("a remote server sampled its tokens")
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
-        it may be cut, it is asked again with less of it, unless it has said something already."""
-        may_be_cut = self._options.truncate
+        """Send the request and yield the deltas of the answer.
+
+        If the upstream rejects the conversation as too long and truncation is allowed, send a
+        shorter one, unless the answer has already has_output.
+        """
+        may_shorten = self._options.truncate
         while True:
-            first = None if self._options.parallel_tool_calls else _FirstCall()
+            first_call = None if self._options.parallel_tool_calls else _FirstCall()
             try:
-                async with aclosing(self._answered()) as answered:
-                    async for known in answered:
-                        may_be_cut = False
-                        yield known if first is None else first.of(known)
+                async with aclosing(self._stream_with_retries()) as batches:
+                    async for batch in batches:
+                        may_shorten = False
+                        yield batch if first_call is None else first_call.filter(batch)
                 return
             except BackendError as error:
-                if error.code != CONTEXT_LENGTH_EXCEEDED or not may_be_cut or not self._shorten():
+                if error.code != CONTEXT_LENGTH_EXCEEDED or not may_shorten or not self._shorten():
                     raise
 
-    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Asked again until something of an answer can be read; none may go on without end."""
-        backend, begun, weight = self._backend, False, 0
-        patience = backend.upstream.patience()
+    async def _stream_with_retries(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Send the request, and again after an error as long as no delta was parsed. Raises
+        ``BackendError`` for an endless answer.
+        """
+        backend, has_output, output_bytes = self._backend, False, 0
+        retry_policy = backend.upstream.retry_policy()
         while True:
-            reading = backend.stream_parser(
+            parser = backend.stream_parser(
                 self._conversation, self._options, self._shown, self.input_tokens
             )
             trace, done = self._options.trace, False
-            stream = backend.upstream.stream(backend.url, self._body, trace, patience)
+            stream = backend.upstream.stream(backend.url, self._body, trace, retry_policy)
             try:
                 async with aclosing(stream) as batches:
                     async for payloads in batches:
                         done = not payloads
-                        if known := reading.feed(payloads):
-                            begun = True
-                            weight += sum(map(_size, known))
-                            yield known
-                        if weight > MOST:
+                        if deltas := parser.feed(payloads):
+                            has_output = True
+                            output_bytes += sum(map(_estimated_bytes, deltas))
+                            yield deltas
+                        if output_bytes > MAX_RESPONSE_BYTES:
                             raise BackendError("The upstream's answer is too long.")
-                yield reading.finish(done=done)
+                yield parser.finish(done=done)
                 return
             except BackendError as error:
-                if before := reading.taken():
-                    begun = True
-                    yield before
-                if begun:
+                if deltas := parser.pending_deltas():
+                    has_output = True
+                    yield deltas
+                if has_output:
                     raise
-                await patience.again(error)
+                await retry_policy.wait_before_retry(error)
 
     def _shorten(self) -> bool:
-        """A quarter less; False if that cannot be."""
-        room = self.input_tokens * 3 // 4
-        found = shorten_conversation(
+        """Shorten the conversation by a quarter. Returns False if that is impossible."""
+        max_tokens = self.input_tokens * 3 // 4
+        shortened = shorten_conversation(
             self._conversation,
             lambda shorter: (
                 shorter,
                 self._backend.encode_request(shorter, self._options, self._shown),
             ),
-            lambda formed: _weight(formed[1]) <= room,
+            lambda candidate: _estimated_tokens(candidate[1]) <= max_tokens,
         )
-        if found is None:
+        if shortened is None:
             return False
-        (self._conversation, self._body), dropped = found
-        self.dropped_ids += dropped
-        self.input_tokens = _weight(self._body)
+        (self._conversation, self._body), dropped_ids = shortened
+        self.dropped_ids += dropped_ids
+        self.input_tokens = _estimated_tokens(self._body)
         return True
 
 
 class _FirstCall:
-    """Of the calls of the client's tools in a reply lets one through: not every server keeps to
-    one. The rest is read all the same, for what was used is told at its end."""
+    """Passes on only the first call of a client's tool: not every server obeys
+    ``parallel_tool_calls``. The rest of the stream is still read, because usage comes at its end.
+    """
 
     def __init__(self) -> None:
-        self._has_come = self._is_over = False
+        self._has_seen_call = self._is_skipping = False
 
-    def of(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
+    def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
         return tuple(filter(self._passes, deltas))
 
     def _passes(self, delta: Delta) -> bool:
         if isinstance(delta, Open):
             is_call = isinstance(delta.item, FunctionCall | CustomToolCall)
-            self._is_over = is_call and self._has_come
-            self._has_come = self._has_come or is_call
-        return not self._is_over or isinstance(delta, Finish)
+            self._is_skipping = is_call and self._has_seen_call
+            self._has_seen_call = self._has_seen_call or is_call
+        return not self._is_skipping or isinstance(delta, Finish)
 
 
 def check_server_options(
-    options: Options, particular: Iterable[str], known: Container[str]
+    options: Options, nonstandard: Iterable[str], supported: Container[str]
 ) -> None:
-    """Raise ``InvalidRequest`` for an option that the server does not know and that has an effect.
-    ``particular``: options that only some servers of the API know, ``known``: those that this one
-    knows."""
-    for option in particular:
-        if option not in known and options.requests(option):
-            raise unsupported(_FIELDS.get(option, option))
+    """Raise ``InvalidRequest`` for an option that has an effect and that the server does not
+    support. ``nonstandard``: options that not every server of the API supports. ``supported``:
+    those that this server supports.
+    """
+    for option in nonstandard:
+        if option not in supported and options.requests(option):
+            raise unsupported(_OPTION_FIELDS.get(option, option))
 
 
-def with_instructions(conversation: Conversation, words: Sequence[str]) -> Conversation:
-    """With this behind the instructions."""
-    if not words:
+def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conversation:
+    """The conversation with texts appended to its instructions."""
+    if not texts:
         return conversation
-    said = (conversation.instructions, *words)
-    return replace(conversation, instructions="\n\n".join(each for each in said if each))
+    parts = (conversation.instructions, *texts)
+    return replace(conversation, instructions="\n\n".join(part for part in parts if part))
 
 
 def unsupported(field: str) -> InvalidRequest:
-    """The refusal of a field that this kind of server does not know."""
+    """The error for a field that this kind of server does not support."""
     return InvalidRequest(
         f"Unsupported parameter: '{field}' is not supported with this model.",
         param=field,
@@ -288,13 +306,13 @@ def unsupported(field: str) -> InvalidRequest:
     )
 
 
-def _size(delta: Delta) -> int:
-    """Bytes that it takes to keep, roughly."""
+def _estimated_bytes(delta: Delta) -> int:
+    """Estimate of the memory that a stored delta takes."""
     if isinstance(delta, Text):
-        return len(delta.text) + _KEPT * len(delta.logprobs)
-    return _KEPT
+        return len(delta.text) + _DELTA_BYTES * len(delta.logprobs)
+    return _DELTA_BYTES
 
 
-def _weight(body: bytes) -> int:
-    """Tokens, roughly."""
+def _estimated_tokens(body: bytes) -> int:
+    """Estimate of the tokens of a request body."""
     return max(1, len(body) // _TOKEN_BYTES)

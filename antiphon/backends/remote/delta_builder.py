@@ -1,5 +1,6 @@
-"""Deltas of a reply that is read from elsewhere: one item open at a time, opened when it has
-something to say. The ``Sink`` of calls. It knows no upstream.
+"""Build the deltas of a reply that a remote server streams.
+
+One item is open at a time, and it is opened when its first text arrives.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ _CLOSE = Close()
 
 
 class DeltaBuilder:
-    """``out``: what has been written since it was last emptied. ``taken``: ids that calls have."""
+    """Implements ``Sink`` for tool calls.
 
-    def __init__(self, taken: Iterable[str]) -> None:
+    ``out``: the deltas written since the last ``take_deltas``. ``used_call_ids``: ids of the
+    conversation's calls, which new calls must not reuse.
+    """
+
+    def __init__(self, used_call_ids: Iterable[str]) -> None:
         self.out: list[Delta] = []
         self.open: _Kind | None = None
-        self._call_ids = {"", *taken}
+        self._call_ids = {"", *used_call_ids}
 
     def text(
         self,
@@ -44,14 +49,15 @@ class DeltaBuilder:
         logprobs: Sequence[Logprob] = (),
         channel: Channel = "text",
     ) -> None:
+        """Add text. Opens an item of this kind if none is open."""
         if self.open != kind:
             if kind == "reasoning" and not text.strip():
                 return
-            self.begin(kind)
-        self._say(text, tuple(logprobs), channel)
+            self.open_text_item(kind)
+        self._append_text(text, tuple(logprobs), channel)
 
-    def _say(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
-        """Texts that come at one time are one."""
+    def _append_text(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
+        """Append text; consecutive texts of one channel become one delta."""
         out = self.out
         last = out[-1] if out else None
         if isinstance(last, Text) and last.channel == channel:
@@ -59,26 +65,27 @@ class DeltaBuilder:
         else:
             out.append(Text(text, logprobs, channel))
 
-    def take(self) -> tuple[Delta, ...]:
-        """What has been written since the last call."""
+    def take_deltas(self) -> tuple[Delta, ...]:
+        """Return and clear the deltas written since the last call."""
         out, self.out = self.out, []
         return tuple(out)
 
-    def begin(self, kind: Literal["message", "reasoning"]) -> None:
-        """Open one, whatever is said in it."""
+    def open_text_item(self, kind: Literal["message", "reasoning"]) -> None:
+        """Open a message or a reasoning item, even if no text follows."""
         self.close()
         self.out.append(_MESSAGE if kind == "message" else _REASONING)
         self.open = kind
 
-    def item(self, item: Item, kind: _Kind) -> None:
-        """Open this one."""
+    def open_item(self, item: Item, kind: _Kind) -> None:
+        """Open this item."""
         self.close()
         self.out.append(Open(item))
         self.open = kind
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
-        """An id that another call has is none: the run gives one. ``caller``: the program that
-        makes it, if one does."""
+        """Open a call. An id that another call already has is dropped, and the run assigns one.
+        ``caller``: the program that makes the call, if there is one.
+        """
         call_id = "" if call_id in self._call_ids else call_id[:256]
         self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace
@@ -89,25 +96,26 @@ class DeltaBuilder:
                 call_id=call_id, name=name, arguments="", namespace=namespace, caller=caller
             )
         )
-        self.item(item, "call")
+        self.open_item(item, "call")
 
     def add_arguments(self, text: str) -> None:
-        self._say(text, (), "text")
+        self._append_text(text, (), "text")
 
     def close_call(self) -> None:
         self.close()
 
-    def close(self, kept: str = "", **result: Any) -> None:
-        """``kept``: what belongs to the open item, for its upstream alone. ``result``: fields that
-        were found."""
+    def close(self, upstream_state: str = "", **result: Any) -> None:
+        """Close the open item. ``upstream_state``: data of the item that only its upstream can
+        read. ``result``: final values of the item's fields.
+        """
         if self.open is not None:
-            if kept:
-                result["encrypted_content"] = kept
+            if upstream_state:
+                result["encrypted_content"] = upstream_state
             self.out.append(Close(result) if result else _CLOSE)
             self.open = None
 
-    def took(self, deltas: Iterable[Delta]) -> None:
-        """Deltas that were made elsewhere."""
+    def append_all(self, deltas: Iterable[Delta]) -> None:
+        """Append deltas that another parser made."""
         for delta in deltas:
             self.out.append(delta)
             if isinstance(delta, Open):

@@ -1,7 +1,7 @@
-"""How the backends of upstreams are made: which model, whose server, what it is told besides.
+"""Create the backends of upstreams: find out the model and the kind of server.
 
-It asks the upstream once what it has. An upstream that is not there yet does not keep the server
-from starting, as long as nothing has to be asked of it.
+The upstream's list of models is requested once, at start. An upstream that is down delays no start
+if the configuration names the model and the kind of server.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.endpoint import listing, only_model, owner_of, reach
+from antiphon.upstream.endpoint import first_model_id, list_models, model_owner, open_upstream
 
-from .chat_completions import servers as chat_flavours
-from .responses import servers as responses_flavours
+from .chat_completions import servers as chat_servers
+from .responses import servers as responses_servers
 
 __all__ = ["chat_completions", "responses"]
 
-_Row = TypeVar("_Row", chat_flavours.ChatFlavour, responses_flavours.ResponsesFlavour)
+_Flavour = TypeVar("_Flavour", chat_servers.ChatFlavour, responses_servers.ResponsesFlavour)
 
 
 async def chat_completions(
@@ -41,20 +41,26 @@ async def chat_completions(
     adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ChatCompletionsBackend:
-    """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
-    it is called here. ``reasoning_format``: how thinking is marked in the text it answers, where it
-    does not tell it apart, one of ``formats``. Raises ``SetupError``."""
-    reader = _reader(name, reasoning_format, formats)
-    upstream, told = reach(name, url, key, options or {})
-    model, flavour = await _found(name, upstream, model, told.flavour, chat_flavours.FLAVOURS)
+    """The backend of a Chat Completions server.
+
+    ``name``: the model's name in this configuration. ``url``: the server's address. ``model``: the
+    server's name of the model; None: its first one. ``reasoning_format``: how reasoning is marked
+    in the answer's text, for servers that do not separate it; one of ``formats``. Raises
+    ``SetupError``.
+    """
+    reasoning_parser = _reasoning_parser(name, reasoning_format, formats)
+    upstream, endpoint = open_upstream(name, url, key, options or {})
+    model, flavour = await _resolve_model(
+        name, upstream, model, endpoint.flavour, chat_servers.FLAVOURS
+    )
     return ChatCompletionsBackend(
         upstream,
         model,
         flavour,
         context_size=context_size,
-        body=told.body,
+        body=endpoint.body,
         template=template,
-        reader=reader,
+        reasoning_parser=reasoning_parser,
         adapters=adapters,
     )
 
@@ -69,53 +75,62 @@ async def responses(
     template: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ResponsesBackend:
-    """The model of the server of the Responses API at ``url``. As ``chat_completions``."""
-    upstream, told = reach(name, url, key, options or {})
-    rows = responses_flavours.FLAVOURS
-    model, flavour = await _found(name, upstream, model, told.flavour, rows)
+    """The backend of a server of the Responses API. Arguments as in ``chat_completions``."""
+    upstream, endpoint = open_upstream(name, url, key, options or {})
+    rows = responses_servers.FLAVOURS
+    model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)
     return ResponsesBackend(
         upstream,
         model,
         flavour,
         context_size=context_size,
-        body=told.body,
+        body=endpoint.body,
         template=template,
-        hosted_tools=frozenset(told.tools),
+        hosted_tools=frozenset(endpoint.tools),
     )
 
 
-async def _found(
-    name: str, upstream: Upstream, model: str | None, told: str | None, rows: Mapping[str, _Row]
-) -> tuple[str, _Row]:
-    """Which model, and whose server it is: as the operator says, or by its host or its list of
-    models; ``plain`` if nothing tells. The upstream is closed where that fails."""
+async def _resolve_model(
+    name: str,
+    upstream: Upstream,
+    model: str | None,
+    flavour: str | None,
+    rows: Mapping[str, _Flavour],
+) -> tuple[str, _Flavour]:
+    """The name of the model and the kind of server: as configured, or by the server's host or its
+    list of models; ``plain`` if neither is known. Closes the upstream on failure.
+    """
     try:
-        listed = None if model and told else await listing(upstream)
-        row = _told(name, told, rows) if told else _listed(upstream, listed, rows)
-        return model or only_model(name, upstream, listed), row
+        listed = None if model and flavour else await list_models(upstream)
+        row = (
+            _flavour_by_name(name, flavour, rows)
+            if flavour
+            else _flavour_by_listing(upstream, listed, rows)
+        )
+        return model or first_model_id(name, upstream, listed), row
     except BaseException:
         await upstream.close()
         raise
 
 
-def _told(name: str, told: str, rows: Mapping[str, _Row]) -> _Row:
-    if told not in rows:
+def _flavour_by_name(name: str, flavour: str, rows: Mapping[str, _Flavour]) -> _Flavour:
+    if flavour not in rows:
         raise SetupError(
-            f"models.{name}.engine_options.flavour: there is no {told!r}"
+            f"models.{name}.engine_options.flavour: there is no {flavour!r}"
             f" (there are: {', '.join(rows)})"
         )
-    return rows[told]
+    return rows[flavour]
 
 
-def _listed(upstream: Upstream, listed: Any, rows: Mapping[str, _Row]) -> _Row:
-    host, owner = urlsplit(upstream.url).hostname, owner_of(listed)
+def _flavour_by_listing(upstream: Upstream, listed: Any, rows: Mapping[str, _Flavour]) -> _Flavour:
+    host, owner = urlsplit(upstream.url).hostname, model_owner(listed)
     for row in rows.values():
         if host in row.hosts or owner in row.owners:
             return row
     return rows["plain"]
 
 
-def _reader(
+def _reasoning_parser(
     name: str, reasoning_format: str | None, formats: Formats
 ) -> Callable[[], Parser] | None:
     if reasoning_format is None:
@@ -128,7 +143,7 @@ def _reader(
         return None
     return partial(
         FormatParser,
-        _Spelled(),
+        _NoTokenizer(),
         reasoning=form,
         tools=None,
         shapes={},
@@ -137,8 +152,8 @@ def _reader(
     )
 
 
-class _Spelled:
-    """``Tokenizer`` of a model that only its text is known of."""
+class _NoTokenizer:
+    """``Tokenizer`` of a model whose output is known only as text."""
 
     special: Mapping[str, int] = {}
     end_ids: frozenset[int] = frozenset()

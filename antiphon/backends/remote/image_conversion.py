@@ -1,4 +1,4 @@
-"""Images of a conversation in formats that an upstream can read. It knows no upstream."""
+"""Convert images of a conversation to formats that an upstream can read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from antiphon.wire import items as it
 __all__ = ["convert_images"]
 
 
-async def convert_images(conversation: Conversation, unread: Collection[str]) -> Conversation:
-    """The conversation, with images of these formats written anew as PNG. Raises
-    ``InvalidRequest``."""
-    heads = tuple(f"data:{mime};" for mime in unread)
+async def convert_images(
+    conversation: Conversation, unreadable_formats: Collection[str]
+) -> Conversation:
+    """Convert images of these formats to PNG. Raises ``InvalidRequest`` for an image that cannot be
+    read.
+    """
+    heads = tuple(f"data:{mime};" for mime in unreadable_formats)
     if not heads or not any(
         _is_unread(part, heads) for item in conversation.items for part in _parts(item)
     ):
@@ -39,7 +42,7 @@ def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversati
 
 
 def _parts(item: it.Item) -> Iterator[Any]:
-    """What the item's field holds, a text among it."""
+    """The parts that the item's field holds, texts included."""
     if field := KINDS[type(item)].parts_field:
         held = getattr(item, field)
         yield from held if isinstance(held, tuple) else (held,)

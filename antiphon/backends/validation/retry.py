@@ -36,9 +36,11 @@ __all__ = ["MonitoredReply", "RetryingReply", "ValidationPlan", "validate_reply"
 
 #: How often a model is called, including the first time.
 _ATTEMPTS = 3
-_AGAIN = "That answer does not have the valid form: {fault} Answer again, and say nothing else."
+_AGAIN = (
+    "That answer does not match the requested format: {fault} Answer again, with the answer alone."
+)
 _CALL = "No tool was called. Call one."
-_NOT_RUN = "Not run, for another call was wrong. Call again."
+_NOT_RUN = "Not run, because another call was invalid. Call again."
 
 
 class ValidationPlan(Struct, frozen=True, kw_only=True):
@@ -72,9 +74,9 @@ def validate_reply(
         allows_text_with_calls=plan.allows_text_with_calls,
         has_stop_strings=plan.has_stop_strings,
     )
-    left = None if plan.enforces_format else form, None if plan.enforces_calls else calls
-    if left != (None, None):
-        reply = RetryingReply(reply, *left, conversation, prepare)
+    unenforced = None if plan.enforces_format else form, None if plan.enforces_calls else calls
+    if unenforced != (None, None):
+        reply = RetryingReply(reply, *unenforced, conversation, prepare)
     if validator.is_idle:
         return reply
     return MonitoredReply(
@@ -114,7 +116,7 @@ class RetryingReply(ReplyWrapper):
 
     def resume(self, point: ResumePoint) -> Reply:
         if point.sampled_ids:
-            raise CannotContinue("its format was checked")
+            raise CannotContinue("its output had to be validated as a whole")
         return self
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -211,7 +213,10 @@ class RetryingReply(ReplyWrapper):
     ) -> list[Delta]:
         answers = [(texts, text) for texts, item, text in items if isinstance(item, Message)]
         if not answers:
-            self._fault, self._feedback = "nothing was said.", _exchange("", "Nothing was said.")
+            self._fault, self._feedback = (
+                "there is no answer.",
+                _exchange("", "There is no answer."),
+            )
         for texts, text in reversed(answers):
             if any(isinstance(d, Text) and d.channel == "refusal" for d in held[texts]):
                 continue

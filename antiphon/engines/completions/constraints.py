@@ -1,7 +1,7 @@
-"""In what words servers that continue token ids take constraints, and what a constraint is in them.
+"""Encode constraints for servers that continue token ids, and probe what a server enforces.
 
-Which of the words a server takes is found out by asking it for something that its model would not
-say: servers say little of themselves, and drop fields that they do not know.
+Servers report little about their features and ignore unknown fields. So each syntax is probed: the
+server is asked to generate a text that its model would not write without the constraint.
 """
 
 from __future__ import annotations
@@ -26,50 +26,57 @@ __all__ = ["SYNTAXES", "ConstraintEncoder", "ConstraintSyntax", "probe_constrain
 
 
 class ConstraintSyntax(Struct, frozen=True):
-    """``kind``: llguidance's Lark, xgrammar's EBNF, or a JSON schema. ``said``: what stands in a
-    request for one of these."""
+    """One way to state a constraint in a server's request.
+
+    ``kind``: llguidance's Lark, xgrammar's EBNF, or a JSON schema. ``fields``: returns the request
+    fields for a constraint in that language.
+    """
 
     kind: Literal["lark", "ebnf", "schema"]
     fields: Callable[[Any], Mapping[str, Any]]
 
 
-#: Stands before Lark, so that no server takes it for a grammar of another kind.
+#: Prefix that makes servers read a grammar as llguidance's Lark.
 _LLGUIDANCE_MARK = "%llguidance {}\n"
 
-#: Server → its words, the best first. vLLM that may choose a backend by itself stays for good with
-#: the one that its first request was for.
+#: Server → the syntaxes it may accept, best first. A vLLM server with ``backend: auto`` keeps the
+#: grammar backend that its first constrained request selects.
 SYNTAXES: Mapping[str, Sequence[ConstraintSyntax]] = {
     "vllm": (
-        ConstraintSyntax("ebnf", lambda said: {"structured_outputs": {"grammar": said}}),
-        ConstraintSyntax("lark", lambda said: {"structured_outputs": {"grammar": said}}),
-        ConstraintSyntax("schema", lambda said: {"structured_outputs": {"json": said}}),
+        ConstraintSyntax("ebnf", lambda value: {"structured_outputs": {"grammar": value}}),
+        ConstraintSyntax("lark", lambda value: {"structured_outputs": {"grammar": value}}),
+        ConstraintSyntax("schema", lambda value: {"structured_outputs": {"json": value}}),
     ),
     "sglang": (
-        ConstraintSyntax("lark", lambda said: {"ebnf": said}),
-        ConstraintSyntax("ebnf", lambda said: {"ebnf": said}),
+        ConstraintSyntax("lark", lambda value: {"ebnf": value}),
+        ConstraintSyntax("ebnf", lambda value: {"ebnf": value}),
         ConstraintSyntax(
-            "schema", lambda said: {"json_schema": msgspec.json.encode(said).decode()}
+            "schema", lambda value: {"json_schema": msgspec.json.encode(value).decode()}
         ),
     ),
     "tensorrt-llm": (
-        ConstraintSyntax("ebnf", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
-        ConstraintSyntax("lark", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
+        ConstraintSyntax(
+            "ebnf", lambda value: {"response_format": {"type": "ebnf", "ebnf": value}}
+        ),
+        ConstraintSyntax(
+            "lark", lambda value: {"response_format": {"type": "ebnf", "ebnf": value}}
+        ),
         ConstraintSyntax(
             "schema",
-            lambda said: {
-                "response_format": {"type": "json_schema", "json_schema": {"schema": said}}
+            lambda value: {
+                "response_format": {"type": "json_schema", "json_schema": {"schema": value}}
             },
         ),
     ),
     "llama-server": (
-        ConstraintSyntax("lark", lambda said: {"grammar": said}),
-        ConstraintSyntax("schema", lambda said: {"json_schema": said}),
+        ConstraintSyntax("lark", lambda value: {"grammar": value}),
+        ConstraintSyntax("schema", lambda value: {"json_schema": value}),
     ),
 }
 
 
 class ConstraintEncoder:
-    """Constraints in one server's words, or in none."""
+    """Encodes constraints in one server's syntax. ``syntax``: None if the server enforces none."""
 
     def __init__(self, syntax: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
         self._syntax = syntax
@@ -81,7 +88,7 @@ class ConstraintEncoder:
         return to_ebnf(lark, self._literals, end_ids)
 
     def capabilities(self, server: Capabilities) -> Capabilities:
-        """What a server can that takes these words."""
+        """Return ``server`` with the constraint capabilities of this syntax."""
         kind = None if self._syntax is None else self._syntax.kind
         return replace(
             server,
@@ -94,7 +101,10 @@ class ConstraintEncoder:
         return self._ebnf(lark, self._end_ids) is not None
 
     def encode(self, sampling: Sampling) -> Mapping[str, Any]:
-        """What stands in a request. Raises ``InvalidRequest`` for what the server does not take."""
+        """Return the request fields for the constraint of ``sampling``.
+
+        Raises ``InvalidRequest`` when the server cannot enforce it.
+        """
         constraint, syntax = sampling.constraint, self._syntax
         if constraint is None:
             return {}
@@ -108,19 +118,22 @@ class ConstraintEncoder:
             case "schema":
                 value = constraint.schema
         if syntax is None or value is None or fault is not None:
-            reason = fault or "the upstream takes none like it."
+            reason = fault or "the upstream does not support it."
             raise InvalidRequest(f"The grammar cannot be used: {reason}", code="invalid_grammar")
         return syntax.fields(value)
 
 
 _PROBE_OUTPUT = '"qz"'
 _PROBE_CONSTRAINT = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})
-#: Tokens that are asked for, and seconds for them.
+#: Length of the probe's output in tokens, and its timeout in seconds.
 _PROBE_TOKENS, _PROBE_TIMEOUT_S = 12, 60
 
 
 async def probe_constraints(engine: Engine) -> bool:
-    """Whether the engine says a word because it is held to it."""
+    """Return whether the engine enforces constraints.
+
+    Only an engine that does writes the probe's output.
+    """
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
     output = b""
     with suppress(BackendError, InvalidRequest, TimeoutError):

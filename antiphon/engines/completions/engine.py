@@ -1,7 +1,7 @@
-"""The engine that is somewhere else: token ids in and out over HTTP.
+"""The engine over HTTP: token ids in and out.
 
-vLLM, SGLang, TensorRT-LLM, llama-server: what each is asked stands in the table of flavours. The
-prompt is written here, so the model's tokenizer has to be on this machine. It knows no messages.
+Supports vLLM, SGLang, TensorRT-LLM and llama-server; ``servers`` holds their differences. Prompts
+are rendered on this side, so the model's tokenizer has to be on this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
-from antiphon.upstream.endpoint import entries, listing, only_model, reach
+from antiphon.upstream.endpoint import first_model_id, list_models, model_entries, open_upstream
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
@@ -57,15 +57,17 @@ async def load(
     on this machine, or the extra is not installed.
     """
     name, adapters = options.name or url, options.adapters
-    upstream, endpoint = reach(name, url, key, options.engine_options)
+    upstream, endpoint = open_upstream(name, url, key, options.engine_options)
     try:
-        listed = await listing(upstream)
+        listed = await list_models(upstream)
         kind, flavour = _find_flavour(name, upstream, endpoint.flavour, listed)
-        upstream_model = model or only_model(name, upstream, listed)
-        entry = next((each for each in entries(listed) if each.get("id") == upstream_model), {})
+        upstream_model = model or first_model_id(name, upstream, listed)
+        entry = next(
+            (each for each in model_entries(listed) if each.get("id") == upstream_model), {}
+        )
         properties = await _server_properties(upstream, kind)
         if adapters and not flavour.has_adapters:
-            raise SetupError(f"model {name}: over token ids {kind} takes no adapters")
+            raise SetupError(f"model {name}: {kind} takes no adapters in token-id requests")
         source = endpoint.tokenizer or _local_tokenizer(entry, properties)
         if source is None:
             raise SetupError(
@@ -82,7 +84,7 @@ async def load(
             or properties.get("enable_deterministic_inference") is True,
             adapters=_adapters(flavour, listed) | frozenset(adapters),
         )
-        flavour = replace(flavour, can=capabilities)
+        flavour = replace(flavour, capabilities=capabilities)
         make_engine = partial(
             CompletionsEngine,
             upstream,
@@ -104,9 +106,11 @@ async def load(
 
 
 class CompletionsEngine:
-    """``Engine`` over one model of an upstream, which it owns. ``body``: fields that every request
-    gets besides, over ours. ``eyes``: of a model that sees. ``words``: in which constraints are
-    said to it."""
+    """``Engine`` over one model of an upstream, which it owns.
+
+    ``body``: extra fields for every request; they override ours. ``image_encoder``: None if the
+    model takes no images. ``constraint_syntax``: None if the server enforces no constraints.
+    """
 
     def __init__(
         self,
@@ -147,7 +151,7 @@ class CompletionsEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         accepts_images = self._image_encoder is not None
         check_request(prompt, sampling, self._card, self._tokenizer, accepts_images=accepts_images)
-        patience, started = self._upstream.patience(), False
+        patience, started = self._upstream.retry_policy(), False
         while True:
             try:
                 async with aclosing(self._generate_once(prompt, sampling, patience)) as chunks:
@@ -158,16 +162,16 @@ class CompletionsEngine:
             except BackendError as error:
                 if started:
                     raise
-                await patience.again(error)
+                await patience.wait_before_retry(error)
 
     async def _generate_once(
         self, prompt: Prompt, sampling: Sampling, patience: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
-        room = self._card.context_size - len(prompt.ids)
-        # SGLang refuses what would not fit
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        context_left = self._card.context_size - len(prompt.ids)
+        # SGLang rejects a limit that exceeds the context.
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, context_left))
         request = await self._encode_request(prompt, sampling)
-        stop_conditions = StopConditions(self._tokenizer, sampling, room)
+        stop_conditions = StopConditions(self._tokenizer, sampling, context_left)
         last: Chunk | None = None
         cached: int | None = None
         async with aclosing(self._stream(request, sampling, patience)) as batches:
@@ -176,7 +180,7 @@ class CompletionsEngine:
                 self._check_vocabulary(parsed)
                 cached = parsed.cached if parsed.cached is not None else cached
                 if last is not None:
-                    continue  # only what was used can still come
+                    continue  # only the usage can still follow
                 chunk = _to_chunk(stop_conditions, parsed)
                 if chunk is None or chunk.finish is None:
                     if chunk is not None:
@@ -185,7 +189,7 @@ class CompletionsEngine:
                         raise error
                     continue
                 last = chunk
-                # A stop string ends it here alone: the upstream would go on.
+                # Stop strings are matched here: the upstream does not know them.
                 if not self._flavour.usage_after_finish or parsed.reason is None:
                     break
         if last is None:
@@ -193,13 +197,14 @@ class CompletionsEngine:
         yield replace(last, cached_tokens=cached)
 
     def _check_vocabulary(self, parsed: ParsedPayload) -> None:
-        """Ids that nobody here knows would be kept, and asked with."""
+        """Raise ``BackendError`` for unknown ids: they would be stored and sent again."""
         if any(token.id >= self._tokenizer.size for token in parsed.tokens):
-            raise BackendError("The upstream's tokens are of another vocabulary.", lasting=True)
+            raise BackendError(
+                "The upstream's token ids do not belong to the configured tokenizer.", lasting=True
+            )
 
     async def image_tokens(self, image: Image) -> int:
-        """``MeasuresImages``: the upstream is asked once for each image, and no longer than until
-        it tells."""
+        """Implement ``MeasuresImages``: ask the upstream once per image."""
         if self._image_encoder is None:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(
@@ -215,7 +220,7 @@ class CompletionsEngine:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
     async def _extra_tokens(self, prompt: Prompt) -> int:
-        """What the upstream makes of a prompt besides its ids."""
+        """Return how many tokens the upstream counts for the prompt beyond its ids."""
         sampling = Sampling(max_tokens=1)
         request = await self._encode_request(prompt, sampling)
         async with aclosing(self._stream(request, sampling)) as batches:
@@ -225,13 +230,13 @@ class CompletionsEngine:
                     return max(0, parsed.prompt - len(prompt.ids))
                 if error is not None:
                     raise error
-        raise BackendError("The upstream does not tell of how many tokens an image is.")
+        raise BackendError("The upstream does not report the size of an image in tokens.")
 
     async def _encode_request(self, prompt: Prompt, sampling: Sampling) -> EncodedRequest:
         if sampling.adapter is not None:
-            there = self._adapters.get(sampling.adapter) or sampling.adapter
-            sampling = replace(sampling, adapter=there)
-        # to write a grammar anew takes longer than others should wait
+            upstream_name = self._adapters.get(sampling.adapter) or sampling.adapter
+            sampling = replace(sampling, adapter=upstream_name)
+        # Converting a grammar is slow: do not block the event loop.
         constraint_fields = (
             {}
             if sampling.constraint is None
@@ -263,7 +268,7 @@ class CompletionsEngine:
 def _parse_payloads(
     parser: CompletionsStreamParser, payloads: list[bytes]
 ) -> tuple[ParsedPayload, BackendError | None]:
-    """What payloads that came together say, up to the one that is an error."""
+    """Parse payloads that arrived together, up to the first error, and merge them."""
     merged = ParsedPayload()
     for payload in payloads:
         try:
@@ -272,24 +277,26 @@ def _parse_payloads(
             return merged, error
         merged.tokens = [*merged.tokens, *parsed.tokens] if merged.tokens else parsed.tokens
         merged.reason = parsed.reason or merged.reason
-        merged.untold += parsed.untold
+        merged.unreported_tokens += parsed.unreported_tokens
         merged.cached = merged.cached if parsed.cached is None else max(0, parsed.cached)
         merged.prompt = merged.prompt if parsed.prompt is None else parsed.prompt
     return merged, None
 
 
 def _to_chunk(stop_conditions: StopConditions, parsed: ParsedPayload) -> Chunk | None:
-    """What the tokens make, with the end where the upstream says so."""
+    """Return the chunk for new tokens, with the upstream's finish reason if it sent one."""
     chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
     if parsed.reason is None or stop_conditions.finished:
         return chunk
-    rest = replace(stop_conditions.finish(parsed.reason), untold=parsed.untold)
+    rest = replace(
+        stop_conditions.finish(parsed.reason), unreported_tokens=parsed.unreported_tokens
+    )
     if chunk is None:
         return rest
     return replace(rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs))
 
 
-# --- what the upstream tells of itself -----------------------------------------------------------
+# --- what the upstream reports about itself ------------------------------------------------------
 
 
 def _find_flavour(
@@ -302,30 +309,30 @@ def _find_flavour(
                 f"models.{name}.engine_options.flavour: unknown {requested!r}. Known: {known}."
             )
         return requested, FLAVOURS[requested]
-    owners = [each.get("owned_by") for each in entries(listed)]
+    owners = [each.get("owned_by") for each in model_entries(listed)]
     for kind, flavour in FLAVOURS.items():
         if flavour.owner in owners:
             return kind, flavour
     raise SetupError(
         f"model {name}: {upstream.url} "
-        + ("does not answer" if listed is None else "does not say what it is")
-        + f": set models.{name}.engine_options.flavour (there are: {known}), or use the engine"
+        + ("does not answer" if listed is None else "is a server of unknown kind")
+        + f": set models.{name}.engine_options.flavour (one of {known}), or use the engine"
         " chat_completions"
     )
 
 
 def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
-    """Those that the server lists as models of their own."""
-    found = (each.get("id") for each in entries(listed) if each.get("parent"))
-    return frozenset(id for id in found if flavour.has_adapters and isinstance(id, str))
+    """Return the adapters that the server lists as models with a parent."""
+    ids = (each.get("id") for each in model_entries(listed) if each.get("parent"))
+    return frozenset(id for id in ids if flavour.has_adapters and isinstance(id, str))
 
 
 async def _server_properties(upstream: Upstream, kind: str) -> Mapping[str, Any]:
-    """What the server says of itself and its model besides; nothing where it does not."""
+    """Return the server's information endpoints merged; endpoints that fail are skipped."""
     properties: dict[str, Any] = {}
     for path in _PROPERTY_PATHS.get(kind, ()):
         with suppress(BackendError):
-            answer = await upstream.ask(f"{upstream.root}/{path}", wait_s=10)
+            answer = await upstream.request_json(f"{upstream.root}/{path}", wait_s=10)
             properties |= answer if isinstance(answer, Mapping) else {}
     return properties
 
@@ -337,14 +344,14 @@ _PROPERTY_PATHS: Mapping[str, tuple[str, ...]] = {
 
 
 def _local_tokenizer(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
-    """Where the server has its files, if that is on this machine."""
-    for place in (
+    """Return the path of the server's model files if it exists on this machine."""
+    for path in (
         properties.get("tokenizer_path"),
         properties.get("model_path"),
         entry.get("root"),
     ):
-        if isinstance(place, str) and Path(place).is_absolute() and Path(place).exists():
-            return place
+        if isinstance(path, str) and Path(path).is_absolute() and Path(path).exists():
+            return path
     return None
 
 
@@ -366,8 +373,9 @@ def _read_tokenizer(path: Path, name: str, size: int | None) -> tuple[Tokenizer,
         from antiphon.engines.gguf.model_card import gguf_card
         from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
-        head, spelled = read_gguf(path), LlamaTokenizer(path)
-        trained = int(head.architecture_value("context_length") or 0)
-        return spelled, gguf_card(name, size or trained or DEFAULT_CONTEXT, head, spelled)
-    found = read_folder(path, name=name)
-    return found.tokenizer, replace(found.card, context_size=size or found.card.context_size)
+        header, tokenizer = read_gguf(path), LlamaTokenizer(path)
+        trained = int(header.architecture_value("context_length") or 0)
+        card = gguf_card(name, size or trained or DEFAULT_CONTEXT, header, tokenizer)
+        return tokenizer, card
+    folder = read_folder(path, name=name)
+    return folder.tokenizer, replace(folder.card, context_size=size or folder.card.context_size)

@@ -1,7 +1,7 @@
-"""How servers that continue token ids are shown images beside them.
+"""Encode prompts with images for servers that continue token ids.
 
-llama-server takes a prompt with images as text; vLLM and SGLang take ids, in which they find what
-the model's template writes for an image. TensorRT-LLM takes none. It knows no messages.
+llama-server takes such a prompt as text. vLLM and SGLang take ids and replace the placeholder
+tokens of the model's chat template. TensorRT-LLM supports no images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["EncodedRequest", "ImageRequestEncoder", "image_encoder"]
 
 
 class EncodedRequest(Struct, frozen=True):
-    """What is asked, where, and who reads the answer."""
+    """An HTTP request and the parser for its response stream."""
 
     url: str
     body: Mapping[str, Any]
@@ -34,22 +34,26 @@ class EncodedRequest(Struct, frozen=True):
 
 
 class ImageRequestEncoder(Protocol):
-    """How one server is shown images. ``told``: see ``Capabilities.images``."""
+    """Encodes prompts with images for one server. ``image_mode``: see ``Capabilities.images``."""
 
     image_mode: Literal["apart", "template"]
 
     def measuring_prompt(self, image: Image) -> Prompt:
-        """A prompt to measure the image with."""
+        """Return a prompt that measures the image."""
 
     async def encode(self, request: StreamRequest) -> EncodedRequest:
-        """For a prompt with images. Raises ``InvalidRequest``, and ``BackendError`` where the
-        server does not see any more."""
+        """Encode a prompt with images.
+
+        Raises ``InvalidRequest``, and ``BackendError`` if the server no longer accepts images.
+        """
 
 
 class _TextImageEncoder:
-    """llama-server with a projector. What stands for an image in its texts is drawn anew by each
-    process, so it is asked for each time: the server may have been started again. ``bos``: see
-    ``Speller``."""
+    """llama-server with a projector.
+
+    Each llama-server process draws a new random image marker. The server may have been restarted,
+    so the marker is read before each request. ``bos``: see ``PromptDetokenizer``.
+    """
 
     image_mode: Literal["apart", "template"] = "apart"
 
@@ -72,18 +76,20 @@ class _TextImageEncoder:
         return EncodedRequest(url, body, flavour.make_parser(request))
 
     async def _detokenizer(self) -> PromptDetokenizer:
-        marker = _marker(await self._upstream.ask(f"{self._upstream.root}/props"))
+        marker = _marker(await self._upstream.request_json(f"{self._upstream.root}/props"))
         if marker is None:
-            raise BackendError("The upstream cannot be shown images any more.")
+            raise BackendError("The upstream no longer accepts images.")
         if self._cached_detokenizer is None or self._cached_detokenizer[0] != marker:
             self._cached_detokenizer = marker, PromptDetokenizer(self._tokenizer, marker, self._bos)
         return self._cached_detokenizer[1]
 
 
 class _TokenImageEncoder:
-    """A server that takes ids, and puts in the place of a template's word for an image what the
-    model's processor makes of it. ``written``: the body for a prompt, and data URLs of its images
-    in order. ``speller``: where the server looks for the words in the text that the ids spell."""
+    """A server that takes ids and replaces the template's image placeholder with image tokens.
+
+    ``encode_body``: returns the body for a prompt and the data URLs of its images, in order.
+    ``detokenizer``: for a server that searches the placeholders in the detokenized text.
+    """
 
     image_mode: Literal["apart", "template"] = "template"
 
@@ -119,14 +125,16 @@ def _data_url(image: Image) -> str:
     return f"data:{image.mime};base64,{base64.b64encode(image.content).decode()}"
 
 
-# --- who sees ------------------------------------------------------------------------------------
+# --- which servers accept images -----------------------------------------------------------------
 
 
 async def image_encoder(
     kind: str, upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
 ) -> ImageRequestEncoder | None:
-    """How the server's ``model`` is shown images; None if it sees none. ``kind``: whose server it
-    is; ``facts``: what it tells of itself."""
+    """Return the image encoder for the server's ``model``; None if it takes no images.
+
+    ``kind``: the server's flavour. ``properties``: what the server reports about itself.
+    """
     if kind not in _ENCODER_FACTORIES:
         return None
     try:
@@ -140,13 +148,15 @@ async def _llama_image_encoder(
 ) -> ImageRequestEncoder | None:
     if _marker(properties) is None:
         return None
-    added = await upstream.ask(f"{upstream.root}/tokenize", {"content": "", "add_special": True})
+    added = await upstream.request_json(
+        f"{upstream.root}/tokenize", {"content": "", "add_special": True}
+    )
     ids = added.get("tokens") if isinstance(added, Mapping) else None
     return _TextImageEncoder(upstream, tokenizer, ids[0] if ids else None)
 
 
 def _marker(properties: Any) -> str | None:
-    """What stands for an image in llama-server's texts; None if its model does not see."""
+    """Return llama-server's image marker; None if its model takes no images."""
     modalities = properties.get("modalities") if isinstance(properties, Mapping) else None
     if not isinstance(modalities, Mapping) or not modalities.get("vision"):
         return None
@@ -156,11 +166,13 @@ def _marker(properties: Any) -> str | None:
 async def _vllm_image_encoder(
     upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
 ) -> ImageRequestEncoder | None:
-    """A token is asked for, since only ``--enable-scale-out`` opens this address. Whether the model
-    sees its chat template tells."""
+    """Generate one token as a probe: the endpoint exists only with ``--enable-scale-out``.
+
+    Whether the model takes images is decided by its chat template.
+    """
     url = f"{upstream.root}/inference/v1/generate"
     ids = tokenizer.encode("a", special=False)
-    await upstream.ask(
+    await upstream.request_json(
         url, {"model": model, "token_ids": ids, "sampling_params": {"max_tokens": 1}}
     )
     return _TokenImageEncoder(url, vllm_image_body, VllmGenerateParser)

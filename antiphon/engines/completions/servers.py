@@ -1,6 +1,6 @@
-"""How servers continue token ids over HTTP: what each is asked, and how its answer is read.
+"""Differences between servers that continue token ids.
 
-One row a server. It knows their fields, not how they are reached.
+One row per server: path, request body, parser and capabilities.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ _MAX_LOGPROBS = 20
 
 
 class Flavour(Struct, frozen=True, kw_only=True):
-    """``path``: where it continues tokens. ``versioned``: below ``/v1``. ``owner``: whom its list
-    of models names. ``late``: how many tokens were cached is told behind the end. ``adapts``: it
-    has adapters that a request names."""
+    """One kind of server.
+
+    ``path``: its completions endpoint. ``versioned``: whether the path is below ``/v1``. ``owner``:
+    ``owned_by`` in its model list. ``usage_after_finish``: whether the usage follows the finish
+    reason. ``has_adapters``: whether a request may name an adapter.
+    """
 
     path: str
     owner: str
@@ -42,7 +45,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     has_adapters: bool = False
 
 
-#: Field of ``Sampling`` → field of most servers. None is left out: the server's own default.
+#: Fields of ``Sampling`` with the same name on most servers. None is left out: the server's
+#: default.
 _COMMON_FIELDS = (
     "temperature",
     "top_p",
@@ -99,11 +103,11 @@ def _vllm_body(request: StreamRequest) -> Mapping[str, Any]:
 
 
 def vllm_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
-    """What vLLM's ``/inference/v1/generate`` is asked for a prompt with images at these URLs."""
+    """Return the body for vLLM's ``/inference/v1/generate`` with the images at ``urls``."""
     sampling = request.sampling
     params = {**_sampling_params(sampling), **request.constraint_fields, "detokenize": False}
     if sampling.logprobs is not None:
-        # the one that was sampled is told first, and in the place of the last of the others
+        # vLLM counts the sampled token as one of them: request one more.
         params["logprobs"] = min(sampling.logprobs + 1, _MAX_LOGPROBS) if sampling.logprobs else 0
     if sampling.extra:
         params["extra_args"] = dict(sampling.extra)
@@ -119,11 +123,11 @@ def vllm_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str,
 
 
 def _tensorrt_body(request: StreamRequest) -> Mapping[str, Any]:
-    # gives the ids in place of the text
+    # `detokenize: false` returns the ids instead of the text.
     return {**_openai_body(request), **request.constraint_fields, "detokenize": False}
 
 
-#: What SGLang calls otherwise.
+#: Our field → SGLang's name for it.
 _SGLANG_NAMES: Mapping[str, str] = {
     "max_tokens": "max_new_tokens",
     "seed": "sampling_seed",
@@ -138,7 +142,7 @@ def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
         _SGLANG_NAMES.get(name, name): value for name, value in _sampling_params(sampling).items()
     }
     if params.get("top_k") == 0:
-        params["top_k"] = -1  # all of them
+        params["top_k"] = -1  # no limit
     body: dict[str, Any] = {
         "input_ids": request.prompt.ids,
         "sampling_params": {**params, **request.constraint_fields, "skip_special_tokens": False},
@@ -149,15 +153,17 @@ def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
         for n, v in _non_null_fields(sampling, ("adapter", "cache_salt")).items()
     }
     if sampling.priority is not None:
-        body["priority"] = -sampling.priority  # higher is sooner there
+        body["priority"] = -sampling.priority  # SGLang runs higher values first
     if sampling.logprobs is not None:
         body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
     return body
 
 
 def sglang_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
-    """What SGLang is asked for a prompt with images at these URLs. Of several, some models would
-    see the first alone if nothing told them."""
+    """Return the body for SGLang: a prompt with the images at ``urls``.
+
+    Without ``modalities`` some models would see only the first of several images.
+    """
     several = {"modalities": ["multi-images"]} if len(urls) > 1 else {}
     return {**_sglang_body(request), "image_data": urls, **several}
 
@@ -170,7 +176,7 @@ def _llama_body(request: StreamRequest) -> Mapping[str, Any]:
         "stream": True,
         "cache_prompt": True,
         "return_tokens": True,
-        "return_progress": True,  # tells what was cached, before the first token
+        "return_progress": True,  # reports the cached tokens before the first token
         **_non_null_fields(
             sampling, tuple(name for name in _COMMON_FIELDS if name != "repetition_penalty")
         ),
@@ -178,7 +184,7 @@ def _llama_body(request: StreamRequest) -> Mapping[str, Any]:
     if sampling.repetition_penalty is not None:
         body["repeat_penalty"] = sampling.repetition_penalty
     if sampling.seed is not None:
-        body["seed"] = sampling.seed % 0xFFFFFFFF  # which would mean: any
+        body["seed"] = sampling.seed % 0xFFFFFFFF  # this value itself means a random seed
     if sampling.logit_bias:
         body["logit_bias"] = list(sampling.logit_bias.items())
     if sampling.ignore_eos:
@@ -213,7 +219,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     "sglang": Flavour(
         path="generate",
         owner="sglang",
-        # it has seeds where it says that it is deterministic
+        # It honours seeds only with deterministic inference; see ``load``.
         capabilities=msgspec.structs.replace(
             _COMMON_CAPABILITIES, seed=False, priority=True, cache_salt=True
         ),
@@ -225,7 +231,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     "tensorrt-llm": Flavour(
         path="completions",
         owner="tensorrt_llm",
-        # its log-probabilities name no ids
+        # Its log-probabilities carry no token ids.
         capabilities=msgspec.structs.replace(_COMMON_CAPABILITIES, max_logprobs=None),
         encode=_tensorrt_body,
         make_parser=TensorrtParser,

@@ -1,6 +1,6 @@
-"""The answers of servers that continue token ids, payload by payload: new tokens, and the end.
+"""Parse the response streams of servers that continue token ids into tokens and finish reasons.
 
-What they call things differs; what comes out is the same. Sans-IO.
+Sans-IO.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
-from antiphon.upstream.errors import GIVEN_UP, complaint, refused
+from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
 
 __all__ = [
     "CompletionsStreamParser",
@@ -28,23 +28,23 @@ __all__ = [
     "VllmParser",
 ]
 
-#: What OpenAI's API gives for a token whose log-probability is not known.
+#: OpenAI's value for an unknown log-probability.
 UNKNOWN_LOGPROB = -9999.0
 
-#: What decoding JSON that others wrote may raise.
+#: Exceptions of decoding foreign JSON.
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-#: The most tokens that end within one character.
+#: The largest number of withheld tokens inside one character.
 _MAX_WITHHELD = 8
 
-#: The id of a token: another number is none.
+#: A valid token id.
 Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 Reason = Literal["stop", "length"]
 
 
 class StreamRequest(Struct, frozen=True, kw_only=True):
-    """One continuation that is asked for. ``held``: what is said of its constraint."""
+    """One generation request. ``constraint_fields``: the request fields of its constraint."""
 
     model: str
     prompt: Prompt
@@ -55,26 +55,29 @@ class StreamRequest(Struct, frozen=True, kw_only=True):
 
 
 class ParsedPayload(Struct):
-    """What one payload says. ``untold``: tokens that were sampled and are not told of. ``prompt``:
-    the tokens of the prompt, images and all."""
+    """The content of one payload.
+
+    ``unreported_tokens``: number of sampled tokens whose ids the server does not report.
+    ``cached``: prompt tokens from the cache. ``prompt``: prompt tokens in all, images included.
+    """
 
     tokens: list[TokenLogprob] = []
     reason: Reason | None = None
-    untold: int = 0
+    unreported_tokens: int = 0
     cached: int | None = None
     prompt: int | None = None
 
 
 class CompletionsStreamParser(Protocol):
-    """Reads one answer."""
+    """Parses one response stream."""
 
     def feed(self, payload: bytes) -> ParsedPayload:
-        """Raises ``BackendError`` for an error, or what cannot be read."""
+        """Parse one payload. Raises ``BackendError`` for an error event and for unreadable data."""
 
 
 def _server_error(error: Any) -> BackendError:
     code = error.get("code") if isinstance(error, dict) else None
-    return refused(code if isinstance(code, int) else 500, complaint(error))
+    return upstream_error(code if isinstance(code, int) else 500, parse_error(error))
 
 
 def _unreadable_error() -> BackendError:
@@ -82,9 +85,9 @@ def _unreadable_error() -> BackendError:
 
 
 def _finish_reason(reason: str) -> Reason:
-    """Raises ``BackendError`` where the server gave up what it was asked for."""
-    if reason in GIVEN_UP:
-        raise BackendError(f"The upstream ended it: {reason}.")
+    """Map the server's finish reason. Raises ``BackendError`` for an aborted generation."""
+    if reason in ABORT_REASONS:
+        raise BackendError(f"The upstream ended the generation: {reason}.")
     return "length" if reason == "length" else "stop"
 
 
@@ -101,7 +104,7 @@ class _TokenContent(_TokenEntry):
 
 
 class _Logprobs(Struct):
-    """``content`` is what ``/inference/v1/generate`` tells, the others ``/v1/completions``."""
+    """``content``: of ``/inference/v1/generate``; the other fields: of ``/v1/completions``."""
 
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -135,7 +138,7 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
 class VllmParser:
-    """``/v1/completions`` with ``return_token_ids``, and ids in place of the tokens' texts."""
+    """``/v1/completions`` with ``return_token_ids`` and ``return_tokens_as_token_ids``."""
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
@@ -152,7 +155,7 @@ class VllmParser:
             piece.prompt = event.usage.prompt_tokens
             if event.usage.prompt_tokens_details is not None:
                 piece.cached = event.usage.prompt_tokens_details.cached_tokens
-        for choice in event.choices[:1]:  # one was asked for
+        for choice in event.choices[:1]:  # one choice was requested
             piece.tokens = self._tokens(choice)
             if choice.finish_reason is not None:
                 piece.reason = _finish_reason(choice.finish_reason)
@@ -163,7 +166,9 @@ class VllmParser:
         if ids is None:
             if choice.finish_reason is None:
                 raise BackendError(
-                    "The upstream tells no token ids: it is too old, or another.", lasting=True
+                    "The upstream returns no token ids: its version is too old, or it is another"
+                    " kind of server.",
+                    lasting=True,
                 )
             ids = []
         top_count = self._request.sampling.logprobs
@@ -180,7 +185,7 @@ class VllmParser:
     def _logprobs(
         self, logprobs: _Logprobs
     ) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
-        """The log-probability of each token, and those of others in its place."""
+        """Return each token's log-probability and its alternatives (id, log-probability)."""
         sampled = logprobs.token_logprobs
         tops = logprobs.top_logprobs or [None] * len(sampled)
         if len(tops) != len(sampled):
@@ -195,7 +200,9 @@ class TensorrtParser(VllmParser):
 class VllmGenerateParser(VllmParser):
     """``/inference/v1/generate``."""
 
-    def _told(self, logprobs: _Logprobs) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+    def _logprobs(
+        self, logprobs: _Logprobs
+    ) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
         return [
             (each.logprob, ((t.token_id, _finite(t.logprob)) for t in each.top_logprobs))
             for each in logprobs.content or ()
@@ -203,7 +210,7 @@ class VllmGenerateParser(VllmParser):
 
 
 def _named_logprobs(top: dict[str, float]) -> Iterable[tuple[int, float]]:
-    """``token_id:N`` → its log-probability."""
+    """Parse ``token_id:N`` → log-probability."""
     for name, logprob in top.items():
         number = name.rpartition(":")[2]
         if number.isdecimal() and len(number) < 10:
@@ -241,8 +248,10 @@ _decode_sglang = msgspec.json.Decoder(_SglangEvent).decode
 
 
 class SglangParser:
-    """``/generate``: each payload has all ids so far, or with ``--incremental-streaming-output``
-    the new ones."""
+    """``/generate``: each payload holds all ids so far.
+
+    With ``--incremental-streaming-output`` it holds only the new ones.
+    """
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
@@ -267,8 +276,8 @@ class SglangParser:
             kind = meta.finish_reason.get("type")
             if kind == "abort":
                 status = meta.finish_reason.get("status_code")
-                raise refused(
-                    status if isinstance(status, int) else 500, complaint(meta.finish_reason)
+                raise upstream_error(
+                    status if isinstance(status, int) else 500, parse_error(meta.finish_reason)
                 )
             piece.reason = _finish_reason(str(kind))
         return piece
@@ -331,8 +340,11 @@ _decode_llama = msgspec.json.Decoder(_LlamaEvent).decode
 
 
 class LlamaParser:
-    """``/completion`` with ``return_tokens``. Of tokens that end within a character it tells only
-    the last; the others are found by what they spell."""
+    """``/completion`` with ``return_tokens``.
+
+    Of several tokens inside one character, llama-server reports only the last id. ``PartialTokens``
+    recovers the others from the text.
+    """
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
@@ -351,8 +363,10 @@ class LlamaParser:
         if event.stop:
             cached = None if event.timings is None else event.timings.cache_n
             reason: Reason = "length" if event.stop_type == "limit" else "stop"
-            untold = max(0, min(event.tokens_predicted - self._token_count, _MAX_WITHHELD))
-            return ParsedPayload(reason=reason, untold=untold, cached=cached)
+            unreported_tokens = max(
+                0, min(event.tokens_predicted - self._token_count, _MAX_WITHHELD)
+            )
+            return ParsedPayload(reason=reason, unreported_tokens=unreported_tokens, cached=cached)
         return ParsedPayload(tokens=self._tokens(event))
 
     def _tokens(self, event: _LlamaEvent) -> list[TokenLogprob]:

@@ -163,7 +163,7 @@ async def test_tokens_that_are_only_counted_are_used(
 
     async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         async for chunk in generate(prompt, sampling):
-            yield replace(chunk, untold=2) if chunk.finish else chunk
+            yield replace(chunk, unreported_tokens=2) if chunk.finish else chunk
 
     monkeypatch.setattr(played, "generate", counted)
     usage = (await ask(local(played), user("Hi"), max_output_tokens=5)).finish.usage

@@ -19,12 +19,12 @@ from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.harmony import grammar as harmony_grammar
 from antiphon.dialects.harmony import parser as harmony_parser
 from antiphon.dialects.parser.parser import FormatParser
-from antiphon.dialects.tools import shown_tools
+from antiphon.dialects.tools import collect_tools
 from antiphon.stream.deltas import Finish
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, Constraint
 from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
-from antiphon.wire.tools import Custom, Function, Grammar
+from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import closed
 from tests.dialects.grammars import Held
 from tests.dialects.replies import specials, thinking_of
@@ -39,7 +39,7 @@ TRIP = Function(
         pays=closed(sum={"enum": [1.5, None]}),
     ),
 )
-ODD = Custom(name="odd", format=Grammar(syntax="regex", definition='[ab<|>\n"]{1,9}'))
+ODD = Custom(name="odd", format=GrammarFormat(syntax="regex", definition='[ab<|>\n"]{1,9}'))
 FORM = JsonSchemaFormat(name="n", schema=closed(s={"type": "string"}, n={"type": "boolean"}))
 ASKED: dict[str, dict[str, Any]] = {
     "calls": {
@@ -54,13 +54,13 @@ GRAMMARS = GrammarCache()
 
 
 async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
-    shown = shown_tools(options, ())
+    shown = collect_tools(options, ())
     form, calls = (
         enforced_answer_format(options, GRAMMARS),
         tool_call_rules(shown, GRAMMARS, is_enforced=True),
     )
     deltas = (*parser.feed(Chunk(tuple(ids))), *parser.finish("stop"), Finish("stop", Usage()))
-    return await StreamValidator(form, calls, talks=False).fault(deltas)
+    return await StreamValidator(form, calls, allows_text_with_calls=False).fault(deltas)
 
 
 def drawn(
@@ -74,7 +74,7 @@ def drawn(
 @pytest.mark.parametrize("name", TOOLS)
 async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> None:
     row, thinks, options = TOOLS[name], thinking_of(name), Options(**asked)
-    shown = shown_tools(options, ())
+    shown = collect_tools(options, ())
     ends = (tag for tag in (*thinks.open, *thinks.close) if tag == tag.strip())
     tokenizer = ByteTokenizer(sorted(specials(row).union(ends)))
     constraint = GrammarBuilder(tokenizer, row, thinks).constraint(options, shown, False)
@@ -89,7 +89,7 @@ async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> Non
 async def test_so_it_is_in_harmony(asked: dict[str, Any]) -> None:
     tokenizer = ByteTokenizer(list(harmony_parser.CONTROL_TOKENS.values()))
     codes, options = harmony_parser.TokenCodes.from_tokenizer(tokenizer), Options(**asked)
-    shown = shown_tools(options, ())
+    shown = collect_tools(options, ())
     constraint = harmony_grammar.Grammarian(tokenizer).reply(options, shown, None)
     for seed in range(5):
         parser = harmony_parser.HarmonyParser(

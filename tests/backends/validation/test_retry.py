@@ -65,7 +65,9 @@ async def test_a_wrong_answer_is_asked_for_again_and_all_of_it_counts() -> None:
     assert text(deltas) == '{"age": 7}'
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
     second = played.text(played.requests[1][0])
-    assert "I am seven." in second and "not have the right form" in second and '"age"' in second
+    assert (
+        "I am seven." in second and "not match the requested format" in second and '"age"' in second
+    )
     finish = deltas[-1]
     assert isinstance(finish, Finish) and sum(isinstance(d, Finish) for d in deltas) == 1
     assert finish.usage.output_tokens == sum(map(len, played.sampled))
@@ -73,7 +75,7 @@ async def test_a_wrong_answer_is_asked_for_again_and_all_of_it_counts() -> None:
 
 
 async def test_an_answer_that_stays_wrong_is_a_failure() -> None:
-    with pytest.raises(RunError, match="not the JSON") as caught:
+    with pytest.raises(RunError, match="not the requested JSON") as caught:
         await told("no", text=SCHEMA)
     assert caught.value.code == "server_error"
 
@@ -264,7 +266,7 @@ async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
 async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, out: str) -> None:
     played = engine(said, capabilities=GRAMMARS)
     reply, heard = await asked(played, **options), ""
-    with pytest.raises(RunError, match="not the form that was asked for"):
+    with pytest.raises(RunError, match="does not match the requested format"):
         async for delta in flatten(reply.deltas()):
             heard += delta.text if isinstance(delta, Text) else ""
             assert not isinstance(delta, Close)
@@ -293,7 +295,7 @@ async def test_calls_are_read_along_as_well() -> None:
         (forced, "Sunny."),
         ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, CALL),
     ):
-        with pytest.raises(RunError, match="not the form that was asked for"):
+        with pytest.raises(RunError, match="does not match the requested format"):
             await told(said, can=GRAMMARS, **options)
     deltas, _ = await told("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message, FunctionCall]

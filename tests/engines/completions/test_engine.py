@@ -300,7 +300,7 @@ def test_tokens_of_a_character_that_was_cut_are_counted() -> None:
     pieces = LlamaParser(asked())
     for told in ({"content": "a", "tokens": [97], "tokens_predicted": 1}, {"tokens_predicted": 4}):
         piece = pieces.feed(json.dumps({**told, "stop": "tokens" not in told}).encode())
-    assert (piece.tokens, piece.reason, piece.untold) == ([], "stop", 3)
+    assert (piece.tokens, piece.reason, piece.unreported_tokens) == ([], "stop", 3)
 
 
 def test_ids_that_llama_server_withholds_are_found() -> None:
@@ -418,9 +418,9 @@ async def test_the_server_knows_its_context(folder: Path) -> None:
     [
         ({}, {}, "tokenizer of m is not on this machine"),
         ({"root": "/nowhere"}, {}, "not on this machine"),
-        ({}, {"tokenizer": "/nowhere"}, "is not there"),
-        ({"owned_by": "somebody"}, {}, "does not say what it is"),
-        ({}, {"flavour": "vlm"}, "there is no 'vlm'"),
+        ({}, {"tokenizer": "/nowhere"}, "does not exist"),
+        ({"owned_by": "somebody"}, {}, "is a server of unknown kind"),
+        ({}, {"flavour": "vlm"}, "unknown 'vlm'"),
         ({}, {"tokeniser": "x"}, "tokeniser"),
     ],
 )

@@ -64,7 +64,7 @@ async def seeing(kind: str, url: str, **more: Any) -> CompletionsEngine:
     upstream, row = Upstream(url), FLAVOURS[kind]
     eyes = await image_encoder(kind, upstream, "m", TOKENIZER, FACTS)
     assert eyes is not None
-    row = replace(row, can=replace(row.capabilities, images=eyes.image_mode))
+    row = replace(row, capabilities=replace(row.capabilities, images=eyes.image_mode))
     return CompletionsEngine(upstream, "m", row, TOKENIZER, CARD, image_encoder=eyes, **more)
 
 
@@ -161,7 +161,11 @@ async def test_what_vllm_is_asked() -> None:
         adapter="poet",
         extra={"x": 1},
     )
-    more = {"adapters": {"poet": "poet-v2"}, "body": {"y": 2}, "words": SYNTAXES["vllm"][-1]}
+    more = {
+        "adapters": {"poet": "poet-v2"},
+        "body": {"y": 2},
+        "constraint_syntax": SYNTAXES["vllm"][-1],
+    }
     async with connected("vllm", **more) as (engine, bodies):
         await collect(engine, asked(engine, "a", RED), everything)
     assert bodies == [
@@ -224,7 +228,7 @@ async def test_a_server_that_was_started_again_has_another_marker() -> None:
         asked = [body for path, body, _ in playing.asked if path == "/completion"]
         said = [body["prompt"]["prompt_string"] for body in asked]
         assert said == ["a<one>a", "a<two>a"]
-        with pytest.raises(BackendError, match="any more"):
+        with pytest.raises(BackendError, match="no longer accepts"):
             await engine.image_tokens(Image(png(), "image/png", 0))
         await engine.close()
 

@@ -183,8 +183,8 @@ async def test_transient_failures_are_retried() -> None:
     ("behavior", "message", "code"),
     [
         (400, "refused the request \\(its 'size'\\): No more of this.", "invalid_prompt"),
-        (401, "does not accept this server's key", "server_error"),
-        (404, "no such model or address", "server_error"),
+        (401, "rejects this server's API key", "server_error"),
+        (404, "no such model or endpoint", "server_error"),
         (500, "The upstream failed", "server_error"),
         ("moderate", "rejected by the safety system", "image_content_policy_violation"),
         ("error", "rejected by the safety system", "image_content_policy_violation"),

@@ -1,7 +1,7 @@
-"""Any Chat Completions server as a backend: local ones, hosted ones, by address and key.
+"""Any Chat Completions server as a backend, local or hosted.
 
-The conversation becomes messages, what is asked a body, and the stream that comes back deltas.
-Tokens are the upstream's own affair: counts before the answer are estimates.
+The conversation becomes messages, the options become fields of the body, and the stream becomes
+deltas. Only the upstream counts tokens: counts before the answer are estimates.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from antiphon.backends.remote.base import (
 )
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
-from antiphon.dialects.instructions import form_in_words, format_instructions
-from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
+from antiphon.dialects.instructions import format_instructions, json_format_instructions
+from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
@@ -35,8 +35,8 @@ __all__ = ["ChatCompletionsBackend"]
 
 _encode = msgspec.json.Encoder().encode
 
-#: Options that are not part of OpenAI's API and that only some servers know.
-_PARTICULAR = (
+#: Options that are not part of OpenAI's API and that only some servers support.
+_NONSTANDARD_OPTIONS = (
     "top_k",
     "min_p",
     "repetition_penalty",
@@ -50,9 +50,11 @@ _PARTICULAR = (
 
 
 class ChatCompletionsBackend(RemoteBackend):
-    """``Backend`` of a server of Chat Completions. ``reader``: makes what reads thinking in the
-    content, for servers that leave it there. ``adapters``: what they are called here → what
-    there."""
+    """``Backend`` of a Chat Completions server.
+
+    ``reasoning_parser``: creates a parser for reasoning within the content, for servers that do not
+    separate it. ``adapters``: our name of a LoRA adapter → the server's.
+    """
 
     path = "chat/completions"
 
@@ -65,94 +67,102 @@ class ChatCompletionsBackend(RemoteBackend):
         context_size: int | None = None,
         body: Mapping[str, Any] | None = None,
         template: Mapping[str, Any] | None = None,
-        reader: Callable[[], Parser] | None = None,
+        reasoning_parser: Callable[[], Parser] | None = None,
         adapters: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
-        self.unread = flavour.unread
-        self._reader = reader
+        self.unreadable_formats = flavour.unreadable_formats
+        self._reasoning_parser = reasoning_parser
         self._adapters = adapters or {}
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         _check(options, self.flavour)
-        return shown_tools(options, conversation.items)
+        return collect_tools(options, conversation.items)
 
     @property
     def enforces_calls(self) -> bool:
-        return self.flavour.calls
+        return self.flavour.enforces_calls
 
     def enforces_format(self, options: Options) -> bool:
         if options.guide is not None:
-            return options.guide.syntax in self.flavour.guides
-        return self.flavour.form == "holds"
+            return options.guide.syntax in self.flavour.grammar_fields
+        return self.flavour.schema_support == "enforces"
 
     def encode_request(
-        self, conversation: Conversation, options: Options, shown: PromptTools
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages(
-                with_instructions(conversation, _words(options, flavour)),
-                shown,
-                thought=flavour.thought,
-                developer=flavour.developer,
+                with_instructions(conversation, _instructions(options, flavour)),
+                prompt_tools,
+                reasoning_fields=flavour.reasoning_fields,
+                has_developer_role=flavour.has_developer_role,
                 origin=self.upstream.root,
             ),
             "stream": True,
             "stream_options": {"include_usage": True},
-            **(flavour.counts if self._reader or not flavour.counts_thinking else {}),
-            **_sampling(self._there(options), flavour),
-            **_tools(options, shown),
-            **_form(options, flavour),
-            **_effort(options, flavour),
+            **(
+                flavour.token_count_options
+                if self._reasoning_parser or not flavour.counts_reasoning
+                else {}
+            ),
+            **_sampling(self._with_upstream_adapter(options), flavour),
+            **_tools(options, prompt_tools),
+            **_response_format(options, flavour),
+            **_reasoning_effort(options, flavour),
         }
         template = {**self._template, **body.pop("chat_template_kwargs", {}), **options.template}
         if template:
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
 
-    def _there(self, options: Options) -> Options:
-        """With the adapter by its name there."""
+    def _with_upstream_adapter(self, options: Options) -> Options:
+        """The options with the adapter's name on the server."""
         adapter = self._adapters.get(options.adapter or "")
         return options if not adapter else replace(options, adapter=adapter)
 
     def stream_parser(
-        self, conversation: Conversation, options: Options, shown: PromptTools, given: int
+        self,
+        conversation: Conversation,
+        options: Options,
+        prompt_tools: PromptTools,
+        input_tokens: int,
     ) -> ChatStreamParser:
         return ChatStreamParser(
-            shown.shapes,
-            taken=(getattr(item, "call_id", None) or "" for item in conversation.items),
-            thinking=None if self._reader is None else self._reader(),
+            prompt_tools.shapes,
+            used_call_ids=(getattr(item, "call_id", None) or "" for item in conversation.items),
+            reasoning_parser=None if self._reasoning_parser is None else self._reasoning_parser(),
             origin=self.upstream.root,
-            given=given,
+            input_tokens=input_tokens,
         )
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- the request -------------------------------------------------------------------------------
 
 
 def _check(options: Options, flavour: ChatFlavour) -> None:
-    check_server_options(options, _PARTICULAR, flavour.fields)
-    if flavour.without is not None and getattr(options, flavour.without) is not None:
-        raise unsupported(flavour.without)
-    if options.extra and not flavour.extra:
+    check_server_options(options, _NONSTANDARD_OPTIONS, flavour.option_fields)
+    if flavour.ignored_option is not None and getattr(options, flavour.ignored_option) is not None:
+        raise unsupported(flavour.ignored_option)
+    if options.extra and not flavour.accepts_vllm_xargs:
         raise unsupported(extra_field(next(iter(options.extra))))
-    if options.template and not flavour.template:
+    if options.template and not flavour.accepts_template_kwargs:
         raise unsupported("chat_template_kwargs")
 
 
 def _sampling(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
     body: dict[str, Any] = {}
-    for option, field in {**STANDARD, **flavour.fields}.items():
+    for option, field in {**STANDARD, **flavour.option_fields}.items():
         value = getattr(options, option)
         if value is not None and value is not False:
             body[field] = value
-    if options.priority is not None and flavour.higher_first:
+    if options.priority is not None and flavour.higher_priority_first:
         body["priority"] = -options.priority
     if options.max_output_tokens is not None:
-        body[flavour.limit] = options.max_output_tokens
+        body[flavour.max_tokens_field] = options.max_output_tokens
     if options.stop:
         body["stop"] = options.stop
     if options.logit_bias:
@@ -161,25 +171,25 @@ def _sampling(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
         body["logprobs"] = True
         if options.logprobs:
             body["top_logprobs"] = options.logprobs
-    if options.cache_key is not None and flavour.developer:
+    if options.cache_key is not None and flavour.has_developer_role:
         body["prompt_cache_key"] = options.cache_key
     return body | _extra(options)
 
 
 def _extra(options: Options) -> dict[str, Any]:
-    besides = dict(options.extra)
-    kwargs = besides.pop("mm_processor_kwargs", None)
-    body = {"mm_processor_kwargs": kwargs, "vllm_xargs": besides}
+    xargs = dict(options.extra)
+    kwargs = xargs.pop("mm_processor_kwargs", None)
+    body = {"mm_processor_kwargs": kwargs, "vllm_xargs": xargs}
     return {field: value for field, value in body.items() if value}
 
 
-def _tools(options: Options, shown: PromptTools) -> dict[str, Any]:
-    """The tools that may be called: this API has no other way to allow some of them."""
-    if not shown.callable:
+def _tools(options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
+    """The tools that may be called: this API has no other way to allow only some tools."""
+    if not prompt_tools.callable:
         return {}
-    body: dict[str, Any] = {"tools": [_tool(tool) for tool in shown.callable]}
-    if shown.required:
-        body["tool_choice"] = _choice(options, shown)
+    body: dict[str, Any] = {"tools": [_tool(tool) for tool in prompt_tools.callable]}
+    if prompt_tools.required:
+        body["tool_choice"] = _tool_choice(options, prompt_tools)
     if not options.parallel_tool_calls:
         body["parallel_tool_calls"] = False
     return body
@@ -192,20 +202,20 @@ def _tool(tool: PromptTool) -> dict[str, Any]:
     return definition
 
 
-def _choice(options: Options, shown: PromptTools) -> Any:
-    if options.tool_choice.mode == "one" and len(shown.callable) == 1:
-        return {"type": "function", "function": {"name": shown.callable[0].name}}
+def _tool_choice(options: Options, prompt_tools: PromptTools) -> Any:
+    if options.tool_choice.mode == "one" and len(prompt_tools.callable) == 1:
+        return {"type": "function", "function": {"name": prompt_tools.callable[0].name}}
     return "required"
 
 
-def _form(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
-    if (guide := options.guide) is not None and guide.syntax in flavour.guides:
-        *outer, field = flavour.guides[guide.syntax]
+def _response_format(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
+    if (guide := options.guide) is not None and guide.syntax in flavour.grammar_fields:
+        *outer, field = flavour.grammar_fields[guide.syntax]
         return {outer[0]: {field: guide.definition}} if outer else {field: guide.definition}
     match options.text.format:
         case JsonObjectFormat():
             return {"response_format": {"type": "json_object"}}
-        case JsonSchemaFormat() if flavour.form == "json":
+        case JsonSchemaFormat() if flavour.schema_support == "json_only":
             return {"response_format": {"type": "json_object"}}
         case JsonSchemaFormat() as form:
             schema = {"name": form.name, "schema": form.schema, "strict": form.strict}
@@ -215,32 +225,32 @@ def _form(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
     return {}
 
 
-def _words(options: Options, flavour: ChatFlavour) -> list[str]:
-    """What the model is told of its answer, where the server has no field for it or may pass over
-    the one it has."""
-    if options.guide is not None and options.guide.syntax in flavour.guides:
+def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
+    """Instructions about the answer, where the server has no field for them or may ignore the
+    field."""
+    if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
         options = replace(options, guide=None)
-    if flavour.developer:
+    if flavour.has_developer_role:
         options = replace(options, text=replace(options.text, verbosity=UNSET))
-    form = [] if flavour.form == "holds" else form_in_words(options)
+    form = [] if flavour.schema_support == "enforces" else json_format_instructions(options)
     return form + format_instructions(options)
 
 
-def _effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
-    """How hard to think. Chat templates have a switch of their own for not at all."""
+def _reasoning_effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
+    """The reasoning effort. Chat templates have a separate switch that turns reasoning off."""
     body: dict[str, Any] = {}
-    if options.text.verbosity is not UNSET and flavour.developer:
+    if options.text.verbosity is not UNSET and flavour.has_developer_role:
         body["verbosity"] = options.text.verbosity
     effort = None if options.reasoning is None else options.reasoning.effort
     if effort is None:
         return body
-    match flavour.effort:
+    match flavour.effort_style:
         case "reasoning":
             body["reasoning"] = {"effort": effort}
         case "thinking":
             body["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
         case _:
             body["reasoning_effort"] = effort
-    if flavour.template:
+    if flavour.accepts_template_kwargs:
         body["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
     return body

@@ -1,6 +1,6 @@
 """The chunks of a Chat Completions stream, as typed values. Every field may be missing or null.
 
-What many servers send besides is left out; what some send in another form is allowed for here.
+Extra fields of servers are ignored; known deviations from the standard are accepted.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from antiphon.wire.items import Logprob, TopLogprob
 from antiphon.wire.response import Usage
 
 __all__ = [
-    "NOTHING",
-    "REASONS",
+    "FINISH_REASONS",
+    "MISSING",
     "Call",
     "Choice",
     "Chunk",
     "Delta",
     "Function",
-    "Used",
+    "ReportedUsage",
     "decode",
     "logprobs_of",
-    "sampled_at",
+    "sampled_token_count",
+    "usage_in",
     "usage_of",
-    "used_in",
 ]
 
 
 class Function(Struct):
-    """``arguments`` is text by the specification; Ollama's older versions send the object."""
+    """``arguments`` is text by the specification; older versions of Ollama send an object."""
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
@@ -46,8 +46,9 @@ class Call(Struct):
 
 
 class Delta(Struct):
-    """``reasoning_content`` is DeepSeek's name for thinking, ``reasoning`` OpenRouter's; vLLM has
-    had both. ``content`` as parts is Mistral's."""
+    """``reasoning_content`` is DeepSeek's field for reasoning, ``reasoning`` OpenRouter's; vLLM has
+    used both. Mistral sends ``content`` as parts.
+    """
 
     content: str | list[Any] | None = None
     refusal: str | None = None
@@ -73,7 +74,7 @@ class _Logprobs(Struct):
 
 
 class Choice(Struct):
-    """``message`` stands in place of ``delta`` where the answer was not streamed after all."""
+    """``message`` replaces ``delta`` if the server did not stream the answer."""
 
     index: int | None = None
     delta: Delta | None = None
@@ -90,7 +91,7 @@ class _CompletionDetails(Struct):
     reasoning_tokens: int | None = None
 
 
-class Used(Struct):
+class ReportedUsage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
@@ -98,8 +99,8 @@ class Used(Struct):
     prompt_cache_hit_tokens: int | None = None  # DeepSeek
 
 
-#: Stands for what a chunk does not say.
-NOTHING = msgspec.Raw(b"null")
+#: The value of a missing field.
+MISSING = msgspec.Raw(b"null")
 
 
 class _Timings(Struct):
@@ -107,59 +108,61 @@ class _Timings(Struct):
 
 
 class Chunk(Struct):
-    """``timings`` are llama-server's. A ``usage`` that cannot be read is none: it is no reason to
-    lose an answer."""
+    """``timings`` is llama-server's. A ``usage`` that cannot be parsed is ignored, so that the
+    answer is not lost.
+    """
 
     choices: list[Choice] | None = None
-    usage: msgspec.Raw = NOTHING
+    usage: msgspec.Raw = MISSING
     timings: _Timings | None = None
     error: Any = None
-    #: Some say "error" by an object of this kind, with the message at the top.
+    #: Some servers report an error as ``object: "error"`` with ``message`` beside it.
     object: str | None = None
     message: str | None = None
 
 
 decode = msgspec.json.Decoder(Chunk).decode
-_decode_used = msgspec.json.Decoder(Used | None).decode
+_decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 
 
-def used_in(chunk: Chunk) -> Used | None:
-    """What the chunk says was used."""
+def usage_in(chunk: Chunk) -> ReportedUsage | None:
+    """The usage that the chunk reports."""
     try:
-        return None if chunk.usage is NOTHING else _decode_used(chunk.usage)
+        return None if chunk.usage is MISSING else _decode_usage(chunk.usage)
     except msgspec.MsgspecError:
         return None
 
 
-def sampled_at(chunk: Chunk, told: Used | None) -> int | None:
-    """How many tokens had been sampled when the chunk was sent, where its server counts along."""
+def sampled_token_count(chunk: Chunk, reported: ReportedUsage | None) -> int | None:
+    """How many tokens had been sampled when the chunk was sent; None if the server does not report
+    it."""
     if not chunk.choices:
         return None
     if chunk.timings is not None:
         return chunk.timings.predicted_n
-    return None if told is None else told.completion_tokens
+    return None if reported is None else reported.completion_tokens
 
 
 def logprobs_of(choice: Choice) -> tuple[Logprob, ...]:
     """Log-probabilities of the tokens of this chunk."""
-    told = choice.logprobs
-    if told is None or not told.content:
+    reported = choice.logprobs
+    if reported is None or not reported.content:
         return ()
     return tuple(
         Logprob(
             token=each.token,
-            logprob=_finite(each.logprob),
+            logprob=_clamped(each.logprob),
             bytes=_bytes(each),
             top_logprobs=tuple(
-                TopLogprob(token=other.token, logprob=_finite(other.logprob), bytes=_bytes(other))
+                TopLogprob(token=other.token, logprob=_clamped(other.logprob), bytes=_bytes(other))
                 for other in each.top_logprobs or ()
             ),
         )
-        for each in told.content
+        for each in reported.content
     )
 
 
-def _finite(logprob: float | None) -> float:
+def _clamped(logprob: float | None) -> float:
     return -9999.0 if logprob is None else max(logprob, -9999.0)
 
 
@@ -167,21 +170,33 @@ def _bytes(each: _Alternative) -> tuple[int, ...]:
     return tuple(each.token.encode() if each.bytes is None else each.bytes)
 
 
-def usage_of(told: Used | None, given: int, said: int, thought: int = 0) -> Usage:
-    """What was used; ``given`` and ``said`` are estimates for an upstream that does not tell.
-    ``thought``: tokens of thinking that were counted along the way."""
-    told = told or Used()
-    prompt = given if told.prompt_tokens is None else told.prompt_tokens
-    answer = said if told.completion_tokens is None else told.completion_tokens
-    details = told.prompt_tokens_details
-    cached = (details and details.cached_tokens) or told.prompt_cache_hit_tokens or 0
-    inner = told.completion_tokens_details
-    thought = (inner and inner.reasoning_tokens) or thought
-    return upstream_usage(prompt, answer, cached_tokens=cached, reasoning_tokens=thought)
+def usage_of(
+    reported: ReportedUsage | None, input_tokens: int, output_tokens: int, reasoning_tokens: int = 0
+) -> Usage:
+    """Token usage of a reply. ``input_tokens`` and ``output_tokens``: estimates for an upstream
+    that reports no usage. ``reasoning_tokens``: as counted while the reply streamed.
+    """
+    reported = reported or ReportedUsage()
+    prompt_tokens = input_tokens if reported.prompt_tokens is None else reported.prompt_tokens
+    completion_tokens = (
+        output_tokens if reported.completion_tokens is None else reported.completion_tokens
+    )
+    prompt_details = reported.prompt_tokens_details
+    cached_tokens = (
+        (prompt_details and prompt_details.cached_tokens) or reported.prompt_cache_hit_tokens or 0
+    )
+    output_details = reported.completion_tokens_details
+    reasoning_tokens = (output_details and output_details.reasoning_tokens) or reasoning_tokens
+    return upstream_usage(
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens=cached_tokens,
+        reasoning_tokens=reasoning_tokens,
+    )
 
 
-#: Why it ended, by the many names there are; what is not here means that the model was done.
-REASONS: Mapping[str, str] = {
+#: Servers' names of finish reasons → ours. Every other name means ``stop``.
+FINISH_REASONS: Mapping[str, str] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",

@@ -1,7 +1,7 @@
 """A conversation as the messages of Chat Completions.
 
-How turns are grouped and what each kind of item says is told by ``dialects.messages``; here are the
-parts that are no text, which this API has places for, and what an upstream's thinking is called.
+``dialects.messages`` groups the turns and renders each kind of item as text. This module adds the
+parts that are not text, and the fields in which an upstream accepts reasoning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Conversation
 from antiphon.dialects.json_stream import dump
-from antiphon.dialects.messages import messages_of
+from antiphon.dialects.messages import build_messages
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
@@ -27,47 +27,54 @@ __all__ = ["messages"]
 
 Message = dict[str, Any]
 
-_REST = "[The rest of this result follows in the next message.]"
+_CONTINUED = "[The rest of this result follows in the next message.]"
 
 
 def messages(
     conversation: Conversation,
-    shown: PromptTools,
+    prompt_tools: PromptTools,
     *,
-    thought: Sequence[str] = (),
-    developer: bool = False,
+    reasoning_fields: Sequence[str] = (),
+    has_developer_role: bool = False,
     origin: str = "",
 ) -> list[Message]:
-    """``thought``: the fields in which the upstream takes what the model thought. ``developer``: it
-    knows that role. ``origin``: marks what was kept for it. Raises ``InvalidRequest`` with the path
-    of what it cannot be shown."""
-    writer = _Writer(thought, developer, origin)
+    """The messages of a conversation.
+
+    ``reasoning_fields``: the fields in which the upstream accepts reasoning.
+    ``has_developer_role``: it supports that role. ``origin``: the upstream, to recognize reasoning
+    state that it sent. Raises ``InvalidRequest`` with the path of a part that cannot be sent.
+    """
+    writer = _Writer(reasoning_fields, has_developer_role, origin)
     items = [
-        writer.marked(item, index - conversation.past_count)
+        writer.replace_parts(item, index - conversation.past_count)
         for index, item in enumerate(conversation.items)
     ]
-    told = messages_of(items, shown, past=conversation.past_count)
+    rendered = build_messages(items, prompt_tools, past_count=conversation.past_count)
     if conversation.instructions:
-        told.insert(0, {"role": "system", "content": conversation.instructions})
-    return writer.written(told)
+        rendered.insert(0, {"role": "system", "content": conversation.instructions})
+    return writer.restore_parts(rendered)
 
 
 class _Writer:
-    def __init__(self, thought: Sequence[str], developer: bool, origin: str) -> None:
-        self._thought = thought
-        self._developer = developer
+    def __init__(
+        self, reasoning_fields: Sequence[str], has_developer_role: bool, origin: str
+    ) -> None:
+        self._reasoning_fields = reasoning_fields
+        self._has_developer_role = has_developer_role
         self._origin = origin
-        self._kept: list[Any] = []
-        self._behind: list[Any] = []
+        self._parts_by_number: list[Any] = []
+        self._deferred_parts: list[Any] = []
 
     @cached_property
     def _secret(self) -> str:
-        """Stands in a text where a part or a detail was; nobody can write it who did not see it."""
+        """Part of the marks that stand for parts and details in a text. Random, so that no client
+        can forge a mark.
+        """
         return secrets.token_hex(8)
 
-    # --- items: what is no text leaves a mark ----------------------------------------------------
+    # --- items: replace parts that are not text by marks -----------------------------------------
 
-    def marked(self, item: it.Item, index: int) -> it.Item:
+    def replace_parts(self, item: it.Item, index: int) -> it.Item:
         path = f"input[{index}]" if index >= 0 else "previous_response_id"
         if isinstance(item, it.Message):
             return replace(item, content=self._parts(item.content, f"{path}.content"))
@@ -88,7 +95,7 @@ class _Writer:
     def _part(self, part: Any, path: str) -> Any:
         match part:
             case it.ComputerScreenshot(image_url=url) if url is UNSET:
-                return part  # it can no longer be had
+                return part  # the image is no longer available
             case it.InputImage() | it.ComputerScreenshot():
                 if part.image_url is UNSET:
                     raise _unreadable("image without its content", path)
@@ -108,101 +115,104 @@ class _Writer:
         return part
 
     def _mark(self, part: Any) -> it.InputText:
-        self._kept.append(part)
-        return it.InputText(text=f"\U0010ff00{self._secret}:{len(self._kept) - 1}\U0010ff01")
+        self._parts_by_number.append(part)
+        return it.InputText(
+            text=f"\U0010ff00{self._secret}:{len(self._parts_by_number) - 1}\U0010ff01"
+        )
 
     def _reasoning(self, item: it.Reasoning) -> it.Reasoning:
-        origin, line, kept = (item.encrypted_content or "").partition("\n")
+        origin, line, state = (item.encrypted_content or "").partition("\n")
         if not (line and origin == self._origin):
             return item
-        mark = it.ReasoningText(text=self._mark(json.loads(kept)).text)
+        mark = it.ReasoningText(text=self._mark(json.loads(state)).text)
         parts = item.content or tuple(it.ReasoningText(text=each.text) for each in item.summary)
         return replace(item, content=(mark, *parts))
 
-    # --- messages: marks become parts -------------------------------------------------------------
+    # --- messages: replace marks by their parts ---------------------------------------------------
 
-    def written(self, told: list[Message]) -> list[Message]:
+    def restore_parts(self, rendered: list[Message]) -> list[Message]:
         written: list[Message] = []
-        for message in told:
+        for message in rendered:
             if message["role"] != "tool":
-                self._add_behind(written)
+                self._add_deferred_parts(written)
             self._add(message, written)
-        self._add_behind(written)
+        self._add_deferred_parts(written)
         return written
 
-    def _add_behind(self, written: list[Message]) -> None:
-        """All but what users say is text, results one behind the other: what else was in it
-        stands behind it."""
-        if self._behind:
-            written.append({"role": "user", "content": self._behind})
-            self._behind = []
+    def _add_deferred_parts(self, written: list[Message]) -> None:
+        """Add a user message with the parts of the tool results before it. Only user messages may
+        hold parts that are not text, and results must follow one another.
+        """
+        if self._deferred_parts:
+            written.append({"role": "user", "content": self._deferred_parts})
+            self._deferred_parts = []
 
     def _add(self, message: Message, written: list[Message]) -> None:
         role, content = message["role"], message["content"]
-        if role == "developer" and not self._developer:
+        if role == "developer" and not self._has_developer_role:
             role = "system"
         if role == "assistant":
             self._add_answer(message, written)
         elif role == "tool":
-            text = self._text(content, _REST)
+            text = self._text(content, _CONTINUED)
             written.append({"role": role, "tool_call_id": message["tool_call_id"], "content": text})
         elif role == "user":
             written.append({"role": role, "content": self._split(content)})
         elif role == "system" and written and all(each["role"] == "system" for each in written):
-            # many templates take but one
+            # many templates accept only one system message
             written[-1]["content"] += f"\n\n{self._text(content)}"
-        elif (text := self._text(content)) or not self._behind:
+        elif (text := self._text(content)) or not self._deferred_parts:
             written.append({"role": role, "content": text})
 
     def _add_answer(self, message: Message, written: list[Message]) -> None:
-        thinking = message.get("reasoning_content", "")
-        pieces = self._pieces(thinking)
-        details = [each for n in pieces[1::2] for each in self._kept[int(n)]]
-        thinking = "".join(pieces[::2]).strip("\n")
+        reasoning = message.get("reasoning_content", "")
+        pieces = self._pieces(reasoning)
+        details = [each for n in pieces[1::2] for each in self._parts_by_number[int(n)]]
+        reasoning = "".join(pieces[::2]).strip("\n")
         answer: Message = {"role": "assistant", "content": self._text(message["content"])}
         if calls := message.get("tool_calls"):
             answer["tool_calls"] = [_call(call) for call in calls]
-        nothing = not answer["content"] and not calls
-        if details and nothing and not thinking:
+        is_empty = not answer["content"] and not calls
+        if details and is_empty and not reasoning:
             last = next((each for each in reversed(written) if each["role"] == "assistant"), None)
             if last is not None:
                 last["reasoning_details"] = [*last.get("reasoning_details", ()), *details]
             return
-        if nothing and not self._thought:
+        if is_empty and not self._reasoning_fields:
             return
-        if thinking:
-            answer |= dict.fromkeys(self._thought, thinking)
+        if reasoning:
+            answer |= dict.fromkeys(self._reasoning_fields, reasoning)
         if details:
             answer["reasoning_details"] = details
         written.append(answer)
 
     def _split(self, text: str) -> str | list[Message]:
-        """The text, or the parts that its marks stand for with the texts between."""
+        """The text, or, if it holds marks, their parts and the texts between them."""
         pieces = self._pieces(text)
         if len(pieces) == 1:
             return text
         parts: list[Message] = []
-        for place, piece in enumerate(pieces):
-            if place % 2:
-                parts.append(self._kept[int(piece)])
+        for index, piece in enumerate(pieces):
+            if index % 2:
+                parts.append(self._parts_by_number[int(piece)])
             elif piece := piece.strip("\n"):
                 parts.append({"type": "text", "text": piece})
         return parts
 
     def _pieces(self, text: str) -> list[str]:
-        """Texts, and between them the numbers of what was kept."""
-        return self._sign.split(text) if self._kept else [text]
+        """Split a text at its marks: texts alternate with numbers of parts."""
+        return self._mark_pattern.split(text) if self._parts_by_number else [text]
 
     @cached_property
-    def _sign(self) -> re.Pattern[str]:
+    def _mark_pattern(self) -> re.Pattern[str]:
         return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
-        """The text alone, and ``note`` where there was more: that stands behind it."""
+        """The text alone, followed by ``note`` if it held other parts, which are deferred."""
         parts = self._split(text)
         if isinstance(parts, str):
             return parts
-        self._behind += [part for part in parts if part["type"] != "text"]
+        self._deferred_parts += [part for part in parts if part["type"] != "text"]
         texts = [part["text"] for part in parts if part["type"] == "text"]
         return "\n".join([*texts, note] if note else texts)
 
@@ -215,12 +225,12 @@ def _call(call: Message) -> Message:
 
 
 def _is_binary(data: str) -> bool:
-    """Whether it is a document that only its kind tells how to read; files of text are read."""
+    """Whether the data is a binary document. Text files have been read as text before."""
     head = data[:80].lower()
     return head.startswith("data:application/pdf") or data.startswith("JVBERi0")
 
 
 def _unreadable(what: str, path: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid value: this model cannot be given an {what}.", param=path, code="invalid_value"
+        f"Invalid value: this model does not accept an {what}.", param=path, code="invalid_value"
     )

@@ -1,6 +1,7 @@
-"""What servers of Chat Completions take beyond the standard, one row each.
+"""Which fields beyond the standard each kind of Chat Completions server accepts, one row each.
 
-A field that a server would drop in silence is not in its row: asking for it is refused.
+A field that a server would silently ignore is not in its row, so a request that uses it is
+rejected.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 __all__ = ["FLAVOURS", "STANDARD", "ChatFlavour"]
 
-#: Option → field of the body, where servers do what OpenAI's reference says.
+#: Option → field of the body, for the options of OpenAI's API.
 STANDARD: Mapping[str, str] = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -25,40 +26,43 @@ STANDARD: Mapping[str, str] = {
 
 
 class ChatFlavour(Struct, frozen=True, kw_only=True):
-    """What one server takes. ``owners``: what its list of models names as their owner. ``hosts``:
-    where it is to be found."""
+    """What one kind of server accepts.
 
-    #: Further options → fields.
-    fields: Mapping[str, str] = {}
-    #: One of the standard that it drops.
-    without: str | None = None
-    #: Its higher priorities come first; ours, the lower ones.
-    higher_first: bool = False
-    #: What the limit of tokens is called.
-    limit: str = "max_tokens"
-    #: Under what names it takes what was thought.
-    thought: tuple[str, ...] = ("reasoning_content",)
-    #: How it is told how hard to think.
-    effort: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
-    #: What it does with a schema: hold to it, take it for what it may, know nothing but "JSON".
-    form: Literal["holds", "takes", "json"] = "takes"
-    #: It holds to strict schemas and to the choice of a tool.
-    calls: bool = False
-    #: It takes ``chat_template_kwargs``.
-    template: bool = False
-    #: It knows that role.
-    developer: bool = False
-    #: It takes ``vllm_xargs``.
-    extra: bool = False
-    #: What makes it tell of all chunks how many tokens there were: all that it has of thinking, or
-    #: all it has where it takes thinking for text.
-    counts: Mapping[str, Any] = {}
-    #: It counts the tokens of thinking that it tells apart.
-    counts_thinking: bool = True
-    #: Formats of images that it cannot read.
-    unread: frozenset[str] = frozenset()
-    #: Syntax of a grammar → where it takes one.
-    guides: Mapping[str, tuple[str, ...]] = {}
+    ``owners``: values of ``owned_by`` in its list of models. ``hosts``: its host names.
+    """
+
+    #: Option → field of the body, for options beyond the standard.
+    option_fields: Mapping[str, str] = {}
+    #: A standard option that it silently ignores.
+    ignored_option: str | None = None
+    #: It serves higher priorities first. In our API lower values come first.
+    higher_priority_first: bool = False
+    #: Its field for the maximum number of output tokens.
+    max_tokens_field: str = "max_tokens"
+    #: Fields of an assistant message in which it accepts reasoning.
+    reasoning_fields: tuple[str, ...] = ("reasoning_content",)
+    #: The field that sets the reasoning effort.
+    effort_style: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
+    #: What it does with a JSON schema: enforce it, accept it without a guarantee, or support only
+    #: the format ``json_object``.
+    schema_support: Literal["enforces", "accepts", "json_only"] = "accepts"
+    #: It enforces strict schemas of tools and ``tool_choice``.
+    enforces_calls: bool = False
+    #: It accepts ``chat_template_kwargs``.
+    accepts_template_kwargs: bool = False
+    #: It supports the role ``developer``, and OpenAI's fields of recent years.
+    has_developer_role: bool = False
+    #: It accepts ``vllm_xargs``.
+    accepts_vllm_xargs: bool = False
+    #: Fields that make it report token counts with every chunk. Reasoning tokens are counted from
+    #: them.
+    token_count_options: Mapping[str, Any] = {}
+    #: It counts the tokens of reasoning that it sends in a field of its own.
+    counts_reasoning: bool = True
+    #: Image formats that it cannot read, as MIME types.
+    unreadable_formats: frozenset[str] = frozenset()
+    #: Syntax of a grammar → the path of its field in the body.
+    grammar_fields: Mapping[str, tuple[str, ...]] = {}
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
@@ -78,17 +82,17 @@ _LOCAL: Mapping[str, str] = {
 FLAVOURS: Mapping[str, ChatFlavour] = {
     "plain": ChatFlavour(),
     "openai": ChatFlavour(
-        form="holds",
-        calls=True,
-        limit="max_completion_tokens",
-        thought=(),
-        developer=True,
+        schema_support="enforces",
+        enforces_calls=True,
+        max_tokens_field="max_completion_tokens",
+        reasoning_fields=(),
+        has_developer_role=True,
         owners=("system", "openai", "openai-internal"),
         hosts=("api.openai.com",),
     ),
     "vllm": ChatFlavour(
-        form="holds",
-        fields={
+        schema_support="enforces",
+        option_fields={
             **_LOCAL,
             "priority": "priority",
             "cache_salt": "cache_salt",
@@ -96,57 +100,69 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
             "thinking_budget": "thinking_token_budget",
             "include_stop_text": "include_stop_str_in_output",
         },
-        extra=True,
-        counts=_CONTINUOUS,
-        guides={
+        accepts_vllm_xargs=True,
+        token_count_options=_CONTINUOUS,
+        grammar_fields={
             "regex": ("structured_outputs", "regex"),
             "lark": ("structured_outputs", "grammar"),
         },
-        thought=("reasoning", "reasoning_content"),
-        template=True,
+        reasoning_fields=("reasoning", "reasoning_content"),
+        accepts_template_kwargs=True,
         owners=("vllm",),
     ),
     "sglang": ChatFlavour(
-        form="holds",
-        fields={
+        schema_support="enforces",
+        option_fields={
             **_LOCAL,
             "priority": "priority",
             "cache_salt": "cache_salt",
             "adapter": "lora_path",
             "include_stop_text": "no_stop_trim",
         },
-        without="seed",  # heeded by deterministic ones alone, which do not say that they are
-        higher_first=True,
-        counts=_CONTINUOUS,
-        guides={"regex": ("regex",)},
-        template=True,
+        ignored_option="seed",  # only deterministic servers use it
+        higher_priority_first=True,
+        token_count_options=_CONTINUOUS,
+        grammar_fields={"regex": ("regex",)},
+        accepts_template_kwargs=True,
         owners=("sglang",),
     ),
     "llama-server": ChatFlavour(
-        form="holds",
-        fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
-        counts={"timings_per_token": True},
-        counts_thinking=False,
-        unread=UNSUPPORTED_FORMATS,
-        template=True,
+        schema_support="enforces",
+        option_fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
+        token_count_options={"timings_per_token": True},
+        counts_reasoning=False,
+        unreadable_formats=UNSUPPORTED_FORMATS,
+        accepts_template_kwargs=True,
         owners=("llamacpp",),
     ),
-    "ollama": ChatFlavour(form="holds", thought=("reasoning",), owners=("library",)),
+    "ollama": ChatFlavour(
+        schema_support="enforces", reasoning_fields=("reasoning",), owners=("library",)
+    ),
     "lmstudio": ChatFlavour(
-        form="holds",
-        fields={"top_k": "top_k", "repetition_penalty": "repeat_penalty"},
+        schema_support="enforces",
+        option_fields={"top_k": "top_k", "repetition_penalty": "repeat_penalty"},
         owners=("organization_owner",),
     ),
     "openrouter": ChatFlavour(
-        fields={"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition_penalty"},
-        thought=("reasoning",),
-        effort="reasoning",
+        option_fields={
+            "top_k": "top_k",
+            "min_p": "min_p",
+            "repetition_penalty": "repetition_penalty",
+        },
+        reasoning_fields=("reasoning",),
+        effort_style="reasoning",
         hosts=("openrouter.ai",),
     ),
     "deepseek": ChatFlavour(
-        form="json", effort="thinking", owners=("deepseek",), hosts=("api.deepseek.com",)
+        schema_support="json_only",
+        effort_style="thinking",
+        owners=("deepseek",),
+        hosts=("api.deepseek.com",),
     ),
     "zai": ChatFlavour(
-        form="json", effort="thinking", owners=("z-ai",), hosts=("api.z.ai", "open.bigmodel.cn")
+        schema_support="json_only",
+        effort_style="thinking",
+        owners=("z-ai",),
+        hosts=("api.z.ai", "open.bigmodel.cn"),
     ),
 }

@@ -1,7 +1,8 @@
-"""A Chat Completions stream becomes deltas, however its server bends the rules. Sans-IO.
+"""Parse a Chat Completions stream into deltas, including servers' deviations from the standard.
+Sans-IO.
 
-Calls may come in turn or mixed, without ids, all under one index, whole or in pieces; the deltas
-tell of one item at a time, so what comes of a later call waits for the one before.
+Calls may come one by one or interleaved, without ids, all under one index, whole or in pieces. The
+deltas have one open item at a time, so a later call waits until the earlier one is complete.
 """
 
 from __future__ import annotations
@@ -19,335 +20,370 @@ from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Delta, Finish, FinishReason
 from antiphon.tokens import Chunk as Tokens
-from antiphon.upstream.errors import GIVEN_UP, complaint, refused
-from antiphon.upstream.sse import MOST
+from antiphon.upstream.errors import ABORT_REASONS, parse_error, upstream_error
+from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import Logprob
 
 from . import chunks as cc
 
 __all__ = ["ChatStreamParser"]
 
-#: Bytes of text that are taken for one token where nobody counts them.
+#: Characters per token, for estimates where the server reports no usage.
 _TOKEN_BYTES = 4
 
 
-class _Pending:
-    """A call as it comes: its name, then its arguments, which wait until it is its turn."""
+class _PendingCall:
+    """A call while it streams: its name, then its arguments, which wait until all earlier calls are
+    complete.
+    """
 
     def __init__(self, call_id: str) -> None:
         self.id = call_id
         self.name = ""
-        self.held: list[str] = []
+        self.pending_arguments: list[str] = []
         self.call: CallBuilder | None = None
         self._span: JsonSpan | None = None
-        self._argued = False
+        self._has_arguments = False
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
+        """Whether the arguments are a whole JSON object."""
         return self._span is not None and self._span.complete
 
-    def named(self, name: str) -> None:
-        """Some repeat the name with every piece; some cut it, or send it behind the arguments."""
-        if not (self._argued and self.name) and name != self.name:
+    def add_name(self, name: str) -> None:
+        """Add a piece of the name. Some servers repeat the name in every piece, others split it or
+        send it after the arguments.
+        """
+        if not (self._has_arguments and self.name) and name != self.name:
             self.name += name
 
-    def argued(self, text: str) -> None:
-        """More arguments; what follows a whole object (some say all of it again) is left out."""
-        if not self._argued:
+    def add_arguments(self, text: str) -> None:
+        """Add a piece of the arguments. Text after a whole object is dropped: some servers repeat
+        the object.
+        """
+        if not self._has_arguments:
             text = text.lstrip()
             if not text:
                 return
-            self._argued = True
+            self._has_arguments = True
             self._span = JsonSpan() if text.startswith("{") else None
         if self._span is not None:
             text = text[: self._span.read(text)] if not self._span.complete else ""
         if text:
-            self.held.append(text)
+            self.pending_arguments.append(text)
 
     @property
-    def ready(self) -> bool:
-        """Its name is whole."""
-        return bool(self.name) and self._argued
+    def is_ready(self) -> bool:
+        """Whether the name is complete."""
+        return bool(self.name) and self._has_arguments
 
 
-class _Counted:
-    """The tokens of thinking, from how many there are in all at each step."""
+class _ReasoningCounter:
+    """Counts reasoning tokens from the running total of all tokens."""
 
     def __init__(self) -> None:
-        self.tokens = self._all = self._pending = 0
+        self.tokens = self._total = self._unassigned = 0
 
-    def at(self, count: int, is_thinking: bool | None, *, has_ended: bool = False) -> None:
-        """``is_thinking``: what was said since; None: nothing, what it begins is yet to come.
-        ``has_ended``: all but the one token that ends thinking was."""
-        self._pending += max(0, count - self._all)
-        self._all = max(count, self._all)
+    def update(self, count: int, is_thinking: bool | None, *, has_ended: bool = False) -> None:
+        """``count``: all tokens so far. ``is_thinking``: whether the text since the last update is
+        reasoning; None: there was none, so the tokens belong to the next text. ``has_ended``: all
+        new tokens but one, which ends the reasoning, are reasoning.
+        """
+        self._unassigned += max(0, count - self._total)
+        self._total = max(count, self._total)
         if is_thinking is not None:
-            self.tokens += self._pending if is_thinking else max(0, self._pending - 1) * has_ended
-            self._pending = 0
+            self.tokens += (
+                self._unassigned if is_thinking else max(0, self._unassigned - 1) * has_ended
+            )
+            self._unassigned = 0
 
 
 class ChatStreamParser:
-    """One reply. ``shapes``: the names the model was shown → what they are on the wire. ``taken``:
-    ids that calls of the conversation have. ``thinking``: reads thinking that stands in the
-    content. ``origin``: marks what is kept for this upstream alone."""
+    """Parses one reply.
+
+    ``shapes``: function name shown to the model → the tool. ``used_call_ids``: ids of the
+    conversation's calls. ``reasoning_parser``: parses reasoning within the content. ``origin``: the
+    upstream, which marks state that only it can read. ``input_tokens``: an estimate.
+    """
 
     def __init__(
         self,
         shapes: Mapping[str, ToolShape],
         *,
-        taken: Iterable[str] = (),
-        thinking: Parser | None = None,
+        used_call_ids: Iterable[str] = (),
+        reasoning_parser: Parser | None = None,
         origin: str = "",
-        given: int = 0,
+        input_tokens: int = 0,
     ) -> None:
         self._shapes = shapes
-        self._items = DeltaBuilder(taken)
-        self._thinking = thinking
+        self._items = DeltaBuilder(used_call_ids)
+        self._reasoning_parser = reasoning_parser
         self._origin = origin
-        self._calls: list[_Pending] = []
-        self._by_id: dict[str, _Pending] = {}
-        self._by_index: dict[int, _Pending] = {}
-        self._ended = 0  # how many of them are over
+        self._calls: list[_PendingCall] = []
+        self._by_id: dict[str, _PendingCall] = {}
+        self._by_index: dict[int, _PendingCall] = {}
+        self._ended_count = 0
         self._details: list[dict[str, object]] = []
-        self._usage: cc.Used | None = None
-        self._given = given
-        self._length = 0
-        self._thought = _Counted()
-        self._was_thought = False  # what was said last
-        self._has_ended = False  # it was, and nothing else has been said since
+        self._usage: cc.ReportedUsage | None = None
+        self._input_tokens = input_tokens
+        self._text_bytes = 0
+        self._reasoning_counter = _ReasoningCounter()
+        self._last_was_reasoning = False
+        #: Reasoning has just ended and no text followed yet.
+        self._reasoning_ended = False
         self._choice: int | None = None
         self._finish: str | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
-        """What payloads that came together add. Raises ``BackendError`` for an error, or what
-        cannot be read."""
+        """Parse payloads that arrived together. Raises ``BackendError`` for an error or an
+        unreadable chunk.
+        """
         for payload in payloads:
-            self._take(payload)
-        return self.taken()
+            self._read_payload(payload)
+        return self.pending_deltas()
 
-    def taken(self) -> tuple[Delta, ...]:
-        """What has been read and not been given out: what came before an error."""
-        return self._items.take()
+    def pending_deltas(self) -> tuple[Delta, ...]:
+        """The deltas that were parsed but not returned yet, because an error came after them."""
+        return self._items.take_deltas()
 
-    def _take(self, payload: bytes) -> None:
+    def _read_payload(self, payload: bytes) -> None:
         try:
             chunk = cc.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise BackendError("The upstream's answer cannot be read.") from None
         if chunk.error or chunk.object == "error":
-            raise refused(
-                _status_of(chunk.error), complaint(chunk.error or {"message": chunk.message})
+            raise upstream_error(
+                _status_of(chunk.error), parse_error(chunk.error or {"message": chunk.message})
             )
-        before = self._length
+        before = self._text_bytes
         for choice in chunk.choices or ():
             if choice.index is not None and choice.index != self._choice:
                 if self._choice is not None:
-                    continue  # one was asked for
+                    continue  # only one choice was requested
                 self._choice = choice.index
             if (delta := choice.delta or choice.message) is not None:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
-        if chunk.usage is not cc.NOTHING or chunk.timings is not None:
-            self._count(chunk, says=self._length > before)
+        if chunk.usage is not cc.MISSING or chunk.timings is not None:
+            self._count(chunk, has_content=self._text_bytes > before)
 
-    def _count(self, chunk: cc.Chunk, *, says: bool) -> None:
-        """``says``: there is more in it than numbers."""
-        if (told := cc.used_in(chunk)) is not None:
-            self._usage = told
-        if (count := cc.sampled_at(chunk, told)) is not None:
-            was_thought = self._was_thought if says else None
-            self._thought.at(count, was_thought, has_ended=self._has_ended)
-            self._has_ended = False
+    def _count(self, chunk: cc.Chunk, *, has_content: bool) -> None:
+        """Count the reasoning tokens. ``has_content``: the chunk holds more than counts."""
+        if (reported := cc.usage_in(chunk)) is not None:
+            self._usage = reported
+        if (count := cc.sampled_token_count(chunk, reported)) is not None:
+            was_reasoning = self._last_was_reasoning if has_content else None
+            self._reasoning_counter.update(count, was_reasoning, has_ended=self._reasoning_ended)
+            self._reasoning_ended = False
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
-        ``BackendError`` for a stream that broke off."""
+        """End the stream. ``done``: the upstream sent its end mark; otherwise it must have sent a
+        finish reason. Raises ``BackendError`` for an incomplete stream.
+        """
         if self._finish is None and not done:
             raise BackendError("The upstream's answer broke off.")
-        if self._finish in GIVEN_UP:
+        if self._finish in ABORT_REASONS:
             raise BackendError("The upstream failed.")
-        reason = cast(FinishReason, cc.REASONS.get(self._finish or "stop", "stop"))
+        reason = cast(FinishReason, cc.FINISH_REASONS.get(self._finish or "stop", "stop"))
         self._progress(final=True, is_cut=reason == "length")
-        if self._thinking is not None and self._items.open != "call":
-            self._items.took(self._thinking.finish(reason))
+        if self._reasoning_parser is not None and self._items.open != "call":
+            self._items.append_all(self._reasoning_parser.finish(reason))
         if reason == "stop":
-            self._close()
-            if self._details and self._origin:  # they came late: an item of their own keeps them
-                self._items.begin("reasoning")
-                self._close()
-        said = -(-self._length // _TOKEN_BYTES)
-        usage = cc.usage_of(self._usage, self._given, said, self._thought.tokens)
-        return (*self._items.take(), Finish(reason, usage))
+            self._close_item()
+            if (
+                self._details and self._origin
+            ):  # they came after the reasoning: store them in an item of their own
+                self._items.open_text_item("reasoning")
+                self._close_item()
+        output_tokens = -(-self._text_bytes // _TOKEN_BYTES)
+        usage = cc.usage_of(
+            self._usage, self._input_tokens, output_tokens, self._reasoning_counter.tokens
+        )
+        return (*self._items.take_deltas(), Finish(reason, usage))
 
     def _read(self, delta: cc.Delta, choice: cc.Choice) -> None:
-        thought = delta.reasoning_content or delta.reasoning
-        if thought or delta.reasoning_details:
-            self._think(thought if isinstance(thought, str) else "", delta.reasoning_details or [])
+        reasoning = delta.reasoning_content or delta.reasoning
+        if reasoning or delta.reasoning_details:
+            self._add_reasoning(
+                reasoning if isinstance(reasoning, str) else "", delta.reasoning_details or []
+            )
         content = delta.content
         if content:
             if isinstance(content, str):
-                self._say(content, cc.logprobs_of(choice) if choice.logprobs else ())
+                self._add_text(content, cc.logprobs_of(choice) if choice.logprobs else ())
             else:
-                self._parts(content)
+                self._add_parts(content)
         if delta.refusal:
-            self._leave_calls()
-            self._length += len(delta.refusal)
-            self._was_thought = False
+            self._end_calls()
+            self._text_bytes += len(delta.refusal)
+            self._last_was_reasoning = False
             self._items.text("message", delta.refusal, channel="refusal")
         if delta.function_call is not None:
-            self._call(cc.Call(index=0, function=delta.function_call))
+            self._add_call(cc.Call(index=0, function=delta.function_call))
         for call in delta.tool_calls or ():
-            self._call(call)
+            self._add_call(call)
         if self._calls:
             self._progress()
 
     # --- text -------------------------------------------------------------------------------------
 
-    def _say(self, text: str, logprobs: Sequence[Logprob] = ()) -> None:
+    def _add_text(self, text: str, logprobs: Sequence[Logprob] = ()) -> None:
         if self._calls:
             if not text.strip():
-                return  # some send line ends beside calls
-            self._leave_calls()
-        self._length += len(text)
-        if self._items.open == "reasoning" and self._thinking is None:
-            self._close()
-        if self._thinking is None:
+                return  # some servers send line breaks between calls
+            self._end_calls()
+        self._text_bytes += len(text)
+        if self._items.open == "reasoning" and self._reasoning_parser is None:
+            self._close_item()
+        if self._reasoning_parser is None:
             self._items.text("message", text, logprobs)
-            self._was_thought = False
+            self._last_was_reasoning = False
             return
-        self._items.took(self._thinking.feed(Tokens(tail=text)))
-        was, self._was_thought = self._was_thought, self._thinking.is_thinking
-        self._has_ended = was and not self._was_thought and self._items.open == "reasoning"
+        self._items.append_all(self._reasoning_parser.feed(Tokens(tail=text)))
+        was, self._last_was_reasoning = self._last_was_reasoning, self._reasoning_parser.is_thinking
+        self._reasoning_ended = (
+            was and not self._last_was_reasoning and self._items.open == "reasoning"
+        )
 
-    def _think(self, text: str, details: list[dict[str, object]]) -> None:
+    def _add_reasoning(self, text: str, details: list[dict[str, object]]) -> None:
         for detail in details:
-            self._keep(detail)
+            self._add_detail(detail)
         text = text or "".join(
             str(each.get("text") or each.get("summary") or "") for each in details
         )
         if text:
-            self._leave_calls()
-            self._length += len(text)
+            self._end_calls()
+            self._text_bytes += len(text)
             self._items.text("reasoning", text)
-            self._was_thought = True
+            self._last_was_reasoning = True
 
-    def _keep(self, detail: dict[str, object]) -> None:
-        """Pieces of one detail have its type and its index; their texts are joined in the end."""
+    def _add_detail(self, detail: dict[str, object]) -> None:
+        """Collect a reasoning detail. Its pieces have the same type and index; their texts are
+        joined when the item is closed.
+        """
         last = self._details[-1] if self._details else {}
         if not all(last.get(key) == detail.get(key) for key in ("type", "index")) or not last:
             self._details.append(last := {})
         for key, value in detail.items():
             before = last.get(key)
-            if key in _JOINED and isinstance(value, str):
-                if not isinstance(before, _Pieces):
-                    last[key] = before = _Pieces()
+            if key in _STREAMED_FIELDS and isinstance(value, str):
+                if not isinstance(before, _StreamedText):
+                    last[key] = before = _StreamedText()
                 before.append(value)
             elif value is not None or key not in last:
                 last[key] = value
 
-    def _parts(self, parts: Iterable[object]) -> None:
-        """Content as a list: Mistral's, with thinking as parts among it."""
+    def _add_parts(self, parts: Iterable[object]) -> None:
+        """Content as a list of parts: Mistral's, which includes reasoning."""
         for part in parts:
             if not isinstance(part, dict):
                 continue
             inner = part.get("thinking")
             if isinstance(inner, list):
-                self._think(
+                self._add_reasoning(
                     "".join(str(p.get("text", "")) for p in inner if isinstance(p, dict)), []
                 )
             elif isinstance(part.get("text"), str):
-                self._say(part["text"])
+                self._add_text(part["text"])
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _call(self, told: cc.Call) -> None:
-        pending = self._pending(told)
-        function = told.function
+    def _add_call(self, chunk: cc.Call) -> None:
+        pending = self._find_call(chunk)
+        function = chunk.function
         if function is None:
             return
         if function.name:
-            pending.named(function.name)
+            pending.add_name(function.name)
         arguments = function.arguments
         if arguments:
             text = arguments if isinstance(arguments, str) else dump(arguments)
-            self._length += len(text)
-            self._was_thought = False
-            if self._length > MOST:  # of a call whose turn it is not, nothing is said yet
+            self._text_bytes += len(text)
+            self._last_was_reasoning = False
+            if (
+                self._text_bytes > MAX_RESPONSE_BYTES
+            ):  # of a call whose turn it is not, nothing is said yet
                 raise BackendError("The upstream's answer is too long.")
-            pending.argued(text)
+            pending.add_arguments(text)
 
-    def _pending(self, told: cc.Call) -> _Pending:
-        """The call that is meant: by its id, else by its index; a new id or a new name where
-        there are arguments already begins another."""
-        call_id, name = told.id or "", (told.function and told.function.name) or ""
-        known = self._by_id.get(call_id)
-        if known is None:
+    def _find_call(self, chunk: cc.Call) -> _PendingCall:
+        """The call that a piece belongs to: by its id, else by its index. A new id, or a new name
+        after arguments have begun, starts another call.
+        """
+        call_id, name = chunk.id or "", (chunk.function and chunk.function.name) or ""
+        pending = self._by_id.get(call_id)
+        if pending is None:
             last = self._calls[-1] if self._calls else None
-            known = last if told.index is None else self._by_index.get(told.index)
-            if known is not None and (
-                (call_id and known.id and call_id != known.id)
-                or (name and known.name and known.over and not (call_id and call_id == known.id))
-                or (name and known.ready and name != known.name)
+            pending = last if chunk.index is None else self._by_index.get(chunk.index)
+            if pending is not None and (
+                (call_id and pending.id and call_id != pending.id)
+                or (
+                    name
+                    and pending.name
+                    and pending.is_complete
+                    and not (call_id and call_id == pending.id)
+                )
+                or (name and pending.is_ready and name != pending.name)
             ):
-                known = None
-        if known is None:
-            known = _Pending(call_id)
-            self._calls.append(known)
-            if told.index is not None:
-                self._by_index[told.index] = known
-        known.id = known.id or call_id
-        if known.id:
-            self._by_id[known.id] = known
-        return known
+                pending = None
+        if pending is None:
+            pending = _PendingCall(call_id)
+            self._calls.append(pending)
+            if chunk.index is not None:
+                self._by_index[chunk.index] = pending
+        pending.id = pending.id or call_id
+        if pending.id:
+            self._by_id[pending.id] = pending
+        return pending
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
-        """Let the first call that is not over go on, and the next ones where it is."""
-        while self._ended < len(self._calls):
-            pending = self._calls[self._ended]
-            last = self._ended == len(self._calls) - 1
-            if pending.call is None and pending.name and (pending.ready or final):
-                self._begin(pending)
-            if pending.call is not None and pending.held:
-                pending.call.add_json_arguments("".join(pending.held))
-                pending.held.clear()
-            is_whole = pending.over and pending.call is not None
+        """Emit the first incomplete call, and the calls after it once it is complete."""
+        while self._ended_count < len(self._calls):
+            pending = self._calls[self._ended_count]
+            last = self._ended_count == len(self._calls) - 1
+            if pending.call is None and pending.name and (pending.is_ready or final):
+                self._start_call(pending)
+            if pending.call is not None and pending.pending_arguments:
+                pending.call.add_json_arguments("".join(pending.pending_arguments))
+                pending.pending_arguments.clear()
+            is_whole = pending.is_complete and pending.call is not None
             if not is_whole and not (final and not (is_cut and last)):
                 return
             if pending.call is not None:
                 pending.call.finish()
-            self._ended += 1
+            self._ended_count += 1
 
-    def _begin(self, pending: _Pending) -> None:
-        self._close()
+    def _start_call(self, pending: _PendingCall) -> None:
+        self._close_item()
         pending.call = CallBuilder(self._items, self._shapes, is_bare=False)
         pending.call.name, pending.call.call_id = pending.name, pending.id
         pending.call.start()
 
-    def _leave_calls(self) -> None:
-        """Something else is said: what was called is whole."""
-        if self._ended < len(self._calls):
+    def _end_calls(self) -> None:
+        """Other content follows, so all calls are complete."""
+        if self._ended_count < len(self._calls):
             self._progress(final=True)
 
-    def _close(self) -> None:
-        kept = ""
+    def _close_item(self) -> None:
+        state = ""
         if self._items.open == "reasoning" and self._details and self._origin:
             details = [{key: _joined(each[key]) for key in each} for each in self._details]
-            kept = f"{self._origin}\n{json.dumps(details)}"
+            state = f"{self._origin}\n{json.dumps(details)}"
             self._details = []
-        self._items.close(kept)
+        self._items.close(state)
 
 
-#: Fields of a detail that come in pieces.
-_JOINED = frozenset({"text", "summary", "data", "signature"})
+#: Fields of a detail that are streamed in pieces.
+_STREAMED_FIELDS = frozenset({"text", "summary", "data", "signature"})
 
 
-class _Pieces(list[str]):
-    """A text that goes on."""
+class _StreamedText(list[str]):
+    """The pieces of a text that still grows."""
 
 
 def _joined(value: object) -> object:
-    return "".join(value) if isinstance(value, _Pieces) else value
+    return "".join(value) if isinstance(value, _StreamedText) else value
 
 
 def _status_of(error: object) -> int:

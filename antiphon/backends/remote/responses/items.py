@@ -1,6 +1,6 @@
-"""Items of a Responses server as it sends them: read for what they say, and for what they found.
+"""Items as a Responses server sends them: parse their texts and their final fields.
 
-Nothing here raises, whatever a server sends. It knows no streams.
+No function raises, whatever the server sends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.wire.response import Usage
 
 __all__ = [
     "caller_of",
-    "found",
+    "final_fields",
     "logprobs_of",
     "parts_of",
     "read_item",
@@ -33,31 +33,35 @@ __all__ = [
 Json = dict[str, Any]
 
 
-def usage_of(told: Any, given: int, said: int) -> Usage:
-    """What was used; ``given`` and ``said`` are estimates for an upstream that does not tell."""
-    told = told if isinstance(told, Mapping) else {}
-    given = _count(told, "input_tokens", given)
-    said = _count(told, "output_tokens", said)
-    cached = _count(told.get("input_tokens_details"), "cached_tokens", 0)
-    thought = _count(told.get("output_tokens_details"), "reasoning_tokens", 0)
-    return upstream_usage(given, said, cached_tokens=cached, reasoning_tokens=thought)
+def usage_of(reported: Any, input_tokens: int, output_tokens: int) -> Usage:
+    """Token usage of a reply. ``input_tokens`` and ``output_tokens``: estimates for an upstream
+    that reports no usage.
+    """
+    reported = reported if isinstance(reported, Mapping) else {}
+    input_tokens = _count(reported, "input_tokens", input_tokens)
+    output_tokens = _count(reported, "output_tokens", output_tokens)
+    cached_tokens = _count(reported.get("input_tokens_details"), "cached_tokens", 0)
+    reasoning_tokens = _count(reported.get("output_tokens_details"), "reasoning_tokens", 0)
+    return upstream_usage(
+        input_tokens, output_tokens, cached_tokens=cached_tokens, reasoning_tokens=reasoning_tokens
+    )
 
 
-def logprobs_of(told: list[Any]) -> tuple[it.Logprob, ...]:
-    """Those that are as they should be."""
+def logprobs_of(reported: list[Any]) -> tuple[it.Logprob, ...]:
+    """The log-probabilities; empty if they are malformed."""
     try:
-        return msgspec.convert(told, tuple[it.Logprob, ...])
+        return msgspec.convert(reported, tuple[it.Logprob, ...])
     except msgspec.ValidationError:
         return ()
 
 
-def _count(told: Any, name: str, otherwise: int) -> int:
-    value = told.get(name) if isinstance(told, Mapping) else None
-    return int(value) if isinstance(value, int) else otherwise
+def _count(reported: Any, name: str, default: int) -> int:
+    value = reported.get(name) if isinstance(reported, Mapping) else None
+    return int(value) if isinstance(value, int) else default
 
 
 def caller_of(raw: Json) -> it.Caller | UnsetType:
-    """Who made the call, if that is one we know."""
+    """The caller of a call; UNSET if it is of an unknown kind."""
     try:
         return cast(it.Caller, msgspec.convert(raw.get("caller"), cast(Any, it.Caller)))
     except msgspec.ValidationError:
@@ -65,16 +69,16 @@ def caller_of(raw: Json) -> it.Caller | UnsetType:
 
 
 def read_item(raw: Json) -> it.Item | None:
-    """The item, if it is of a kind that is known here."""
+    """Parse an item; None if its kind is unknown."""
     try:
-        known = raw if caller_of(raw) is not UNSET else {**raw, "caller": None}
-        return read_items([{"id": "", **known}], "output")[0]
+        readable = raw if caller_of(raw) is not UNSET else {**raw, "caller": None}
+        return read_items([{"id": "", **readable}], "output")[0]
     except InvalidRequest:
         return None
 
 
-#: Type of an item → its fields that are written as text streams.
-_WRITTEN: Mapping[str, tuple[str, ...]] = {
+#: Type of an item → its fields that are streamed as text.
+_TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
     str(cls.__struct_config__.tag): tuple(
         stem.field for stem in kind.channels.values() if stem.part is None
     )
@@ -83,34 +87,38 @@ _WRITTEN: Mapping[str, tuple[str, ...]] = {
 
 
 def text_fields(item: it.Item) -> Iterable[str]:
-    """The fields that are written as text streams."""
+    """The fields of an item that are streamed as text."""
     return (stem.field for stem in KINDS[type(item)].channels.values() if stem.part is None)
 
 
-def found(raw: Json) -> Json:
-    """What a hosted tool found: the fields of its item, without what names it and what was said."""
+def final_fields(raw: Json) -> Json:
+    """The fields that a hosted tool's item has at its end, such as its results, without its id and
+    its texts.
+    """
     item = read_item(raw)
     if item is None:
         return {}
-    said = {"id", *text_fields(item)}
-    values = {field: getattr(item, field) for field in item.__struct_fields__ if field not in said}
+    excluded = {"id", *text_fields(item)}
+    values = {
+        field: getattr(item, field) for field in item.__struct_fields__ if field not in excluded
+    }
     return {field: value for field, value in values.items() if value is not UNSET}
 
 
 def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
-    """All that an item says when it is done."""
+    """All texts of a completed item, by channel."""
     content, summary = parts_of(raw.get("content")), parts_of(raw.get("summary"))
     reads: tuple[tuple[Channel, list[Any]], ...] = (
         ("text", [part.get("text") for part in content]),
         ("refusal", [part.get("refusal") for part in content]),
         ("summary", [part.get("text") for part in summary]),
-        ("text", [raw.get(field) for field in _WRITTEN.get(str(raw.get("type")), ())]),
+        ("text", [raw.get(field) for field in _TEXT_FIELDS.get(str(raw.get("type")), ())]),
     )
-    for channel, found in reads:
-        if text := "\n\n".join(each for each in found if isinstance(each, str) and each):
+    for channel, texts in reads:
+        if text := "\n\n".join(each for each in texts if isinstance(each, str) and each):
             yield channel, text
 
 
 def parts_of(value: Any) -> list[Json]:
-    """Those of a list that are objects."""
+    """The elements of a list that are objects."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

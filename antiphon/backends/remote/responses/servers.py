@@ -1,4 +1,4 @@
-"""What servers of the Responses API take beyond what all of them do, one row each."""
+"""Which fields beyond the standard each kind of Responses server accepts, one row each."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ __all__ = ["FLAVOURS", "ResponsesFlavour"]
 
 
 class ResponsesFlavour(Struct, frozen=True, kw_only=True):
-    """What one server takes. ``owners``: what its list of models names as their owner. ``hosts``:
-    where it is to be found."""
+    """What one kind of server accepts.
 
-    #: Further options → fields.
-    fields: Mapping[str, str] = {}
-    #: It knows custom tools and namespaces, which are functions for the others, and holds to what
-    #: is asked of calls.
-    native: bool = False
-    #: It gives its thinking sealed, and takes it only so.
-    seals: bool = False
-    #: Its answers have the form that was asked for.
-    holds: bool = False
+    ``owners``: values of ``owned_by`` in its list of models. ``hosts``: its host names.
+    """
+
+    #: Option → field of the body, for options beyond the standard.
+    option_fields: Mapping[str, str] = {}
+    #: It supports custom tools and namespaces, and enforces ``tool_choice`` and strict schemas.
+    #: Other servers are sent functions.
+    native_tools: bool = False
+    #: It sends reasoning encrypted, and accepts it only in that form.
+    encrypts_reasoning: bool = False
+    #: It enforces ``text.format``.
+    enforces_format: bool = False
     #: Syntax of a grammar → its name in ``structured_outputs``.
-    guides: Mapping[str, str] = {}
-    #: Formats of images that it cannot read.
-    unread: frozenset[str] = frozenset()
-    #: It takes ``chat_template_kwargs``.
-    template: bool = False
+    grammar_fields: Mapping[str, str] = {}
+    #: Image formats that it cannot read, as MIME types.
+    unreadable_formats: frozenset[str] = frozenset()
+    #: It accepts ``chat_template_kwargs``.
+    accepts_template_kwargs: bool = False
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
@@ -51,15 +53,15 @@ _GUIDES: Mapping[str, str] = {"regex": "regex", "lark": "grammar"}
 FLAVOURS: Mapping[str, ResponsesFlavour] = {
     "plain": ResponsesFlavour(),
     "openai": ResponsesFlavour(
-        holds=True,
-        native=True,
-        seals=True,
+        enforces_format=True,
+        native_tools=True,
+        encrypts_reasoning=True,
         owners=("system", "openai", "openai-internal"),
         hosts=("api.openai.com",),
     ),
     "antiphon": ResponsesFlavour(
-        holds=True,
-        fields={
+        enforces_format=True,
+        option_fields={
             **_VLLM,
             "min_p": "min_p",
             "logit_bias": "logit_bias",
@@ -67,14 +69,16 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
             "include_stop_text": "include_stop_str_in_output",
             "thinking_budget": "thinking_token_budget",
         },
-        native=True,
-        guides=_GUIDES,
-        template=True,
+        native_tools=True,
+        grammar_fields=_GUIDES,
+        accepts_template_kwargs=True,
         owners=("antiphon",),
     ),
-    "vllm": ResponsesFlavour(holds=True, fields=_VLLM, guides=_GUIDES, owners=("vllm",)),
+    "vllm": ResponsesFlavour(
+        enforces_format=True, option_fields=_VLLM, grammar_fields=_GUIDES, owners=("vllm",)
+    ),
     "sglang": ResponsesFlavour(
-        fields={
+        option_fields={
             name: name
             for name in (
                 "top_k",
@@ -86,11 +90,11 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
                 "cache_salt",
             )
         },
-        template=True,
+        accepts_template_kwargs=True,
         owners=("sglang",),
     ),
     "llama-server": ResponsesFlavour(
-        fields={
+        option_fields={
             "top_k": "top_k",
             "min_p": "min_p",
             "repetition_penalty": "repeat_penalty",
@@ -99,8 +103,8 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
             "seed": "seed",
             "ignore_eos": "ignore_eos",
         },
-        unread=UNSUPPORTED_FORMATS,
-        template=True,
+        unreadable_formats=UNSUPPORTED_FORMATS,
+        accepts_template_kwargs=True,
         owners=("llamacpp",),
     ),
 }

@@ -24,7 +24,7 @@ from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
-from antiphon.wire.tools import Custom, Function, Grammar, Namespace
+from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace
 from tests.backends.upstreams import STREAMS, VLLM
 from tests.conformance.served import Server
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
@@ -345,7 +345,7 @@ WEATHER = Function(
     parameters={"type": "object", "properties": {"city": {"enum": ["Oslo"]}}},
     strict=True,
 )
-SHELL = Custom(name="sh", format=Grammar(syntax="regex", definition="ls [a-z]{2}"))
+SHELL = Custom(name="sh", format=GrammarFormat(syntax="regex", definition="ls [a-z]{2}"))
 
 
 @pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
@@ -416,7 +416,7 @@ async def test_an_answer_beside_strict_tools_is_streamed() -> None:
 
 
 async def test_a_grammar_nobody_can_check_is_refused() -> None:
-    bad = Custom(name="sh", format=Grammar(syntax="lark", definition="start: nope"))
+    bad = Custom(name="sh", format=GrammarFormat(syntax="lark", definition="start: nope"))
     async with served(chunks({"content": "a"})) as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
             await backend.prepare(TALK, Options(tools=(bad,)))

@@ -56,7 +56,7 @@ def test_roles() -> None:
     ]
     told = [("system", "short\n\nbe kind"), ("user", "hi"), ("system", "then"), ("assistant", "a")]
     assert [(m["role"], m["content"]) for m in written(*items, instructions="short")] == told
-    knows = written(*items, instructions="short", developer=True)
+    knows = written(*items, instructions="short", has_developer_role=True)
     assert [m["role"] for m in knows] == ["system", "developer", "user", "system", "assistant"]
 
 
@@ -71,7 +71,7 @@ def test_calls_and_results() -> None:
         CustomToolCallOutput(call_id="b", output="done"),
         FunctionCallOutput(call_id="a", output="blue"),
         FunctionCallOutput(call_id="c", output=(InputText(text="x"), InputText(text="y"))),
-        thought=("reasoning", "reasoning_content"),
+        reasoning_fields=("reasoning", "reasoning_content"),
     )
     assert told[1] == {
         "role": "assistant",
@@ -156,7 +156,9 @@ def test_marks_like_ours_in_a_text_mean_nothing(number: str) -> None:
     items = (user(mark, InputImage(image_url=IMAGE)), answer(mark), user("b"), call)
     output = FunctionCallOutput(call_id="c", output=mark)
     thinking = Reasoning(summary=(), content=(ReasoningText(text=mark),))
-    told = written(*items, output, thinking, answer("c"), instructions=mark, thought=["thinking"])
+    told = written(
+        *items, output, thinking, answer("c"), instructions=mark, reasoning_fields=["thinking"]
+    )
     picture = {"type": "image_url", "image_url": {"url": IMAGE}}
     assert [each["content"] for each in told[:3]] == [
         mark,

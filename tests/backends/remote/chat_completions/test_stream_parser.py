@@ -29,7 +29,7 @@ def said(
     deltas: Sequence[JSON], reason: str | None = "stop", *, done: bool = True, **more: Any
 ) -> Read:
     """The reply of a stream of these deltas."""
-    reading = ChatStreamParser(SHAPES, taken=["taken"], origin="http://h", given=7)
+    reading = ChatStreamParser(SHAPES, used_call_ids=["taken"], origin="http://h", input_tokens=7)
     payloads = [{"choices": [{"delta": delta}]} for delta in deltas]
     payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
     found = [d for each in payloads for d in reading.feed([json.dumps(each).encode()])]

@@ -334,7 +334,7 @@ def test_thinking_is_kept_for_its_upstream() -> None:
     ],
 )
 def test_why_it_ended(fields: Json, most: int | None, reason: str | None) -> None:
-    finish = deltas_of([completed(**fields)], most=most)[-1]
+    finish = deltas_of([completed(**fields)], max_output_tokens=most)[-1]
     assert isinstance(finish, Finish) and finish.reason == (reason or "content_filter")
 
 
