@@ -78,9 +78,9 @@ class Chunk(Struct, frozen=True):
     ``finish`` is set in the last chunk only. ``cached_tokens`` (in any chunk) says how many prompt
     tokens were not computed again. ``stop_text``: the stop string that ended it, if one did.
     Where a stop string ended it, ``ids`` hold only tokens wholly before that string, and ``tail``
-    the text of the last token that came before the string in the middle of a token. ``untold``: how
-    many tokens were sampled besides whose ids the engine does not tell, at the end alone: those of
-    a character that was cut.
+    the text of the last token that came before the string in the middle of a token.
+    ``unreported_tokens``, in the last chunk: the number of sampled tokens whose ids the engine does
+    not report, because the generation ended inside their character.
     """
 
     ids: tuple[int, ...] = ()
@@ -89,7 +89,7 @@ class Chunk(Struct, frozen=True):
     cached_tokens: int | None = None
     stop_text: str | None = None
     tail: str = ""
-    untold: int = 0
+    unreported_tokens: int = 0
 
 
 class Tokenizer(Protocol):

@@ -1,4 +1,7 @@
-"""The contract of an engine: token ids in, token ids out. It knows no messages and no tools."""
+"""The contract of an engine: token ids in, token ids out.
+
+Messages and tools are rendered to ids by dialects.
+"""
 
 from __future__ import annotations
 
@@ -64,15 +67,15 @@ DEFAULT_LOAD_OPTIONS = LoadOptions()
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine can do; the rest is refused by name before a run.
+    """What an engine supports. A request that needs more is refused before its run starts.
 
-    ``constraints``: any grammar; ``grammars``: which ones, of an engine that takes some.
-    ``schemas``: only ``Constraint.schema``, and of these only such as
-    use no other than its ``schema_keywords``; None for any. ``adapters``: names of its LoRA
-    adapters. ``extra``: names it takes in ``Sampling.extra``; None for any. ``may_refuse``: it is
-    somewhere else, and may refuse what could not be foreseen here. ``images``: how it is told where
-    they stand, ``apart`` from the text or by what the chat ``template`` writes for them; None: it
-    does not see.
+    ``max_logprobs``: the largest number of alternatives per token; None: no log-probabilities.
+    ``constraints``: any Lark grammar. ``grammars``: returns whether one Lark grammar is supported,
+    for an engine that supports some. ``schemas``: JSON schemas (``Constraint.schema``), limited to
+    ``schema_keywords`` (None: any). ``images``: ``apart``: images are inserted between ids;
+    ``template``: they replace the chat template's placeholder; None: no images. ``adapters``: names
+    of the LoRA adapters. ``extra``: names allowed in ``Sampling.extra``; None: any. ``may_refuse``:
+    a remote engine may reject a request that passed all checks here.
     """
 
     max_logprobs: int | None = None
@@ -93,7 +96,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Continues tokens. Made by a factory in ``engines``; closed once."""
+    """Continues token ids. Created by a factory; closed once."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -107,9 +110,9 @@ class Engine(Protocol):
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue ``prompt``. Closing the iterator (``aclose``) aborts within one token.
 
-        Each chunk comes as soon as its tokens exist; the last one has ``finish``. An end token that
-        was sampled is yielded as the last id where the engine knows it. Raises ``BackendError``
-        when the engine fails, ``InvalidRequest`` when it cannot accept the constraint.
+        Each chunk is yielded as soon as its tokens exist; the last one has ``finish``. A sampled
+        end token is yielded as the last id if the engine reports it. Raises ``BackendError`` when
+        the engine fails, ``InvalidRequest`` when it does not support the constraint.
         """
 
     async def close(self) -> None:
@@ -118,8 +121,10 @@ class Engine(Protocol):
 
 @runtime_checkable
 class MeasuresImages(Protocol):
-    """An engine in whose prompts an image is more than the ids around it."""
+    """An engine that can tell how many tokens an image takes."""
 
     async def image_tokens(self, image: Image) -> int:
-        """Tokens of context that the image takes besides the prompt's ids. Raises
-        ``InvalidRequest`` for one that it cannot read."""
+        """Return the tokens of context that the image takes besides the prompt's ids.
+
+        Raises ``InvalidRequest`` if the image cannot be read.
+        """

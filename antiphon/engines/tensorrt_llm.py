@@ -1,7 +1,7 @@
-"""The engine over TensorRT-LLM, in this process: its ``LLM``, token ids in and out.
+"""The engine over TensorRT-LLM in this process: its ``LLM`` class, token ids in and out.
 
-Its workers are processes of their own; what runs here is its front. This module knows its
-arguments and outputs, and asks for nothing that it would do to text. Needs an NVIDIA GPU.
+TensorRT-LLM runs its workers in other processes. Its text processing is not used. Needs an NVIDIA
+GPU.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ __all__ = ["TensorrtEngine", "load"]
 
 EXTRA = "tensorrt-llm"
 MAX_LOGPROBS = 20
-#: Fields of ``SamplingParams`` that requests may give by name.
+#: Fields of ``SamplingParams`` that requests may set by name.
 _EXTRA_FIELDS = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"})
 
 
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TensorrtEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: at most and by default what the model was trained for.
-    ``options.engine_options``: arguments of ``LLM`` by its own names; they override those that are
-    set here.
+    ``options.context_size``: at most, and by default, the size that the model was trained for.
+    ``options.engine_options``: arguments of ``LLM``; they override those set here.
 
     Raises ``SetupError``: the package is not installed, or it cannot load the model.
     """
@@ -62,19 +61,20 @@ def _create_llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
     try:
         return tensorrt_llm.LLM(**arguments)
-    except Exception as error:  # whatever its parts raise, in many lines
+    except Exception as error:  # its parts raise exceptions of many kinds, with long messages
         raise SetupError(f"TensorRT-LLM cannot load {folder}: {first_line(error)}") from None
 
 
 class TensorrtEngine:
-    """``Engine`` over one ``LLM``. Made by ``load``; belongs to the loop that uses it first."""
+    """``Engine`` over one ``LLM``. Created by ``load``; belongs to the event loop that uses it
+    first."""
 
     def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._llm = llm
         self.tokenizer = tokenizer
         self.card = card
         self._requests = AsyncRequests()
-        #: What this version takes besides; priorities came with 1.3.
+        #: Arguments of the installed version; ``priority`` exists since 1.3.
         self._supported_arguments = frozenset(inspect.signature(llm.generate_async).parameters)
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
@@ -92,9 +92,11 @@ class TensorrtEngine:
         check_request(prompt, sampling, self.card, self.tokenizer)
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
-        room = self.card.context_size - len(prompt.ids)
-        stop_conditions = StopConditions(self.tokenizer, sampling, room)
-        chunks = self._requests.chunks(self._outputs(prompt, sampling, room), stop_conditions)
+        context_left = self.card.context_size - len(prompt.ids)
+        stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
+        chunks = self._requests.chunks(
+            self._outputs(prompt, sampling, context_left), stop_conditions
+        )
         try:
             async for chunk in chunks:
                 yield chunk
@@ -102,7 +104,7 @@ class TensorrtEngine:
             await chunks.aclose()
 
     async def _outputs(
-        self, prompt: Prompt, sampling: Sampling, room: int
+        self, prompt: Prompt, sampling: Sampling, context_left: int
     ) -> AsyncGenerator[EngineOutput, None]:
         optional = {
             "cache_salt": sampling.cache_salt,
@@ -112,7 +114,7 @@ class TensorrtEngine:
         try:
             result = self._llm.generate_async(
                 list(prompt.ids),
-                self._params(sampling, room),
+                self._params(sampling, context_left),
                 streaming=True,
                 **{
                     name: value
@@ -121,7 +123,7 @@ class TensorrtEngine:
                 },
             )
         except ValueError as error:
-            raise InvalidRequest(f"TensorRT-LLM does not take this request: {error}") from None
+            raise InvalidRequest(f"TensorRT-LLM rejects this request: {error}") from None
         try:
             first = True
             async for output in result:
@@ -131,12 +133,12 @@ class TensorrtEngine:
             if not result.finished:
                 result.abort()
 
-    def _params(self, sampling: Sampling, room: int) -> Any:
+    def _params(self, sampling: Sampling, context_left: int) -> Any:
         from tensorrt_llm import SamplingParams
         from tensorrt_llm.llmapi import GuidedDecodingParams
 
         values = sampling_values(sampling, self.card)
-        # Without a temperature it takes the likeliest.
+        # Its default temperature means greedy sampling.
         if values.setdefault("temperature", 1.0) == 0:
             values = {**values, "top_k": 1, "top_p": 1.0}
             del values["temperature"]
@@ -144,8 +146,8 @@ class TensorrtEngine:
         return SamplingParams(
             **values,
             **sampling.extra,
-            max_tokens=min(sampling.max_tokens, room),
-            # Without one, all requests have the same.
+            max_tokens=min(sampling.max_tokens, context_left),
+            # Its default seed is the same for all requests.
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             stop_token_ids=stop_token_ids(sampling, self.tokenizer),
             include_stop_str_in_output=True,
@@ -177,7 +179,8 @@ class TensorrtEngine:
 
 
 def _priority(priority: int) -> float:
-    """Lower is sooner here, and any number; higher is sooner there, from 0 to 1."""
+    """Map our priority (any integer, lower runs first) to TensorRT-LLM's (0 to 1, higher runs
+    first)."""
     return 0.5 - priority / (2 * (1 + abs(priority)))
 
 

@@ -1,7 +1,6 @@
-"""The engine over vLLM, in this process: its ``AsyncLLM``, token ids in and out.
+"""The engine over vLLM in this process: its ``AsyncLLM`` class, token ids in and out.
 
-vLLM's workers are processes of their own; what runs here is its front. This module knows vLLM's
-arguments and outputs, and asks for nothing that vLLM would do to text.
+vLLM runs its workers in other processes. Its text processing is not used.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ __all__ = ["VllmEngine", "load"]
 
 EXTRA = "vllm"
 MAX_LOGPROBS = 20
-#: Fields of ``SamplingParams`` that requests may give by name.
+#: Fields of ``SamplingParams`` that requests may set by name.
 _EXTRA_FIELDS = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
 
 
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> VllmEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: by default what vLLM derives from the model's configuration.
+    ``options.context_size``: by default the size that vLLM derives from the model's configuration.
     ``options.adapters``: name → folder of a LoRA adapter. ``options.engine_options``: arguments of
-    vLLM's engine by its own names; they override those that are set here.
+    vLLM's engine; they override those set here.
 
     Raises ``SetupError``: the extra is not installed, or vLLM cannot load the model.
     """
@@ -61,7 +60,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
         "max_num_seqs": options.parallel,
         "max_logprobs": MAX_LOGPROBS,
         "enable_prefix_caching": True,
-        # Those of the same priority keep their order.
+        # Requests of the same priority keep their order.
         "scheduling_policy": "priority",
         "structured_outputs_config": {"backend": "guidance"},
         "enable_log_requests": False,
@@ -82,12 +81,12 @@ def _create_engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
     try:
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-    except Exception as error:  # whatever its parts raise, in many lines
+    except Exception as error:  # its parts raise exceptions of many kinds, with long messages
         raise SetupError(f"vLLM cannot load {folder}: {first_line(error)}") from None
 
 
 class VllmEngine:
-    """``Engine`` over an ``AsyncLLM``. Made by ``load``; belongs to the loop that uses it first."""
+    """``Engine`` over an ``AsyncLLM``. Created by ``load``; belongs to one event loop."""
 
     def __init__(
         self, engine: Any, tokenizer: Tokenizer, card: ModelCard, adapters: Mapping[str, str]
@@ -123,11 +122,13 @@ class VllmEngine:
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
-        room = self.card.context_size - len(prompt.ids) - image_tokens
-        if room < 1:
+        context_left = self.card.context_size - len(prompt.ids) - image_tokens
+        if context_left < 1:
             raise too_long(len(prompt.ids) + image_tokens, self.card)
-        stop_conditions = StopConditions(self.tokenizer, sampling, room)
-        chunks = self._requests.chunks(self._outputs(prompt, sampling, room), stop_conditions)
+        stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
+        chunks = self._requests.chunks(
+            self._outputs(prompt, sampling, context_left), stop_conditions
+        )
         try:
             async for chunk in chunks:
                 yield chunk
@@ -135,11 +136,11 @@ class VllmEngine:
             await chunks.aclose()
 
     async def _outputs(
-        self, prompt: Prompt, sampling: Sampling, room: int
+        self, prompt: Prompt, sampling: Sampling, context_left: int
     ) -> AsyncGenerator[EngineOutput, None]:
         vllm_prompt: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
         if prompt.images:
-            # Where they stand is told by the ids, which vLLM makes room in.
+            # vLLM finds the image placeholders in the ids and expands them.
             images = await asyncio.to_thread(open_images, prompt.images)
             vllm_prompt["multi_modal_data"] = {"image": images}
         if sampling.cache_salt is not None:
@@ -147,20 +148,20 @@ class VllmEngine:
         try:
             outputs = self._engine.generate(
                 vllm_prompt,
-                self._params(sampling, room),
+                self._params(sampling, context_left),
                 f"antiphon-{next(self._request_numbers)}",
                 lora_request=self._adapter(sampling.adapter),
                 trace_headers=dict(sampling.trace) or None,
                 priority=sampling.priority or 0,
             )
-            async with aclosing(outputs):  # which aborts what has not ended
+            async with aclosing(outputs):  # aborts an unfinished request
                 async for output in outputs:
                     yield _engine_output(output, sampling.logprobs)
-        except ValueError as error:  # its errors of validation are such
+        except ValueError as error:  # vLLM's validation errors
             raise _rejection(error) from None
 
     async def image_tokens(self, image: Image) -> int:
-        """``MeasuresImages``: by vLLM's own processor of prompts."""
+        """Implement ``MeasuresImages`` with vLLM's own prompt processor."""
         if not self._accepts_images:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(image, self._measure_image)
@@ -169,7 +170,8 @@ class VllmEngine:
         pictures = await asyncio.to_thread(open_images, [image])
         vllm_prompt = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
         try:
-            # What the cache of its front has is not sent to its workers, who have not seen it yet.
+            # Skip the front end's cache: cached images are not sent to the workers, and a later
+            # request would miss this one there.
             (rendered,) = await self._engine.renderer.render_cmpl_async(
                 [vllm_prompt], skip_mm_cache=True
             )
@@ -177,7 +179,7 @@ class VllmEngine:
             raise _rejection(error) from None
         return len(rendered["prompt_token_ids"]) - len(image.word)
 
-    def _params(self, sampling: Sampling, room: int) -> Any:
+    def _params(self, sampling: Sampling, context_left: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -186,7 +188,7 @@ class VllmEngine:
         return SamplingParams(
             **values,
             **sampling.extra,
-            max_tokens=min(sampling.max_tokens, room),
+            max_tokens=min(sampling.max_tokens, context_left),
             seed=sampling.seed,
             stop_token_ids=stop_token_ids(sampling, self.tokenizer),
             ignore_eos=sampling.ignore_eos,
@@ -195,7 +197,7 @@ class VllmEngine:
             structured_outputs=(
                 None if constraint is None else StructuredOutputsParams(grammar=constraint.lark)
             ),
-            # Text is made, and looked through for stop strings, by others.
+            # We detokenize and match stop strings ourselves.
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -218,7 +220,7 @@ class VllmEngine:
 
 
 def _rejection(error: ValueError) -> InvalidRequest:
-    return InvalidRequest(f"vLLM does not take this request: {error}")
+    return InvalidRequest(f"vLLM rejects this request: {error}")
 
 
 def _engine_output(output: Any, top_count: int | None) -> EngineOutput:

@@ -112,7 +112,7 @@ async def text_cannot_spell_special_tokens(engine: Engine) -> None:
 async def length_is_exact(engine: Engine) -> None:
     for count in (1, 2, 17):
         outcome = await collect(engine, _prompt(engine), _greedy(count))
-        told = len(outcome.ids) + outcome.last.untold
+        told = len(outcome.ids) + outcome.last.unreported_tokens
         assert (told, outcome.last.finish) == (count, "length")
 
 

@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )
     model = f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
-    with serving(folder, 'sandbox = "bubblewrap"\ncode_s = 5', model=model) as server:
+    with serving(folder, 'sandbox = "bubblewrap"\ncode_timeout_s = 5', model=model) as server:
         yield server
 
 

@@ -1,7 +1,6 @@
-"""Generations of engines that are asynchronous themselves: what they say becomes chunks.
+"""Turn the outputs of an asynchronous engine into chunks.
 
-A task reads each of them, so that closing an engine ends what waits for it. It knows neither the
-engines nor what they are asked.
+One task reads each request, so that closing the engine fails all waiting readers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["AsyncRequests", "EngineOutput", "token_logprob"]
 
 
 class EngineOutput(Struct, frozen=True):
-    """What an engine says at one time. ``reason``: its own word for why it ended, if it did."""
+    """One output of an engine. ``reason``: the engine's finish reason, in the last output."""
 
     tokens: list[TokenLogprob]
     reason: str | None = None
@@ -31,7 +30,7 @@ class EngineOutput(Struct, frozen=True):
 
 
 class AsyncRequests:
-    """All that one engine generates. Belongs to the event loop."""
+    """The running requests of one engine. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._running: dict[asyncio.Task[None], ThreadChannel] = {}
@@ -40,7 +39,8 @@ class AsyncRequests:
     async def chunks(
         self, outputs: AsyncGenerator[EngineOutput, None], stop_conditions: StopConditions
     ) -> AsyncGenerator[Chunk, None]:
-        """Closing it closes ``said``, which is how an engine learns that it may stop."""
+        """Yield the chunks of one request. Closing the iterator closes ``outputs``, which aborts
+        the request."""
         if self._closed:
             raise BackendError("The engine is closed.")
         out = ThreadChannel(asyncio.get_running_loop())
@@ -55,7 +55,7 @@ class AsyncRequests:
             await asyncio.wait([task])
 
     async def close(self) -> None:
-        """What runs fails."""
+        """Fail all running requests."""
         self._closed = True
         running = dict(self._running)
         for task, out in running.items():
@@ -78,7 +78,7 @@ async def _read(
                     out.send(chunk)
                 if stop_conditions.finished:
                     return
-        out.send(BackendError("The engine stopped without saying why."))
+        out.send(BackendError("The engine stopped without a finish reason."))
     except Exception as error:
         out.fail(error)
 
@@ -88,14 +88,17 @@ def _final_chunk(output: EngineOutput, stop_conditions: StopConditions) -> Chunk
         return None
     if output.reason in ("stop", "length"):
         return stop_conditions.finish("stop" if output.reason == "stop" else "length")
-    raise BackendError(f"The engine ended it: {output.reason}.")
+    raise BackendError(f"The engine ended the generation: {output.reason}.")
 
 
 def token_logprob(
     id: int, candidates: Mapping[int, Any] | None, top_count: int | None
 ) -> TokenLogprob:
-    """A sampled token as vLLM and TensorRT-LLM tell it: ``known`` are the likeliest ids and the
-    sampled one, each with its ``logprob``; ``asked``: how many alternatives are wanted."""
+    """Convert the log-probabilities that vLLM and TensorRT-LLM report for one sampled token.
+
+    ``candidates``: the likeliest ids and the sampled one, each with a ``logprob``. ``top_count``:
+    requested number of alternatives.
+    """
     if candidates is None:
         return TokenLogprob(id, 0.0)
     best = sorted(((each.logprob, other) for other, each in candidates.items()), reverse=True)
@@ -104,5 +107,6 @@ def token_logprob(
 
 
 def _finite(logprob: float) -> float:
-    """JSON has no infinity. In this order what is no number is the least, too."""
+    """Clamp to a finite value: JSON has no infinity. In this argument order NaN gives the minimum
+    too."""
     return max(-9999.0, logprob)

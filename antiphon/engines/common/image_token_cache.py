@@ -1,5 +1,4 @@
-"""How many tokens images take, remembered: whoever can measure one is asked once. It knows no
-engine."""
+"""A cache of image sizes in tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +14,14 @@ _MAX_IMAGES = 4096
 
 
 class ImageTokenCache:
-    """By what is in the image; those measured first are forgotten first."""
+    """Maps the hash of an image's content to its number of tokens; the oldest entry is evicted
+    first."""
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
 
     async def get_or_measure(self, image: Image, measure: Callable[[Image], Awaitable[int]]) -> int:
-        """The tokens of the image; raises what ``measure`` does."""
+        """Return the image's tokens, measured on a miss. Raises what ``measure`` raises."""
         known = self.get(image)
         return self.put(image, await measure(image)) if known is None else known
 
@@ -29,7 +29,7 @@ class ImageTokenCache:
         return self._tokens.get(sha256(image.content).digest())
 
     def put(self, image: Image, tokens: int) -> int:
-        """Returns ``tokens``."""
+        """Store and return ``tokens``."""
         self._tokens[sha256(image.content).digest()] = tokens
         if len(self._tokens) > _MAX_IMAGES:
             self._tokens.popitem(last=False)

@@ -1,5 +1,4 @@
-"""Images as Pillow opens them: for engines that take them so, and in a format that others can read.
-It knows no engine."""
+"""Decode and convert images with Pillow."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ __all__ = ["as_png", "open_images", "require_pillow"]
 
 
 def require_pillow(extra: str) -> None:
-    """``extra``: of ours, the one that brings Pillow. Raises ``SetupError``."""
+    """Raise ``SetupError`` if Pillow is missing. ``extra``: our extra that installs it."""
     if importlib.util.find_spec("PIL") is None:
         raise SetupError(f'Pillow is not installed: pip install "antiphon[{extra}]"')
 
 
 def open_images(images: Sequence[Image]) -> list[Any]:
-    """Each in RGB. Raises ``UnreadableImage`` for one that cannot be read."""
+    """Decode each image to RGB. Raises ``UnreadableImage``."""
     import PIL.Image
 
     opened = []
@@ -34,13 +33,15 @@ def open_images(images: Sequence[Image]) -> list[Any]:
 
 
 def as_png(content: bytes, mime: str) -> bytes:
-    """An image of another format. Raises ``UnreadableImage``, and ``InvalidRequest`` where Pillow
-    is not installed."""
+    """Convert an image to PNG.
+
+    Raises ``UnreadableImage``, and ``InvalidRequest`` if Pillow is not installed.
+    """
     try:
         import PIL.Image
     except ImportError:
         raise InvalidRequest(
-            'Images of this format need an extra here: pip install "antiphon[images]".',
+            'Images of this format need an extra: pip install "antiphon[images]".',
             param="input",
             code="invalid_image_format",
         ) from None

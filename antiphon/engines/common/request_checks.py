@@ -1,5 +1,4 @@
-"""What a request asks of any engine: checked in the same words, and filled in with the model's own
-values where it says nothing. It knows no engine."""
+"""Checks and default sampling values that all engines share."""
 
 from __future__ import annotations
 
@@ -30,18 +29,21 @@ def check_request(
     *,
     accepts_images: bool = False,
 ) -> None:
-    """Raises ``InvalidRequest`` for what cannot be continued, images where the engine does not see
-    among it, ``BackendError`` for ids that are of another vocabulary."""
+    """Check a request against the model's limits.
+
+    Raises ``InvalidRequest`` for an empty or too long prompt, no room for output, and images that
+    the engine does not accept; ``BackendError`` for ids outside the vocabulary.
+    """
     if not prompt.ids:
         raise InvalidRequest("The prompt is empty.", param="input")
     if sampling.max_tokens < 1:
-        raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
+        raise InvalidRequest("At least one output token is required.", param="max_output_tokens")
     if len(prompt.ids) >= card.context_size:
         raise too_long(len(prompt.ids), card)
     if prompt.images and not accepts_images:
         raise images_unsupported()
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
-        raise BackendError("The prompt has invalid tokens: ids of another vocabulary.")
+        raise BackendError("The prompt has token ids outside the model's vocabulary.")
 
 
 def images_unsupported() -> InvalidRequest:
@@ -50,21 +52,21 @@ def images_unsupported() -> InvalidRequest:
 
 def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
     return InvalidRequest(
-        f"The input has {tokens} tokens; the context of this model holds {card.context_size}, the"
-        " answer included.",
+        f"The input has {tokens} tokens; the context of this model holds {card.context_size},"
+        " including the output.",
         param="input",
         code=CONTEXT_LENGTH_EXCEEDED,
     )
 
 
 def sampling_values(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
-    """The sampling values that are given, by the request or else by the model's files."""
-    asked = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
-    values = {name: card.generation.get(name) if v is None else v for name, v in asked.items()}
+    """Return the sampling values that the request or, as a default, the model's files set."""
+    requested = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
+    values = {name: card.generation.get(name) if v is None else v for name, v in requested.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def stop_token_ids(sampling: Sampling, tokenizer: Tokenizer) -> list[int]:
-    """The ids that end it, in order."""
+    """Return the ids that end the generation, sorted."""
     ends = frozenset() if sampling.ignore_eos else tokenizer.end_ids
     return sorted({*sampling.stop_ids, *ends})

@@ -1,7 +1,6 @@
-"""Where a continuation ends: stop strings, stop ids, end tokens, the most tokens. Sans-IO.
+"""Stop conditions of a generation: stop strings, stop ids, end tokens, token limits. Sans-IO.
 
-Tokens in, chunks out; what could be the beginning of a stop string is held back. It knows no
-engine: those that cannot end by themselves are ended by what it says.
+Turns tokens into chunks. Tokens that may be the start of a stop string are held back.
 """
 
 from __future__ import annotations
@@ -19,23 +18,26 @@ __all__ = ["StopConditions"]
 
 
 class StopConditions:
-    """One continuation. ``room``: tokens left in the context. ``over`` once its last chunk was
-    made."""
+    """The stop conditions of one generation.
 
-    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, room: int) -> None:
+    ``context_left``: tokens left in the context. ``finished`` is true once the last chunk was
+    built.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: Sampling, context_left: int) -> None:
         self._tokenizer = tokenizer
         self._special_ids = frozenset(tokenizer.special.values())
         self._end_ids = frozenset(sampling.stop_ids)
         if not sampling.ignore_eos:
             self._end_ids |= tokenizer.end_ids
         self._wants_logprobs = sampling.logprobs is not None
-        self._remaining = min(sampling.max_tokens, room)
+        self._remaining = min(sampling.max_tokens, context_left)
         self._stop_strings = StopStrings(sampling.stop)
         self._pending: deque[TokenLogprob] = deque()
         self.finished = False
 
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
-        """What may go now; None if nothing may. Tokens behind the end are dropped."""
+        """Return the releasable tokens as a chunk, or None. Tokens after the end are dropped."""
         released = 0
         for token in tokens:
             self._pending.append(token)
@@ -59,7 +61,7 @@ class StopConditions:
         return Chunk(ids, logprobs)
 
     def finish(self, reason: Literal["stop", "length"]) -> Chunk:
-        """The engine ended it: all that was held back goes."""
+        """End the generation by the engine's decision, and release all held tokens."""
         self.finished = True
         ids, logprobs = self._release(len(self._pending))
         return Chunk(ids, logprobs, reason)

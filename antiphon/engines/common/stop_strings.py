@@ -1,6 +1,6 @@
-"""Finds stop strings in tokens as they come, whatever the tokens cut them into. Sans-IO.
+"""Match stop strings in a stream of tokens, across token boundaries. Sans-IO.
 
-It works on bytes and counts tokens; it knows neither ids nor engines.
+Works on the tokens' bytes and counts tokens.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ __all__ = ["StopStrings"]
 
 
 class StopStrings:
-    """Says of a stream of pieces how many are free to go.
+    """Counts how many of the pieces of a stream may be released.
 
-    ``found`` is the stop string that ended the text, if one did; ``tail`` is then the text before
-    it in the token it begins in.
+    ``matched_stop``: the stop string that was found. ``tail``: then the text before it in the token
+    where it starts.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = [(stop, stop.encode("utf-8", "replace")) for stop in stops if stop]
-        self._buffer = b""  # what the pieces not yet let go spell
+        self._buffer = b""  # bytes of the pieces not yet released
         self._lengths: deque[int] = deque()
         self.matched_stop: str | None = None
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """How many of the oldest pieces, of those given so far and not yet let go, may go.
+        """Add a piece; return how many of the oldest held pieces may be released now.
 
-        After ``found`` is set the others never may: the stop string is in them.
+        Once ``matched_stop`` is set, the remaining pieces are never released: they hold the stop
+        string.
         """
         self._buffer += piece
         self._lengths.append(len(piece))
-        # The first to end, and of these the longest: what reading byte by byte would find.
+        # The earliest end, then the longest match: the same as reading byte by byte.
         ends = [
             (at + len(stop), at, text)
             for text, stop in self._stops
@@ -45,7 +46,8 @@ class StopStrings:
         return count
 
     def _release(self, length_limit: int) -> tuple[int, int]:
-        """Drop the pieces that end within the first ``safe`` bytes: how many, and their length."""
+        """Drop the pieces that end within the first ``length_limit`` bytes; return their count and
+        length."""
         count = length = 0
         while self._lengths and length + self._lengths[0] <= length_limit:
             length += self._lengths.popleft()
@@ -54,7 +56,7 @@ class StopStrings:
         return count, length
 
     def _partial_match_length(self) -> int:
-        """Length of the longest end of the held text that could be a stop string's beginning."""
+        """Return the length of the buffer's longest suffix that is a prefix of a stop string."""
         longest = 0
         for _, stop in self._stops:
             for length in range(min(len(stop) - 1, len(self._buffer)), longest, -1):

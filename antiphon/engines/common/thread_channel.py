@@ -1,6 +1,6 @@
-"""Chunks from a thread to the event loop, in as few wake-ups as the consumer's pace allows.
+"""A channel for chunks from a thread to the event loop.
 
-It knows neither engines nor what is in a chunk, but how two become one.
+Chunks that arrive while the consumer is busy are merged, so that few wake-ups are needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ __all__ = ["ThreadChannel", "merge_chunks"]
 
 
 class ThreadChannel:
-    """One generation's way out. ``give`` belongs to any thread, the rest to the event loop."""
+    """The chunks of one generation. ``send`` and ``fail`` may be called from any thread; the rest
+    belongs to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -25,11 +26,11 @@ class ThreadChannel:
         self._wakeup = asyncio.Event()
 
     def send(self, item: Chunk | AntiphonError) -> bool:
-        """False: nobody will read it, the loop was closed."""
+        """Send a chunk or an error. Returns False if the event loop is closed."""
         with self._lock:
             waiting = bool(self._queue)
             self._queue.append(item)
-        if waiting:  # a wake-up is on its way already
+        if waiting:  # a wake-up is already scheduled
             return True
         try:
             self._loop.call_soon_threadsafe(self._wakeup.set)
@@ -38,8 +39,11 @@ class ThreadChannel:
         return True
 
     def fail(self, error: BaseException) -> bool:
-        """Give an error: one that nobody expected is the cause of the engine's failure. Its words
-        are for the log, not for clients. As ``give``."""
+        """Send an error; returns what ``send`` returns.
+
+        An unexpected exception becomes the cause of a ``BackendError``: its text goes to the log,
+        not to clients.
+        """
         if isinstance(error, AntiphonError):
             return self.send(error)
         failure = BackendError("The engine failed.")
@@ -47,8 +51,8 @@ class ThreadChannel:
         return self.send(failure)
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
-        """What is there, joined, as soon as something is; ends with the chunk that has a reason.
-        Raises the error that was given."""
+        """Yield queued chunks, merged, until one has a finish reason. Raises the error that was
+        sent."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
@@ -65,7 +69,7 @@ class ThreadChannel:
 
 
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk | None:
-    """What came since the consumer last looked, as one chunk."""
+    """Merge chunks in order into one; None if there are none."""
     if len(chunks) <= 1:
         return chunks[0] if chunks else None
     last = chunks[-1]
@@ -77,5 +81,5 @@ def merge_chunks(chunks: Sequence[Chunk]) -> Chunk | None:
         cached_tokens=cached[0] if cached else None,
         stop_text=last.stop_text,
         tail=last.tail,
-        untold=last.untold,
+        unreported_tokens=last.unreported_tokens,
     )

@@ -1,6 +1,6 @@
-"""Grammars for engines that let others choose: llguidance says which tokens may come next.
+"""Token masks from grammars, with llguidance.
 
-Knows a tokenizer's file and a constraint's text; it knows no engine and no tensors.
+For engines that leave the choice of the next token to us. Needs only the tokenizer's file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from antiphon.tokens import Constraint
 
 __all__ = ["TokenMask", "TokenMaskFactory", "check_grammar"]
 
-#: With this byte llguidance begins the text of a control token.
+#: llguidance's prefix byte for the text of a control token.
 _CONTROL = 0xFF
 
 
 def check_grammar(constraint: Constraint, extra: str) -> str:
-    """The constraint in llguidance's own form. ``extra``: of ours, the one that brings it. Raises
-    ``InvalidRequest`` for a grammar that cannot be used."""
+    """Return the constraint in llguidance's format. ``extra``: our extra that installs llguidance.
+
+    Raises ``InvalidRequest`` for an unusable grammar, ``SetupError`` if llguidance is missing.
+    """
     if importlib.util.find_spec("llguidance") is None:
         raise SetupError(f'llguidance is not installed: pip install "antiphon[{extra}]"')
     import llguidance
@@ -34,8 +36,11 @@ def check_grammar(constraint: Constraint, extra: str) -> str:
 
 
 class TokenMaskFactory:
-    """Makes the masks of one vocabulary. ``path``: its ``tokenizer.json``. ``size``: of the logits,
-    which may be more than there are tokens. ``ends``: what may come where a grammar is complete."""
+    """Creates masks for one vocabulary.
+
+    ``path``: its ``tokenizer.json``. ``size``: of the logits, which may exceed the number of
+    tokens. ``ends``: ids allowed where a grammar is complete.
+    """
 
     def __init__(self, path: Path, size: int, ends: Sequence[int]) -> None:
         import llguidance
@@ -46,7 +51,7 @@ class TokenMaskFactory:
         )
 
     def mask(self, grammar: str) -> TokenMask:
-        """``grammar`` as ``check_grammar`` gives it."""
+        """Create the mask of one generation. ``grammar``: from ``check_grammar``."""
         import llguidance
 
         matcher = llguidance.LLMatcher(self._tokenizer, grammar)
@@ -54,7 +59,7 @@ class TokenMaskFactory:
 
 
 class TokenMask:
-    """One continuation under its grammar. Belongs to one thread."""
+    """The grammar state of one generation. Belongs to one thread."""
 
     def __init__(self, matcher: Any, tokenizer: Any, size: int) -> None:
         import numpy
@@ -65,7 +70,7 @@ class TokenMask:
         self._bits: Any = numpy.zeros((1, (size + 31) // 32), dtype=numpy.int32)
 
     def forbidden_tokens(self) -> Any:
-        """For each id whether it must not come next: a numpy array of bools."""
+        """Return a numpy array of bools: for each id, whether it may not come next."""
         import numpy
         from llguidance.numpy import fill_next_token_bitmask
 
@@ -78,8 +83,11 @@ class TokenMask:
         return forbidden
 
     def _prefer_plain_token(self, forbidden: Any) -> None:
-        """Where one text must come, the library allows its usual tokens alone: a control token too,
-        if the text looks like one, which it then refuses to take."""
+        """Replace a control token as the only allowed token by plain text tokens.
+
+        llguidance forces the usual tokens of a fixed text. If the text looks like a control token,
+        it forces that token and then refuses to consume it.
+        """
         text = self._matcher.compute_ff_bytes()
         token = int(forbidden.argmin())
         if text and text[0] != _CONTROL and self._tokenizer.is_special_token(token):
@@ -87,12 +95,12 @@ class TokenMask:
             forbidden[[token, plain[0]]] = True, False
 
     def accept(self, token: int) -> None:
-        """``token`` was sampled."""
+        """Advance the grammar by the sampled ``token``."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
             self._raise_on_error()
 
     def _raise_on_error(self) -> None:
         if self._matcher.is_error():
-            why, _, _ = self._matcher.get_error().partition("\n")  # a drawing of its state follows
-            raise BackendError(f"The grammar failed: {why}")
+            reason, _, _ = self._matcher.get_error().partition("\n")  # drop the dump of its state
+            raise BackendError(f"The grammar failed: {reason}")

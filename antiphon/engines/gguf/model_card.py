@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, as the card that dialects read. It knows no engine."""
+"""Build a model card from a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["gguf_card"]
 
 
 def gguf_card(name: str, context: int, header: GgufHeader, tokenizer: LlamaTokenizer) -> ModelCard:
-    """``context``: tokens of prompt and answer that will be held."""
+    """Build the card. ``context``: tokens of prompt and output together."""
     templates = {
         key.removeprefix("tokenizer.chat_template."): str(value)
         for key, value in header.metadata.items()

@@ -1,7 +1,7 @@
-"""Reads the head of a GGUF file: metadata and the table of tensors, never the weights.
+"""Read the header of a GGUF file: metadata and the tensor table, never the weights.
 
-Everything is checked against the file's size first, because llama.cpp may abort the process on a
-file that lies. It knows the format (ggml's docs/gguf.md), not what a model does with the values.
+Everything is checked against the file's size, because llama.cpp may abort the process on an
+inconsistent file. Format: ggml's docs/gguf.md.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SCALARS: Mapping[int, struct.Struct] = {
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 
-#: Tensor type → (values in a block, bytes of a block). A type that is not here is not measured:
-#: llama.cpp refuses those that it does not know in an orderly way.
+#: Tensor type → (values in a block, bytes of a block). Other types are not checked: llama.cpp
+#: rejects unknown types with an error.
 BLOCKS: Mapping[int, tuple[int, int]] = {
     0: (1, 4),  # F32
     1: (1, 2),  # F16
@@ -83,8 +83,11 @@ BLOCKS: Mapping[int, tuple[int, int]] = {
 
 
 class Tensor(Struct, frozen=True):
-    """One row of the table of tensors. ``start`` and ``length`` are bytes of the file; a type that
-    is not in ``BLOCKS`` has the length 0. ``shape``: values of a row first."""
+    """One row of the tensor table.
+
+    ``start`` and ``length``: in bytes of the file; the length is 0 for types not in ``BLOCKS``.
+    ``shape``: the row length first.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -94,7 +97,7 @@ class Tensor(Struct, frozen=True):
 
 
 class GgufHeader(Struct, frozen=True):
-    """What a GGUF file says before its weights.
+    """The content of a GGUF file before its weights.
 
     ``metadata``: key → bool, int, float, str or a list of these; it ends at byte ``metadata_end``.
     ``vocabulary_digest``: SHA-256 (hex) over every ``tokenizer.*`` key and value as stored.
@@ -107,7 +110,7 @@ class GgufHeader(Struct, frozen=True):
 
     @property
     def alignment(self) -> int:
-        """Every tensor starts at a multiple of so many bytes."""
+        """Tensor alignment in bytes."""
         return int(self.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
 
     @property
@@ -115,14 +118,14 @@ class GgufHeader(Struct, frozen=True):
         return str(self.metadata.get("general.architecture", ""))
 
     def architecture_value(self, key: str) -> Any:
-        """The value of ``<architecture>.<key>``, None where the file has none."""
+        """Return the value of ``<architecture>.<key>``, or None."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """The head of the GGUF file at ``path``.
+    """Read the header of the GGUF file at ``path``.
 
-    Raises ``SetupError`` when there is no such file, it is no GGUF, or it was cut or damaged.
+    Raises ``SetupError`` when the file is missing, is no GGUF file, or is truncated or damaged.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
@@ -138,7 +141,7 @@ def read_gguf(path: Path) -> GgufHeader:
 
 
 class _DamagedFile(Exception):
-    """What is wrong with the file, as the end of a sentence."""
+    """The file is damaged. The message completes the sentence "it is not usable: ..."."""
 
 
 class _HeaderReader:
@@ -154,7 +157,7 @@ class _HeaderReader:
             raise _DamagedFile("it does not begin with the letters GGUF")
         version = self.number(U32)
         if version not in VERSIONS:
-            raise _DamagedFile(f"it has format version {version}, known are 2 and 3")
+            raise _DamagedFile(f"it has format version {version}; supported are 2 and 3")
         count, pairs = self.number(U64), self.number(U64)
         metadata: dict[str, Any] = {}
         digest = hashlib.sha256()
@@ -209,27 +212,27 @@ class _HeaderReader:
         return [self.value(kind, depth + 1) for _ in range(count)]
 
     def texts(self, count: int) -> list[str]:
-        """``count`` strings. A vocabulary has up to 260,000 of them: no calls in this loop."""
+        """Read ``count`` strings. A vocabulary has up to 260,000 of them: no calls in this loop."""
         view, at, size = self.view, self.position, self.size
-        found = []
+        strings = []
         try:
             for _ in range(count):
                 start = at + 8
                 at = start + int.from_bytes(view[at:start], "little")
                 if at > size:
                     break
-                found.append(view[start:at].decode("utf-8", "replace"))
+                strings.append(view[start:at].decode("utf-8", "replace"))
         except OverflowError:
             at = size + 1
-        if len(found) < count:
+        if len(strings) < count:
             raise _DamagedFile(
                 "it ends in the middle of its metadata, the download may be incomplete"
             )
         self.position = at
-        return found
+        return strings
 
     def row(self) -> Tensor:
-        """A row of the table, its start still counted from the first tensor."""
+        """Read a row of the tensor table; its start is relative to the first tensor."""
         name, dimensions = self.text(), self.number(U32)
         if dimensions > MAX_DIMENSIONS:
             raise _DamagedFile(f"tensor {name!r} has {dimensions} dimensions")
@@ -239,7 +242,8 @@ class _HeaderReader:
         return Tensor(name, shape, kind, start, math.prod(shape) // in_block * block)
 
     def locate_tensors(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
-        """The table, once every tensor is known to lie within the file."""
+        """Return the table with absolute starts, after checking that every tensor is within the
+        file."""
         if not isinstance(alignment, int) or alignment <= 0:
             raise _DamagedFile(f"its alignment is {alignment!r}")
         first = (self.position + alignment - 1) // alignment * alignment

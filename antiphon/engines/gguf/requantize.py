@@ -1,8 +1,9 @@
-"""Writes a GGUF file anew with its Q4_1 weights as Q8_0.
+"""Rewrite a GGUF file with its Q4_1 weights converted to Q8_0.
 
-llama.cpp has fast kernels for Q8_0 and none for Q4_1: a prompt is read about 1.6 times as fast, for
-half as much again in memory, and the weights say the same within Q8_0's rounding. The binding has
-no ``llama_model_quantize``, but the routines for a row of numbers. Other types stay as they are.
+llama.cpp has fast kernels for Q8_0 and none for Q4_1: prompts are processed about 1.6 times as
+fast, for half as much memory again, and the weights are equal within Q8_0's rounding. The binding
+has no ``llama_model_quantize``, but it exports the routines for one row of numbers. Other types
+stay unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Q4_1, Q8_0 = 3, 8
 
 
 def to_q8_0(source: Path, target: Path) -> None:
-    """Write ``target`` from ``source``: whole, or not at all. Takes half a second for 100 MB.
+    """Write ``target`` atomically from ``source``. Takes half a second for 100 MB.
 
     Raises ``SetupError`` when the binding is not installed or ``source`` is not usable.
     """

@@ -1,6 +1,6 @@
-"""What a Hugging Face folder says of its model besides the weights: its tokenizer and its card.
+"""Read a Hugging Face model folder except for its weights: the tokenizer and the model card.
 
-Every file but ``tokenizer.json`` may be missing. It knows the files, not who generates.
+Every file but ``tokenizer.json`` is optional.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .tokenizer import FastTokenizer
 __all__ = ["ModelFolder", "read_folder"]
 
 TOKENIZER_FILE = "tokenizer.json"
-#: Where the files do not say.
+#: Context size in tokens if the files state none.
 DEFAULT_CONTEXT = 8192
-#: Where configurations tell how many positions a model has.
+#: Configuration keys for the number of positions.
 _CONTEXT_KEYS = (
     "max_position_embeddings",
     "n_positions",
@@ -30,14 +30,14 @@ _CONTEXT_KEYS = (
     "max_sequence_length",
     "seq_length",
 )
-#: Of ``generation_config.json``: what is meant for sampling.
+#: Sampling fields of ``generation_config.json``.
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 Json = Mapping[str, Any]
 
 
 class ModelFolder(Struct, frozen=True):
-    """All that the files say."""
+    """The tokenizer and the card of a folder."""
 
     tokenizer: FastTokenizer
     card: ModelCard
@@ -46,17 +46,16 @@ class ModelFolder(Struct, frozen=True):
 def read_folder(
     path: Path, *, name: str | None = None, context_size: int | None = None
 ) -> ModelFolder:
-    """Read the folder ``path``, or the one that the ``tokenizer.json`` ``path`` is in.
+    """Read the folder ``path``, or the folder that contains the ``tokenizer.json`` ``path``.
 
-    ``context_size``: at most what the model was made for, and by default that. Raises
-    ``SetupError``: a file cannot be read, the tokenizer is missing or unsupported, or the extra is
-    not installed.
+    ``context_size``: an upper limit on the model's own context size. Raises ``SetupError``: a file
+    cannot be read, the tokenizer is missing or unsupported, or the extra is not installed.
     """
     path = path.expanduser()
     folder = path if path.is_dir() else path.parent
     file = path / TOKENIZER_FILE if path.is_dir() else path
     if not file.is_file():
-        raise SetupError(f"{file} is not there: it is what tells how the model's text is written.")
+        raise SetupError(f"{file} does not exist; the model's tokenizer is required.")
     config, generation, tokenizer_config = (
         _read_object(folder / name)
         for name in ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -87,8 +86,8 @@ def _card(
     context_size: int | None,
 ) -> ModelCard:
     templates = dict(_templates(folder, tokenizer_config))
-    first = tokenizer.bos_id
-    adds = tokenizer_config.get("add_bos_token")
+    first_id = tokenizer.bos_id
+    add_bos = tokenizer_config.get("add_bos_token")
     bos = _token(tokenizer_config, "bos_token") or tokenizer.literal(
         _int_or_none(config.get("bos_token_id"))
     )
@@ -101,9 +100,9 @@ def _card(
         bos_token=bos,
         eos_token=_token(tokenizer_config, "eos_token")
         or tokenizer.literal(_int_or_none(next(_end_tokens(config), None))),
-        add_bos=adds
-        if isinstance(adds, bool)
-        else first is not None and first == _token_id(tokenizer, bos),
+        add_bos=add_bos
+        if isinstance(add_bos, bool)
+        else first_id is not None and first_id == _token_id(tokenizer, bos),
         architecture=kind.replace("_", "-") if isinstance(kind, str) else None,
         fingerprint=tokenizer.fingerprint,
         generation=_sampling(generation),
@@ -111,7 +110,7 @@ def _card(
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """An object; empty where there is no file."""
+    """Read a JSON object; empty if the file does not exist."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -121,7 +120,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _text_config(config: Json) -> Json:
-    """Models of several kinds of input keep what is said of text apart."""
+    """Return the text model's part of a multimodal configuration."""
     inner = config.get("text_config") or config.get("llm_config") or {}
     return {k: v for k, v in inner.items() if v is not None} if isinstance(inner, dict) else {}
 
@@ -161,15 +160,15 @@ def _sampling(generation: Json) -> dict[str, Any]:
 
 
 def _templates(folder: Path, tokenizer_config: Json) -> Iterator[tuple[str, str]]:
-    """Chat templates by name; the later of one name are the ones that count."""
-    inside = tokenizer_config.get("chat_template")
-    if isinstance(inside, str):
-        yield "default", inside
-    elif isinstance(inside, list):
-        yield from ((each["name"], each["template"]) for each in inside)
-    beside = _read_object(folder / "chat_template.json").get("chat_template")
-    if isinstance(beside, str):
-        yield "default", beside
+    """Yield chat templates by name; of equal names the last one wins."""
+    embedded = tokenizer_config.get("chat_template")
+    if isinstance(embedded, str):
+        yield "default", embedded
+    elif isinstance(embedded, list):
+        yield from ((each["name"], each["template"]) for each in embedded)
+    separate = _read_object(folder / "chat_template.json").get("chat_template")
+    if isinstance(separate, str):
+        yield "default", separate
     if (file := folder / "chat_template.jinja").is_file():
         yield "default", file.read_text(encoding="utf-8")
     for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):

@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer: ``tokenizer.json``, run by the library ``tokenizers``.
 
-What the library does not offer is added here: the bytes of a single token, and text that cannot
-spell a special token. It knows nothing of templates and of generating.
+Adds what the library lacks: the bytes of a single token, and encoding that never parses special
+tokens in text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.errors import SetupError
 __all__ = ["FastTokenizer", "require_tokenizers"]
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_BLANK = "▁"  # what SentencePiece writes for a blank
+_BLANK = "▁"  # SentencePiece's sign for a space
 
 
 class _AddedToken(Struct):
@@ -31,14 +31,14 @@ class _AddedToken(Struct):
 
 
 class _Decoder(Struct):
-    """One decoder, or several in a row."""
+    """One decoder, or a sequence of decoders."""
 
     type: str = ""
     decoders: list[_Decoder] = []
 
 
 class _TokenizerFile(Struct):
-    """What is read of ``tokenizer.json`` besides what the library reads."""
+    """The fields of ``tokenizer.json`` used here besides the library."""
 
     added_tokens: list[_AddedToken] = []
     decoder: _Decoder | None = None
@@ -50,16 +50,16 @@ def require_tokenizers() -> None:
         import tokenizers  # noqa: F401
     except ImportError:
         raise SetupError(
-            'Hugging Face tokenizers need a package: pip install "antiphon[upstream]"'
+            'The package tokenizers is not installed: pip install "antiphon[upstream]"'
         ) from None
 
 
 class FastTokenizer:
-    """``tokens.Tokenizer`` of the ``tokenizer.json`` at ``path``. Thread-safe.
+    """A ``Tokenizer`` for the ``tokenizer.json`` at ``path``. Thread-safe.
 
-    ``ends``: ids or literals of the tokens that end a turn or a text; unknown ones are left out.
-    ``size``: how many ids the model has, where its vocabulary is padded beyond the tokenizer's.
-    Raises ``SetupError`` when the file cannot be read, or is of a kind that is not supported.
+    ``end_tokens``: ids or literals of the tokens that end a turn or a text; unknown ones are
+    ignored. ``size``: the model's number of ids, if its vocabulary is padded beyond the
+    tokenizer's. Raises ``SetupError`` when the file cannot be read or its kind is not supported.
     """
 
     def __init__(self, path: Path, *, end_tokens: Iterable[int | str] = (), size: int = 0) -> None:
@@ -74,7 +74,7 @@ class FastTokenizer:
         self._plain: Any = None
         self._plain_lock = threading.Lock()
         self._special = MappingProxyType(
-            # Gemma adds runs of line feeds and blanks: text like any other.
+            # Gemma adds runs of line feeds and spaces as tokens; they are plain text.
             {
                 each.content: each.id
                 for each in head.added_tokens
@@ -103,27 +103,27 @@ class FastTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Of the file: other files give other ids."""
+        """Hash of the file: another file gives other ids."""
         return hashlib.sha256(self._source).hexdigest()[:32]
 
     @property
     def bos_id(self) -> int | None:
-        """The id that the tokenizer itself puts before every text (BOS), if it does."""
+        """The BOS id that the tokenizer adds before every text, if it does."""
         bare = self._library.encode("a", add_special_tokens=False).ids
         whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
         return whole[0] if whole[:1] != bare[:1] else None
 
     def id_of(self, literal: str) -> int | None:
-        found: int | None = self._library.token_to_id(literal)
-        return found
+        id: int | None = self._library.token_to_id(literal)
+        return id
 
     def literal(self, token: int | None) -> str | None:
-        """How a special token is spelled."""
+        """Return the text of a special token."""
         return None if token is None else self.piece(token).decode("utf-8", "replace") or None
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         if not text.isascii():
-            text = text.encode("utf-8", "replace").decode()  # half a surrogate pair
+            text = text.encode("utf-8", "replace").decode()  # replaces lone surrogates
         library = self._library
         if not special and self._special_pattern.search(text):
             library = self._plain_library()
@@ -133,8 +133,11 @@ class FastTokenizer:
         return self._encode_split(text)
 
     def _plain_library(self) -> Any:
-        """The same, blind to special tokens; made when the first text spells one, because it takes
-        as much memory again. The library can be blind only to what is marked special."""
+        """Return a copy of the tokenizer that does not parse special tokens.
+
+        It is created for the first text that contains one, because it doubles the memory. The
+        library can skip only tokens marked as special, so the copy marks all of them.
+        """
         with self._plain_lock:
             if self._plain is None:
                 parts = msgspec.json.decode(self._text, type=dict[str, msgspec.Raw])
@@ -148,11 +151,12 @@ class FastTokenizer:
         return self._plain
 
     def _encode_split(self, text: str) -> list[int]:
-        """A vocabulary that holds its special tokens as words: cut inside each of them."""
+        """Encode piecewise, split inside each special literal: this vocabulary has them as ordinary
+        words."""
         ids: list[int] = []
         start = 0
-        for found in (*self._special_pattern.finditer(text), None):
-            cut = len(text) if found is None else found.start() + 1
+        for match in (*self._special_pattern.finditer(text), None):
+            cut = len(text) if match is None else match.start() + 1
             ids += self._plain_library().encode(text[start:cut], add_special_tokens=False).ids
             start = cut
         return ids
@@ -165,8 +169,8 @@ class FastTokenizer:
         return piece
 
     def _resolve_ids(self, end_tokens: Iterable[int | str]) -> frozenset[int]:
-        found = (self.id_of(end) if isinstance(end, str) else end for end in end_tokens)
-        return frozenset(id for id in found if id is not None and 0 <= id < self._size)
+        ids = (self.id_of(end) if isinstance(end, str) else end for end in end_tokens)
+        return frozenset(id for id in ids if id is not None and 0 <= id < self._size)
 
 
 def _open(text: str, path: Path | None = None) -> Any:
@@ -174,8 +178,8 @@ def _open(text: str, path: Path | None = None) -> Any:
 
     try:
         library = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more special
-        raise SetupError(f"{path} is no tokenizer that can be read: {error}") from None
+    except Exception as error:  # the library has no exception class of its own
+        raise SetupError(f"{path} is not a readable tokenizer: {error}") from None
     library.no_truncation()
     library.no_padding()
     return library
@@ -190,7 +194,7 @@ def _literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-# --- how a vocabulary spells bytes ---------------------------------------------------------------
+# --- bytes of vocabulary entries -----------------------------------------------------------------
 
 
 def _bytes_decoder(decoder: _Decoder | None, path: Path) -> Callable[[str], bytes]:
@@ -209,16 +213,16 @@ def _sentence_piece_bytes(spelled: str) -> bytes:
 
 
 class _ByteLevel:
-    """GPT-2's way: every byte has a printable character that stands for it."""
+    """GPT-2's byte encoding: one printable character stands for each byte."""
 
     def __init__(self) -> None:
         printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
         others = [byte for byte in range(256) if byte not in printable]
         self._bytes = {chr(byte): byte for byte in printable}
-        self._bytes |= {chr(256 + place): byte for place, byte in enumerate(others)}
+        self._bytes |= {chr(256 + index): byte for index, byte in enumerate(others)}
 
     def to_bytes(self, spelled: str) -> bytes:
         try:
             return bytes(self._bytes[char] for char in spelled)
         except KeyError:
-            return spelled.encode()  # a token that was added as it is
+            return spelled.encode()  # an added token, stored as plain text

@@ -1,9 +1,8 @@
 """The embedded engine: llama.cpp in this process, many generations in one batch.
 
-llama.cpp's server loop runs on a thread of its own and is spoken to by function call; its HTTP
-listener is bound to a private socket file that is removed at once, so nobody can reach it; only a
-model with a picture encoder keeps it (``llama_socket``). This module knows the binding's JSON; it
-knows no messages, tools or templates.
+llama.cpp's server loop runs on its own thread and is driven by function calls. Its HTTP listener is
+bound to a private socket file that is removed at once, so nobody can reach it; only a model with an
+image encoder keeps it (``socket_client``).
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from .tokenizer import LlamaTokenizer, require_llama
 __all__ = ["LlamaEngine", "load", "start_server"]
 
 DEFAULT_CONTEXT = 8192
-#: llama.cpp keeps a copy of what it overwrites in a slot, and looks for a better beginning among
-#: its copies, only where slot and prompt are less alike than this.
+#: llama.cpp saves a slot's state before overwriting it, and searches its saved states for a longer
+#: prefix, only if slot and prompt are less similar than this.
 SIMILARITY = 0.999
 MAX_LOGPROBS = 20
-RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
+RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
-#: Field of ``Sampling`` → field of the binding's request. None is left out: the model's own
-#: default (``general.sampling.*`` of the file), or else llama.cpp's.
+#: Field of ``Sampling`` → field of the binding's request. None is left out: the default of the
+#: model (``general.sampling.*`` of the file) or of llama.cpp applies.
 REQUEST_FIELDS: Mapping[str, str] = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -95,11 +94,11 @@ async def load(
         "n_batch": batch,
         "n_ubatch": batch,
         "n_gpu_layers": options.gpu_layers,
-        # its copies are told apart by their ids alone, and an adapter makes other states of these
+        # Saved states are keyed by ids only, but the same ids have another state under an adapter.
         "cache_ram_mib": 0 if adapters else prompt_cache_mib,
     }
     if not options.gpu_layers:
-        # On a CPU ggml's plain attention is twice as quick over a long context as its fused one.
+        # On CPUs ggml's plain attention is twice as fast as its fused one for long contexts.
         fields["flash_attn_type"] = 0
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(
@@ -116,7 +115,7 @@ def start_server(
     projector: Path | None = None,
     adapters: Sequence[Path] = (),
 ) -> Any:
-    """Start llama.cpp's server loop, for this process alone and without a word."""
+    """Start llama.cpp's server loop, reachable only from this process and without log output."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -139,24 +138,24 @@ def start_server(
     with ExitStack() as opened:
         private = tempfile.TemporaryDirectory(prefix="antiphon-")
         opened.callback(private.cleanup)
-        place = os.path.join(private.name, "llama.sock" if projector is None else "kept.sock")
-        params.hostnames = [place]
+        socket_path = os.path.join(private.name, "llama.sock" if projector is None else "kept.sock")
+        params.hostnames = [socket_path]
         try:
             server = xllamacpp.Server(params)
         except RuntimeError:
-            besides = ", ".join(str(file) for file in (projector, *adapters) if file is not None)
+            others = ", ".join(str(file) for file in (projector, *adapters) if file is not None)
             raise SetupError(
-                f"llama.cpp cannot load {path}{' with ' if besides else ''}{besides}: too little"
+                f"llama.cpp cannot load {path}{' with ' if others else ''}{others}: too little"
                 f" memory for a context of {params.n_ctx} tokens, or an unsupported model."
             ) from None
         if projector is None:
             return server
         opened.pop_all()
-        return LlamaSocket(server, private, place, key)
+        return LlamaSocket(server, private, socket_path, key)
 
 
 def _inactive_adapter(adapter: Any, file: Path) -> Any:
-    """An adapter that is used where a request says so."""
+    """Fill in an adapter with scale 0: each request sets its own scales."""
     adapter.path, adapter.scale = str(file), 0.0
     return adapter
 
@@ -204,14 +203,14 @@ class LlamaEngine:
         try:
             async for chunk in stream:
                 yield chunk
-            # The next turn often comes at once, and wants the slot that knows its beginning.
+            # The next turn often follows at once and should find its slot free.
             if (running := self._running.get(stream)) is not None:
                 await asyncio.wait([running])
         finally:
             stream.abort()
 
     def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> LlamaStream:
-        """Begin on a thread. The slot is given back when the thread is done with it."""
+        """Start the generation on a thread. The slot is released when the thread ends."""
         loop = asyncio.get_running_loop()
         stream = LlamaStream(loop, self.tokenizer, self._partial_tokens, sampling)
         if self._closed:
@@ -229,8 +228,8 @@ class LlamaEngine:
         return stream
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """What a place holds that computed this: with another adapter the same ids are another
-        state, which a number that is no id tells."""
+        """Return the key of the state in a slot: the ids, preceded by a negative number per
+        adapter."""
         if sampling.adapter is None:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
@@ -246,7 +245,7 @@ class LlamaEngine:
         return msgspec.json.encode(request)
 
     async def image_tokens(self, image: Image) -> int:
-        """``MeasuresImages``: llama.cpp is asked once for each image."""
+        """Implement ``MeasuresImages``: llama.cpp measures each image once."""
         if self._detokenizer is None:
             raise images_unsupported()
         return await self._image_tokens.get_or_measure(
@@ -291,10 +290,10 @@ def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
         "stream": True,
         "cache_prompt": True,
         "id_slot": slot,
-        # The ids of new tokens are in this part; probabilities, which also have them, cost a pass
-        # over the vocabulary for every token.
+        # Adds the ids of new tokens. Probabilities have them too, but cost a pass over the
+        # vocabulary for every token.
         "verbose": True,
-        # Also makes the binding call back while it reads the prompt, so that it can be stopped.
+        # Also makes the binding call back during prompt processing, so that it can be aborted.
         "return_progress": True,
         "return_tokens": True,
         "ignore_eos": sampling.ignore_eos,
@@ -314,7 +313,7 @@ def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
 
 
 def _check_constraint(constraint: Constraint) -> None:
-    """llama.cpp generates without a grammar it cannot read: find out before."""
+    """Raise ``InvalidRequest`` for a bad grammar: llama.cpp would silently ignore it."""
     try:
         import llguidance
     except ImportError:

@@ -1,8 +1,8 @@
-"""Prompts with images, as llama.cpp takes them: a text with a marker for each, and their bytes.
+"""Prompts with images as llama.cpp takes them: a text with image markers, and the images' bytes.
 
-Text is tokenized again there, control tokens spelled out. What a user wrote that looks like one, or
-like the marker, is parted by an invisible character, so that it stays text; so are words without
-end, which llama.cpp would not survive (``unbroken``). Sans-IO.
+llama.cpp tokenizes the text again and parses control tokens in it. User text that looks like a
+control token or a marker gets an invisible separator, so that it stays text. So do very long words,
+which would crash llama.cpp (``long_words``). Sans-IO.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ __all__ = [
     "readable_content",
 ]
 
-#: Formats of images that llama.cpp cannot read.
+#: Image formats that llama.cpp cannot read.
 UNSUPPORTED_FORMATS = frozenset({"image/webp"})
 
 #: WORD JOINER: no width, no break.
 _SEPARATOR = "\u2060"
-#: HANGUL CHOSEONG FILLER: not to be seen either, but a letter, which parts signs.
+#: HANGUL CHOSEONG FILLER: invisible too, but a letter, so it separates punctuation.
 _LETTER_SEPARATOR = "\u115f"
 
 
 class PromptDetokenizer:
-    """Ids as text for one tokenizer. ``marker``: what stands for an image. ``bos``: the id that
-    llama.cpp puts before every text, if it does."""
+    """Converts ids of one tokenizer to text.
+
+    ``marker``: the text that stands for an image. ``bos``: the id that llama.cpp adds before every
+    text, if it does.
+    """
 
     def __init__(self, tokenizer: Tokenizer, marker: str = "", bos: int | None = None) -> None:
         self._tokenizer = tokenizer
@@ -51,12 +54,13 @@ class PromptDetokenizer:
         self._forbidden = re.compile("|".join(map(re.escape, longest_first)))
 
     def request_prompt(self, prompt: Prompt) -> dict[str, Any]:
-        """As a request carries it. Raises ``InvalidRequest`` for an image that cannot be read."""
+        """Return the prompt's JSON value in a request. Raises ``InvalidRequest`` for an unreadable
+        image."""
         content = [base64.b64encode(readable_content(image)).decode() for image in prompt.images]
         return {"prompt_string": self.text(prompt), "multimodal_data": content}
 
     def text(self, prompt: Prompt) -> str:
-        """The prompt's text, with a marker where each image stands."""
+        """Return the prompt's text with a marker at the position of each image."""
         start = 1 if self._bos is not None and prompt.ids[:1] == (self._bos,) else 0
         parts: list[str] = []
         for image in prompt.images:
@@ -66,7 +70,7 @@ class PromptDetokenizer:
         return "".join((*parts, *self._texts(prompt.ids[start:])))
 
     def escaped_ids(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids, but for text that has to be parted: for who spells them again."""
+        """Return the ids with unsafe text escaped, for a server that detokenizes them."""
         escaped: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._escape(run)
@@ -78,7 +82,7 @@ class PromptDetokenizer:
             yield self._literals[run[0]] if control else self._escape(run)[0]
 
     def _runs(self, ids: tuple[int, ...]) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """Each control token, and each stretch of text between two."""
+        """Yield each control token, and each run of text ids between two."""
         start = 0
         for at, id in enumerate(ids):
             if id in self._literals:
@@ -88,7 +92,7 @@ class PromptDetokenizer:
         yield False, ids[start:]
 
     def _escape(self, plain: tuple[int, ...]) -> tuple[str, int]:
-        """The text, and how often something had to be parted."""
+        """Return the text with separators inserted, and their number."""
         text = b"".join(map(self._tokenizer.piece, plain)).decode("utf-8", "replace")
         text, found = self._forbidden.subn(lambda at: f"{at[0][0]}{_SEPARATOR}{at[0][1:]}", text)
         first, *rest = split_long_words(text, {})
@@ -96,25 +100,25 @@ class PromptDetokenizer:
 
 
 def _separator_before(text: str) -> str:
-    """What parts a text from another of its kind before it."""
+    """Return the separator between ``text`` and a text of the same character class before it."""
     return _SEPARATOR if text[0].isalnum() or text[0].isspace() else _LETTER_SEPARATOR
 
 
 def measuring_prompt(image: Image, tokenizer: Tokenizer, bos: int | None) -> Prompt:
-    """A prompt to measure the image with. Text stands on both sides: llama.cpp cannot go on behind
-    an image. ``bos``: see ``Speller``."""
-    around = tokenizer.encode("a", special=False)
-    before = (*around,) if bos is None else (bos, *around)
-    return Prompt((*before, *around), (replace(image, at=len(before)),))
+    """Return a prompt that measures the image. Text stands on both sides: llama.cpp cannot continue
+    directly after an image. ``bos``: see ``PromptDetokenizer``.
+    """
+    text = tokenizer.encode("a", special=False)
+    before = (*text,) if bos is None else (bos, *text)
+    return Prompt((*before, *text), (replace(image, at=len(before)),))
 
 
 def check_image_positions(prompt: Prompt) -> None:
-    """Raises ``InvalidRequest`` where nothing comes behind the last image: that would end
-    llama.cpp's process."""
+    """Raise ``InvalidRequest`` if an image ends the prompt: llama.cpp's process would exit."""
     if prompt.images and prompt.images[-1].at >= len(prompt.ids):
         raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
 
 
 def readable_content(image: Image) -> bytes:
-    """The image as llama.cpp can read it. Raises ``InvalidRequest``."""
+    """Return the image in a format that llama.cpp can read. Raises ``InvalidRequest``."""
     return as_png(image.content, image.mime) if image.mime in UNSUPPORTED_FORMATS else image.content

@@ -1,7 +1,7 @@
-"""Words without end, cut: llama.cpp parts texts into words by regular expressions of C++ for many
-models, and these go one call deeper a character, until the stack and with it the process ends.
+"""Split very long words.
 
-What is cut has other tokens than it had whole, and the same text. It knows no tokenizer.
+For many models llama.cpp splits text with std::regex, which recurses once per character and
+overflows the stack. A split word has different tokens but the same text.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 
 __all__ = ["split_long_words"]
 
-#: Characters of one kind that are looked for in a row. No longer run is left than twice as many.
+#: Length of a run of one character class that triggers a split. Remaining runs are shorter than
+#: twice this length.
 _RUN_LENGTH = 500
 _LONG_RUN = re.compile(rf"\w{{{_RUN_LENGTH}}}|\s{{{_RUN_LENGTH}}}|[^\w\s]{{{_RUN_LENGTH}}}")
 
 
 def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
-    """The text in pieces, most often one. No cut is within one of ``literals``."""
+    """Yield the text in pieces, usually one. No split is inside one of ``literals``."""
     start = 0
     for at in range(0, len(text) - _RUN_LENGTH + 1, _RUN_LENGTH):
         if _LONG_RUN.match(text, at):
@@ -33,10 +34,10 @@ def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
 
 
 def _cut_position(text: str, at: int, literals: Mapping[str, int]) -> int:
-    """``at``, or the beginning of the literal that it is in the midst of."""
-    around = text[max(0, at - 1) : at + 1]
+    """Return ``at``, or the start of the literal that contains it."""
+    neighbours = text[max(0, at - 1) : at + 1]
     for literal in literals:
-        if around not in literal:
+        if neighbours not in literal:
             continue
         first = text.find(literal, max(0, at - len(literal) + 1), at + len(literal) - 1)
         if first != -1 and first < at < first + len(literal):

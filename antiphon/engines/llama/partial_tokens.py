@@ -1,8 +1,7 @@
-"""Ids that llama.cpp's server does not tell: those that end in the middle of a character.
+"""Recover token ids that llama.cpp's server withholds: those that end inside a UTF-8 character.
 
-It sends the text of such a token with the token that completes the character, and of the ids only
-that one's. The text and the number of tokens are known, so the others can be told from what they
-spell. Sans-IO.
+The server sends their text with the token that completes the character, but only that token's id.
+The text and the number of tokens are known, so the other ids can be derived. Sans-IO.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class PartialTokens:
         self._tokenizer = tokenizer
 
     def recover(self, text: str, last: int, count: int) -> list[int]:
-        """The ids of ``text``, which ``count`` withheld tokens and then ``last`` spell.
+        """Return the ids of ``text``: ``count`` withheld tokens and then ``last``.
 
-        The way the tokenizer itself writes the text, where it has as many tokens; else any way
-        that does. A model that wrote bytes which are no text gets the nearest text.
+        Prefers the tokenizer's own encoding if it has the right number of tokens, else any that
+        fits. If the model wrote invalid UTF-8, the ids spell the nearest valid text.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:
@@ -38,7 +37,7 @@ class PartialTokens:
         return usual
 
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
-        """``count`` unfinished pieces that make up ``spelled``, the longest first."""
+        """Split ``spelled`` into ``count`` incomplete pieces, longest first; None if impossible."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):
@@ -51,7 +50,7 @@ class PartialTokens:
 
     @functools.cached_property
     def _partial_pieces(self) -> Mapping[bytes, int]:
-        """Pieces that are no text by themselves → id. A pass over the vocabulary, once."""
+        """Pieces that are not valid UTF-8 → id. Built once by a pass over the vocabulary."""
         partial: dict[bytes, int] = {}
         for token in range(self._tokenizer.size):
             piece = self._tokenizer.piece(token)

@@ -1,6 +1,6 @@
-"""Which of an engine's places a generation gets, so that conversations keep what was computed.
+"""Assign generations to llama.cpp's slots so that conversations reuse their cached states.
 
-Waiting for a place happens here, where it can be cancelled. It knows ids and nothing else.
+Waiting for a slot happens here, where it can be cancelled.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from antiphon.tokens import common_prefix_length
 
 __all__ = ["Slots"]
 
-#: A conversation's next turn repeats its last one, but for some tokens at the end that a chat
-#: template writes differently.
+#: Fraction of a slot's ids that a prompt must share to continue it. The next turn of a conversation
+#: repeats the last one except for some tokens at its end that the chat template renders
+#: differently.
 CONTINUATION_RATIO = 0.9
 
 
 class Slots:
-    """Numbered places. Each remembers the ids computed in it last.
+    """Numbered slots. Each remembers the ids computed in it last.
 
-    A prompt that continues what is in a free place gets that place; any other gets the one that
-    has lain idle longest. llama.cpp by itself takes the place that has most of the prompt, and so
-    lets conversations that begin alike overwrite each other in one place.
+    A prompt that continues a free slot's ids gets that slot; any other prompt gets the slot that
+    has been idle longest. llama.cpp itself picks the slot with the longest common prefix, so
+    conversations with the same beginning would overwrite each other in one slot.
     """
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
-        #: Free places and what is in them, idle longest first.
+        #: Free slot → ids computed in it; idle longest first.
         self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
 
     async def acquire(self, prompt: Sequence[int]) -> int:
-        """A place for ``prompt``, in the order of asking. To be given back."""
+        """Wait in FIFO order and return a slot for ``prompt``. Pass it to ``release``."""
         await self._free.acquire()
         slot = self._choose(prompt)
         del self._idle[slot]
         return slot
 
     def release(self, slot: int, ids: Sequence[int]) -> None:
-        """``ids`` are what was computed in it."""
+        """Free the slot. ``ids``: the ids computed in it."""
         self._idle[slot] = ids
         self._free.release()
 

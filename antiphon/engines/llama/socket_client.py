@@ -1,7 +1,8 @@
-"""llama.cpp's server by its own interface, for what the binding's calls do not offer: images.
+"""llama.cpp's HTTP server over a private socket, for images, which the binding's calls do not
+support.
 
-A socket file in a folder that only this user may enter, and a key besides. It is spoken to like the
-binding, so that nobody else need know which of the two it is.
+The socket file is in a folder that only this user may enter, and an API key is required.
+``LlamaSocket`` has the binding's interface, so callers need not distinguish the two.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FRAME = b"data: "
 
 
 class _Connection(HTTPConnection):
-    """To a socket file."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("llama")
@@ -36,18 +37,18 @@ class _Connection(HTTPConnection):
 
 
 class LlamaSocket:
-    """A server that runs, which it owns with its ``folder``. ``path``: its socket file there."""
+    """A running server, which it owns together with its ``folder``. ``path``: the socket file."""
 
     def __init__(self, server: Any, folder: TemporaryDirectory[str], path: str, key: str) -> None:
         self._server = server
         self._folder = folder
         self._path = path
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        #: What stands for an image in a prompt's text: drawn by llama.cpp, told to nobody.
+        #: The image marker in a prompt's text: llama.cpp draws a random one per process.
         self.marker = str(self._properties()["media_marker"])
 
     def handle_completions(self, request: bytes, read: Callable[[bytes], bool]) -> None:
-        """Generate. ``read`` is given each event as the binding gives it; True ends it."""
+        """Generate. ``read`` gets each event in the binding's format; it returns True to stop."""
         connection = _Connection(self._path)
         try:
             connection.request("POST", "/completion", request, self._headers)
@@ -65,31 +66,33 @@ class LlamaSocket:
                 return
 
     def prompt_tokens(self, prompt: dict[str, Any]) -> int:
-        """Tokens of a prompt with images. Raises ``BackendError`` for one that llama.cpp cannot
-        read."""
+        """Return the number of tokens of a prompt with images.
+
+        Raises ``BackendError`` if llama.cpp cannot read it.
+        """
         total: list[int] = []
-        failed: list[str] = []
+        errors: list[str] = []
 
         def read(event: bytes) -> bool:
-            found = _decode(event)
-            if "error" in found:
-                failed.append(str(found["error"]["message"]))
+            decoded = _decode(event)
+            if "error" in decoded:
+                errors.append(str(decoded["error"]["message"]))
             else:
-                total.append(found["__verbose"]["prompt_progress"]["total"])
-            return True  # it is told before anything is computed
+                total.append(decoded["__verbose"]["prompt_progress"]["total"])
+            return True  # the count is reported before anything is computed
 
-        asked = {"prompt": prompt, "max_tokens": 1, "stream": True, "return_progress": True}
-        self.handle_completions(_encode(asked), read)
-        if failed or not total:
-            raise BackendError(failed[0] if failed else "The engine said nothing.")
+        request = {"prompt": prompt, "max_tokens": 1, "stream": True, "return_progress": True}
+        self.handle_completions(_encode(request), read)
+        if errors or not total:
+            raise BackendError(errors[0] if errors else "The engine returned nothing.")
         return total[0]
 
     def _properties(self) -> dict[str, Any]:
         connection = _Connection(self._path)
         try:
             connection.request("GET", "/props", headers=self._headers)
-            found: dict[str, Any] = _decode(connection.getresponse().read())
-            return found
+            properties: dict[str, Any] = _decode(connection.getresponse().read())
+            return properties
         finally:
             connection.close()
 
@@ -100,13 +103,13 @@ class LlamaSocket:
 
 
 def _binding_event(line: bytes) -> bytes:
-    """An event as the binding's call would give it."""
+    """Convert an event to the binding's format."""
     event = _decode(line)
     if "error" in event:
         return line
     choice: dict[str, Any] = {"finish_reason": None}
     if event.get("stop"):
         choice["finish_reason"] = "length" if event.get("stop_type") == "limit" else "stop"
-    if (known := event.get("completion_probabilities")) is not None:
-        choice["logprobs"] = {"content": known}
+    if (probabilities := event.get("completion_probabilities")) is not None:
+        choice["logprobs"] = {"content": probabilities}
     return _encode({"choices": [choice], "__verbose": event})

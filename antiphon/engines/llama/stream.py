@@ -1,7 +1,6 @@
-"""One generation of the embedded engine: from llama.cpp's thread to the event loop.
+"""The chunks of one llama.cpp generation, from its thread to the event loop.
 
-Reads the binding's events on the thread that runs the generation, and hands chunks over. It knows
-nothing of prompts or of how requests are written.
+Parses the binding's events on the generation's thread.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .partial_tokens import PartialTokens
 
 __all__ = ["LlamaStream"]
 
-#: What OpenAI's API gives for a token whose log-probability is not known.
+#: OpenAI's value for an unknown log-probability.
 UNKNOWN_LOGPROB = -9999.0
 
 
@@ -64,7 +63,7 @@ class _Failure(Struct):
 
 
 class _Event(Struct):
-    """What is read of an event; the binding sends more."""
+    """The fields used here; the binding sends more."""
 
     choices: list[_Choice] = []
     verbose: _Verbose = field(name="__verbose", default_factory=_Verbose)
@@ -91,7 +90,7 @@ class LlamaStream:
         self._special_ids = frozenset(tokenizer.special.values())
         self._pending: deque[TokenLogprob] = deque()
         self._count = 0
-        #: Every id sampled so far, whether it was handed over or not.
+        #: Every id sampled so far, released or not.
         self.sampled: list[int] = []
         self._started = False
         self._finished = False
@@ -106,13 +105,13 @@ class LlamaStream:
         self._aborted = True
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]:
-        """What is there, joined, as soon as something is. Raises ``BackendError``."""
+        """Yield chunks; those that are ready are merged. Raises ``BackendError``."""
         return self._channel.__aiter__()
 
     # --- on the generation's thread ---
 
     def run(self, server: Any, request: Callable[[], bytes]) -> None:
-        """``request``: writes it, which takes a while where there are images."""
+        """Run the generation. ``request``: returns the body; encoding images takes time."""
         try:
             if not self._aborted:
                 server.handle_completions(request(), self._read)
@@ -123,7 +122,7 @@ class LlamaStream:
             self._channel.fail(error)
 
     def _read(self, event: bytes) -> bool:
-        """Called for every event; True stops the generation."""
+        """Handle one event. Returns True to stop the generation."""
         if self._aborted or self._finished:
             return True
         try:
@@ -134,7 +133,7 @@ class LlamaStream:
         else:
             if chunk is not None:
                 self._finished = chunk.finish is not None
-                # never `|=`: it would write over an abort that comes meanwhile
+                # No `|=`: it could overwrite an abort from the other thread.
                 if not self._channel.send(chunk):
                     self._aborted = True
         return self._finished or self._aborted
@@ -151,9 +150,9 @@ class LlamaStream:
             reason: Literal["length", "stop"] = (
                 "length" if choice.finish_reason == "length" else "stop"
             )
-            # what was withheld for the rest of a character is only counted
-            untold = max(0, verbose.tokens_predicted - self._count)
-            return Chunk(ids, logprobs, reason, untold=untold)
+            # Ids withheld inside an incomplete character are only counted.
+            unreported_tokens = max(0, verbose.tokens_predicted - self._count)
+            return Chunk(ids, logprobs, reason, unreported_tokens=unreported_tokens)
         released = 0
         for token in self._new_tokens(choice, verbose):
             self._pending.append(token)
@@ -166,8 +165,8 @@ class LlamaStream:
                 return Chunk(ids, logprobs, "stop")
         ids, logprobs = self._release(released)
         if self._stop_strings.matched_stop:
-            found, tail = self._stop_strings.matched_stop, self._stop_strings.tail
-            return Chunk(ids, logprobs, "stop", stop_text=found, tail=tail)
+            stop, tail = self._stop_strings.matched_stop, self._stop_strings.tail
+            return Chunk(ids, logprobs, "stop", stop_text=stop, tail=tail)
         return Chunk(ids, logprobs) if ids else None
 
     def _progress(self, progress: _Progress) -> Chunk | None:
@@ -177,7 +176,7 @@ class LlamaStream:
         return Chunk(cached_tokens=progress.cache)
 
     def _new_tokens(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
-        """The tokens of an event, those that were withheld until now first."""
+        """Return the tokens of an event, tokens withheld until now first."""
         ids = verbose.tokens
         withheld = verbose.tokens_predicted - self._count - len(ids)
         self._count = verbose.tokens_predicted

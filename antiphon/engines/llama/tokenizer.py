@@ -1,8 +1,8 @@
-"""A GGUF model's tokenizer: llama.cpp's own, called in this process, without the weights.
+"""llama.cpp's tokenizer for a GGUF file, called in this process without loading the weights.
 
-The binding does not offer llama.cpp's vocabulary, but its library exports the C functions; they
-are called through ``ctypes``. The two places where that rests on the layout of a C struct are
-checked against the library's own defaults before use. It knows nothing of generating.
+The Python binding does not expose the vocabulary, but its library exports the C functions; they are
+called through ``ctypes``. Two functions depend on the layout of a C struct; it is checked against
+the library's defaults before use.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ ERROR_LEVEL = 4  # enum ggml_log_level, ggml.h
 
 
 class _ModelParams(ctypes.Structure):
-    """``struct llama_model_params`` up to ``vocab_only``, with room for what follows.
+    """``struct llama_model_params`` up to ``use_extra_bufts``, and padding for the rest.
 
-    Large structs travel by hidden pointer or on the stack, where a longer one than the callee
-    expects is harmless: only the offsets of the fields named here matter.
+    Large structs are passed by hidden pointer or on the stack, where a struct longer than the
+    callee expects is harmless: only the offsets of the fields named here matter.
     """
 
     _fields_ = (
@@ -95,7 +95,7 @@ class _Library:
     def __init__(self) -> None:
         self.loading = threading.Lock()
         self.errors: list[str] = []
-        #: Lives as long as the library, which keeps calling it.
+        #: Keeps the callback alive: the library calls it until the process ends.
         self.log = _Log(self.on_log)
         shared = ctypes.CDLL(library_path())
         for name, (result, arguments) in _SIGNATURES.items():
@@ -113,7 +113,7 @@ class _Library:
             self.errors.append(text.decode("utf-8", "replace").strip())
 
     def open(self, path: Path) -> int:
-        """The model at ``path`` without its weights; to be given to ``model_free``."""
+        """Load the model at ``path`` without its weights. Free it with ``model_free``."""
         params = self.model_default_params()
         if (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) != (-1, 1, True):
             version = importlib.metadata.version(BINDING)
@@ -134,12 +134,12 @@ class _Library:
 
 @functools.cache
 def _library() -> _Library:
-    """One per process, as the library itself is."""
+    """Return the library; one per process."""
     return _Library()
 
 
 def library_path() -> str:
-    """Path of the binding's shared library. Raises ``SetupError`` where there is none."""
+    """Return the path of the binding's shared library. Raises ``SetupError`` if it is missing."""
     try:
         import xllamacpp.xllamacpp as extension
     except ImportError:
@@ -148,7 +148,7 @@ def library_path() -> str:
 
 
 class LlamaTokenizer:
-    """Text to ids and back as llama.cpp does it. Thread-safe; freed with its last reference.
+    """A ``Tokenizer`` that calls llama.cpp. Thread-safe; freed with its last reference.
 
     Raises ``SetupError`` when llama.cpp cannot read the vocabulary of ``path``.
     """
@@ -158,7 +158,7 @@ class LlamaTokenizer:
         model = self._library.open(path)
         weakref.finalize(self, self._library.model_free, model)
         self._vocabulary = self._library.model_get_vocab(model)
-        #: It parts texts into words before it looks for tokens.
+        #: BPE vocabularies split text into words by regular expressions first.
         self._splits_words = self._library.vocab_type(self._vocabulary) == _BPE
         self._size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
@@ -186,7 +186,7 @@ class LlamaTokenizer:
 
     @property
     def add_bos(self) -> bool:
-        """Whether the model wants a BOS in front of every prompt."""
+        """Whether the model expects a BOS token at the start of every prompt."""
         return bool(self._library.vocab_get_add_bos(self._vocabulary))
 
     def encode(self, text: str, *, special: bool) -> list[int]:
@@ -195,8 +195,8 @@ class LlamaTokenizer:
         ids: list[int] = []
         start = 0
         for literal in self._user_defined.finditer(text):
-            # llama.cpp reads "user defined" tokens in any text (harmony's <|channel|> is one): cut
-            # inside such a literal, and it is only characters.
+            # llama.cpp parses "user defined" tokens in any text (harmony's <|channel|> is one).
+            # Splitting the text inside such a literal keeps it plain text.
             cut = literal.start() + 1
             ids += self._encode(text[start:cut], special=False)
             start = cut
@@ -210,10 +210,10 @@ class LlamaTokenizer:
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")
-        room = len(spelled) + 8  # a token is at least a byte; some models add a space in front
-        ids = (ctypes.c_int32 * room)()
+        capacity = len(spelled) + 8  # a token is at least a byte; some models add a space in front
+        ids = (ctypes.c_int32 * capacity)()
         count = self._library.tokenize(
-            self._vocabulary, spelled, len(spelled), ids, room, False, special
+            self._vocabulary, spelled, len(spelled), ids, capacity, False, special
         )
         return ids[:count]
 
@@ -226,21 +226,23 @@ class LlamaTokenizer:
     def _look_up(self, token: int) -> bytes:
         if not 0 <= token < self._size:
             return b""
-        room = 64
+        capacity = 64
         while True:
-            buffer = ctypes.create_string_buffer(room)
-            length = self._library.token_to_piece(self._vocabulary, token, buffer, room, 0, True)
+            buffer = ctypes.create_string_buffer(capacity)
+            length = self._library.token_to_piece(
+                self._vocabulary, token, buffer, capacity, 0, True
+            )
             if length >= 0:
                 return buffer.raw[:length]
-            room = -length
+            capacity = -length
 
     def _literal(self, token: int) -> str | None:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _look_up_special(self) -> tuple[Mapping[str, int], frozenset[int], re.Pattern[str]]:
-        """Special tokens, end tokens, and what finds those that llama.cpp reads in any text."""
+        """Return the special tokens, the end tokens, and a pattern for "user defined" tokens."""
         special: dict[str, int] = {}
-        ends, taken = set(), []
+        ends, user_defined = set(), []
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
         for token in range(self._size):
             attributes = look_up(vocabulary, token)
@@ -250,9 +252,9 @@ class LlamaTokenizer:
             if literal.strip():  # Gemma's vocabulary declares runs of white space "user defined"
                 special[literal] = token
                 if attributes & USER_DEFINED and len(literal) > 1:
-                    taken.append(literal)
+                    user_defined.append(literal)
             if self._library.vocab_is_eog(vocabulary, token):
                 ends.add(token)
-        longest_first = sorted(taken, key=len, reverse=True)
-        finder = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        return MappingProxyType(special), frozenset(ends), finder
+        longest_first = sorted(user_defined, key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        return MappingProxyType(special), frozenset(ends), pattern

@@ -1,7 +1,7 @@
-"""The engine over OpenVINO GenAI, quick on CPUs: a pipeline in a child process, ids in and out.
+"""The engine over OpenVINO GenAI, fast on CPUs: a pipeline in a worker process, token ids in and
+out.
 
-Reads folders of OpenVINO's own form and GGUF files of a few architectures. This module knows how
-they are described and what the pipeline can do; the child does the work.
+Reads model folders in OpenVINO's format and GGUF files of a few architectures.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .worker import WorkerSetup
 __all__ = ["OpenvinoEngine", "load"]
 
 DEFAULT_CONTEXT = 8192
-#: Tokens of a block of its cache.
+#: Tokens in one block of its cache.
 CACHE_BLOCK_TOKENS = 32
-#: What its reader of GGUF files knows; others end in words about tensors, or in none.
+#: Architectures that its GGUF reader supports; others fail with an obscure message or none.
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 
-#: What its grammars are sure to take. A schema that they do not take breaks the whole pipeline, as
-#: soon as a token is drawn under it.
+#: Schema keywords that its grammars support. An unsupported schema breaks the whole pipeline when
+#: the first token is sampled under it.
 SCHEMA_KEYWORDS = frozenset(
     "$defs $ref additionalProperties anyOf const default description enum items maxItems maxLength"
     " maximum minItems minLength minimum properties required title type".split()
@@ -56,10 +56,9 @@ class _ModelDescription(Struct, frozen=True):
 async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> OpenvinoEngine:
     """Load a GGUF file, or a folder with ``openvino_model.xml`` and ``tokenizer.json``.
 
-    ``options.context_size``: tokens of each of the ``parallel`` generations, at most and by default
-    what the model was trained for, but no more than 8192 unless it is set.
-    ``options.engine_options``: ``device`` (default ``CPU``), ``scheduler`` (attributes of
-    ``SchedulerConfig``), and properties of the device.
+    ``options.context_size``: tokens of each of the ``parallel`` generations: at most the size that
+    the model was trained for, 8192 by default. ``options.engine_options``: ``device`` (default
+    ``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``), and properties of the device.
 
     Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
     """
@@ -69,12 +68,12 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
     device = str(properties.pop("device", "CPU"))
     scheduler_options = dict(properties.pop("scheduler", {}))
     context = options.context_size or DEFAULT_CONTEXT
-    described = await asyncio.to_thread(_describe, source.expanduser(), options.name, context)
-    blocks = (math.ceil(described.card.context_size / CACHE_BLOCK_TOKENS) + 1) * options.parallel
+    model = await asyncio.to_thread(_describe, source.expanduser(), options.name, context)
+    blocks = (math.ceil(model.card.context_size / CACHE_BLOCK_TOKENS) + 1) * options.parallel
     scheduler = {
         "num_kv_blocks": blocks,
         "max_num_seqs": options.parallel,
-        # Prompt tokens computed in one go, which is how long other generations wait.
+        # Prompt tokens per step; other generations wait for the step.
         "max_num_batched_tokens": 256,
         "enable_prefix_caching": True,
         **scheduler_options,
@@ -83,13 +82,13 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
         properties.setdefault("INFERENCE_NUM_THREADS", options.threads)
     worker = WorkerProcess(WorkerSetup(str(source.expanduser()), device, scheduler, properties))
     await worker.start()
-    return OpenvinoEngine(worker, described.tokenizer, described.card, options.parallel)
+    return OpenvinoEngine(worker, model.tokenizer, model.card, options.parallel)
 
 
 def _describe(source: Path, name: str | None, context: int) -> _ModelDescription:
     if source.suffix != ".gguf":
-        found = read_folder(source, name=name, context_size=context)
-        return _ModelDescription(found.tokenizer, found.card)
+        folder = read_folder(source, name=name, context_size=context)
+        return _ModelDescription(folder.tokenizer, folder.card)
     from antiphon.engines.gguf.model_card import gguf_card
     from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
@@ -100,13 +99,13 @@ def _describe(source: Path, name: str | None, context: int) -> _ModelDescription
             f" {', '.join(sorted(ARCHITECTURES))}: use the engine 'llama'"
         )
     tokenizer = LlamaTokenizer(source)
-    made_for = int(head.architecture_value("context_length") or context)
-    card = gguf_card(name or source.stem, min(context, made_for), head, tokenizer)
+    trained = int(head.architecture_value("context_length") or context)
+    card = gguf_card(name or source.stem, min(context, trained), head, tokenizer)
     return _ModelDescription(tokenizer, card)
 
 
 class OpenvinoEngine:
-    """``Engine`` over one child process. Made by ``load``; belongs to the loop that made it."""
+    """``Engine`` over one worker process. Created by ``load``; belongs to that event loop."""
 
     def __init__(
         self, worker: WorkerProcess, tokenizer: Tokenizer, card: ModelCard, parallel: int
@@ -114,11 +113,11 @@ class OpenvinoEngine:
         self._worker = worker
         self.tokenizer = tokenizer
         self.card = card
-        # Its cache holds so many; beyond, a request waits here, where it can be cancelled.
+        # The cache holds this many generations; further requests wait here and can be cancelled.
         self._capacity = asyncio.Semaphore(parallel)
         self._request_ids = itertools.count()
-        # Its random numbers are shared by all that runs: a seed of one request would be a promise
-        # that another one breaks. Of log-probabilities it tells the chosen token's alone.
+        # No seeds: all generations share one random generator. Log-probabilities: only those of
+        # the sampled tokens.
         self.capabilities = Capabilities(
             max_logprobs=0, penalties=True, schemas=True, schema_keywords=SCHEMA_KEYWORDS
         )
@@ -126,15 +125,17 @@ class OpenvinoEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         check_request(prompt, sampling, self.card, self.tokenizer)
         _check_schema(sampling)
-        room = self.card.context_size - len(prompt.ids)
+        context_left = self.card.context_size - len(prompt.ids)
         async with self._capacity:
             try:
                 await self._worker.start()
             except SetupError as error:
                 raise BackendError(str(error)) from None
-            listener = _ChunkBuilder(StopConditions(self.tokenizer, sampling, room))
+            listener = _ChunkBuilder(StopConditions(self.tokenizer, sampling, context_left))
             number = next(self._request_ids)
-            self._worker.submit(self._request(number, prompt, sampling, room), listener.on_message)
+            self._worker.submit(
+                self._request(number, prompt, sampling, context_left), listener.on_message
+            )
             try:
                 async for chunk in listener.chunks:
                     yield chunk
@@ -142,21 +143,21 @@ class OpenvinoEngine:
                 self._worker.cancel(number)
 
     def _request(
-        self, number: int, prompt: Prompt, sampling: Sampling, room: int
+        self, number: int, prompt: Prompt, sampling: Sampling, context_left: int
     ) -> GenerateRequest:
         values = sampling_values(sampling, self.card)
         is_random = values.get("temperature") != 0
-        # Zeros that mean "none" here are out of range there.
+        # A zero, which means "off" here, is out of range in OpenVINO.
         config: dict[str, Any] = {name: value for name, value in values.items() if value}
         config |= {
             "do_sample": is_random,
-            "max_new_tokens": min(sampling.max_tokens, room),
-            # Where it ends is told by ``Endings``; a schema ends with the end token.
+            "max_new_tokens": min(sampling.max_tokens, context_left),
+            # ``StopConditions`` ends the generation, except that a schema ends with the end token.
             "ignore_eos": sampling.constraint is None,
             "logprobs": 0 if sampling.logprobs is None else 1,
         }
         if is_random:
-            config["rng_seed"] = secrets.randbits(31)  # otherwise that of the last request goes on
+            config["rng_seed"] = secrets.randbits(31)  # otherwise the last request's seed is used
         constraint = sampling.constraint
         schema = None if constraint is None else constraint.schema
         return GenerateRequest(
@@ -175,7 +176,7 @@ def _check_schema(sampling: Sampling) -> None:
     if constraint is None:
         return
     if constraint.schema is None:
-        raise InvalidRequest("This model takes no grammars.", code="invalid_grammar")
+        raise InvalidRequest("This model does not support grammars.", code="invalid_grammar")
     unknown = sorted(keywords_of(constraint.schema) - SCHEMA_KEYWORDS)
     if unknown:
         raise InvalidRequest(
@@ -184,7 +185,7 @@ def _check_schema(sampling: Sampling) -> None:
 
 
 class _ChunkBuilder:
-    """What the child says of one generation becomes chunks."""
+    """Turns the worker's messages for one generation into chunks."""
 
     def __init__(self, stop_conditions: StopConditions) -> None:
         self._stop_conditions = stop_conditions
@@ -203,7 +204,9 @@ class _ChunkBuilder:
                     self._stop_conditions.finish("stop" if reason == "stop" else "length")
                 )
             case Finished(_, reason):
-                self.chunks.send(BackendError(f"The engine ended it: {reason.lower()}."))
+                self.chunks.send(
+                    BackendError(f"The engine ended the generation: {reason.lower()}.")
+                )
             case Failed(_, problem, True):
                 self.chunks.send(InvalidRequest(f"The schema cannot be used: {problem}"))
             case Failed(_, problem, _):

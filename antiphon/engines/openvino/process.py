@@ -1,7 +1,6 @@
-"""The parent's side of the OpenVINO child process: starts it, feeds it, hears it, ends it.
+"""The parent's side of the OpenVINO worker process: start, send requests, read messages, stop.
 
-What runs when it dies fails; what comes next has a new one. It knows processes and frames; it
-knows no model.
+When the worker dies, its running requests fail; the next request starts a new worker.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MessageHandler = Callable[[ToParent | BackendError], None]
 
 
 class WorkerProcess:
-    """``patience_s``: how long loading may take. Belongs to the event loop."""
+    """The worker process. ``load_timeout_s``: time limit for loading. Belongs to the event loop."""
 
     def __init__(self, setup: WorkerSetup, *, load_timeout_s: float = 600.0) -> None:
         self._setup = setup
@@ -52,7 +51,7 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Have one that is ready. Raises ``SetupError`` where the model cannot be loaded."""
+        """Start the worker unless it runs. Raises ``SetupError`` if the model cannot be loaded."""
         async with self._start_lock:
             if self._closed:
                 raise BackendError("The engine is closed.")
@@ -81,28 +80,31 @@ class WorkerProcess:
     async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> str:
         try:
             async with asyncio.timeout(self._load_timeout_s):
-                said = await _read_frame(process)
+                messages = await _read_frame(process)
         except TimeoutError:
             return f"it was not ready within {self._load_timeout_s:g} seconds"
         except EOFError:
             return f"its process ended with code {await process.wait()}"
-        ready = said[0]
-        return ready.problem if isinstance(ready, Ready) else "it does not speak as expected"
+        ready = messages[0]
+        return ready.problem if isinstance(ready, Ready) else "its first message is not as expected"
 
     def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
-        """``hear`` is called with all that is said of it, or with how the process ended. ``start``
-        must have been awaited in this step of the event loop."""
+        """Send a request. ``start`` must have been awaited in the same step of the event loop.
+
+        ``on_message`` is called with each message of the request, or with the error when the
+        process ends.
+        """
         self._listeners[request.id] = on_message
         self._send(request)
 
     def cancel(self, id: int) -> None:
-        """Nothing more of it is heard; it stops within a token."""
+        """Stop the request within one token; no more messages are delivered."""
         if self._listeners.pop(id, None) is not None:
             self._send(CancelRequest(id))
 
     def _send(self, message: ToWorker) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError, RuntimeError):  # that it died is heard elsewhere
+            with contextlib.suppress(OSError, RuntimeError):  # the reader task handles its death
                 self._process.stdin.write(pack([message]))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -139,7 +141,7 @@ class WorkerProcess:
 
 
 async def _read_frame(process: asyncio.subprocess.Process) -> list[ToParent]:
-    """Raises ``EOFError`` where the process has ended."""
+    """Read one frame. Raises ``EOFError`` if the process has ended."""
     assert process.stdout is not None
     head = await process.stdout.readexactly(LENGTH_PREFIX.size)
     return unpack_for_parent(await process.stdout.readexactly(payload_size(head)))

@@ -1,6 +1,6 @@
-"""What the OpenVINO engine and its child process say to each other: msgpack in frames.
+"""Messages between the OpenVINO engine and its worker process: msgpack in frames.
 
-A frame is its length (four bytes, little-endian) and a list of messages. It knows no OpenVINO.
+A frame is its length (four bytes, little-endian) and a list of messages.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 
 
 class GenerateRequest(_Message, frozen=True):
-    """Continue ``ids``. ``config``: attributes of OpenVINO's ``GenerationConfig``; ``schema``: JSON
-    schema that the continuation is to follow, as text."""
+    """Continue ``ids``.
+
+    ``config``: attributes of OpenVINO's ``GenerationConfig``. ``schema``: JSON schema of the
+    output, as text.
+    """
 
     id: int
     ids: list[int]
@@ -49,7 +52,7 @@ class CancelRequest(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """The model is loaded. Without it, there was a failure: ``problem``."""
+    """The model is loaded, or failed to load if ``problem`` is not empty."""
 
     problem: str = ""
 
@@ -63,14 +66,14 @@ class Sampled(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """There will be no more: ``reason`` is ``stop``, ``length`` or why it was not finished."""
+    """The generation ended. ``reason``: ``stop``, ``length`` or OpenVINO's status."""
 
     id: int
     reason: str
 
 
 class Failed(_Message, frozen=True):
-    """It was not begun. ``invalid``: for what was asked."""
+    """The generation did not start. ``invalid``: because of the request."""
 
     id: int
     problem: str
@@ -91,6 +94,6 @@ def pack(messages: Sequence[ToWorker | ToParent]) -> bytes:
 
 
 def payload_size(head: bytes) -> int:
-    """How many bytes follow a frame's head."""
+    """Return the payload's length in bytes from a frame's header."""
     size: int = LENGTH_PREFIX.unpack(head)[0]
     return size

@@ -1,8 +1,8 @@
-"""The child process of the OpenVINO engine: one pipeline, stepped for all generations together.
+"""The worker process of the OpenVINO engine: one pipeline, stepped for all generations together.
 
-A step holds Python's lock from its beginning to its end, so it has a process of its own. Requests
-come in on standard input, tokens go out on standard output; it ends with its input. It knows no
-tokenizer and no endings: those are the parent's.
+A step holds Python's global lock throughout, so the pipeline has its own process. Requests arrive
+on standard input, tokens leave on standard output; the worker exits when its input ends. Tokenizing
+and stop conditions are left to the parent.
 
     python -m antiphon.engines.openvino.worker SETUP    (JSON)
 """
@@ -37,7 +37,10 @@ __all__ = ["WorkerSetup", "main"]
 
 
 class WorkerSetup(Struct, frozen=True):
-    """``scheduler``: attributes of ``SchedulerConfig``. ``properties``: of the device's plug-in."""
+    """The pipeline's configuration.
+
+    ``scheduler``: attributes of ``SchedulerConfig``. ``properties``: of the device's plug-in.
+    """
 
     model: str
     device: str
@@ -47,7 +50,7 @@ class WorkerSetup(Struct, frozen=True):
 
 class _Pipeline:
     def __init__(self, setup: WorkerSetup) -> None:
-        # Only its model converter has telemetry, which then cannot even be imported.
+        # Telemetry is used only by its model converter. Make it unimportable.
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
         import openvino_genai
 
@@ -91,7 +94,7 @@ class _Pipeline:
         return self._pipeline.add_request(request.id, ids, config)
 
     def step(self) -> list[ToParent]:
-        """One token for each of them. Raises what OpenVINO raises."""
+        """Generate one token for each request. Raises what OpenVINO raises."""
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         messages: list[ToParent] = []
@@ -114,10 +117,10 @@ class _Pipeline:
 
 
 def _error_summary(error: BaseException) -> str:
-    """What an OpenVINO error says, without where in its sources it was."""
+    """Return an OpenVINO error's message without its source locations."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
-    return (said or lines or [type(error).__name__])[0]
+    messages = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (messages or lines or [type(error).__name__])[0]
 
 
 def _read_requests(source: IO[bytes], requests: queue.SimpleQueue[ToWorker | None]) -> None:
@@ -146,9 +149,9 @@ def _serve(
 
 
 def main() -> None:
-    """Raises nothing for a model that cannot be loaded: the parent is told."""
+    """Run the worker. A model that cannot be loaded is reported to the parent, not raised."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no message
+    os.dup2(2, 1)  # keep the libraries' output out of the messages
     try:
         pipeline = _Pipeline(msgspec.json.decode(sys.argv[1], type=WorkerSetup))
     except Exception as error:
@@ -160,7 +163,7 @@ def main() -> None:
     requests: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
     _serve(pipeline, requests, out)
-    os._exit(0)  # nothing is left to be saved, and what runs need not be waited for
+    os._exit(0)  # do not wait for running requests; there is no state to save
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Many generations in one batch: transformers' continuous batching, with choices of our own.
+"""Run many generations in one batch with transformers' continuous batching.
 
-Its API takes one generation config for all requests. But it asks a logits processor with the
-requests of each batch at hand: ours draws every request's token by that request's settings and
-leaves no other possible. It knows transformers' batching; it knows no sampling.
+Its API takes one generation config for all requests. But it calls a logits processor with the
+requests of each batch: ours samples each request's token by that request's settings and masks all
+other tokens.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .generation import Generation
 __all__ = ["BatchRunner"]
 
 PAGE_TOKENS = 64
-#: Prompt tokens computed in one go, which is how long other generations wait.
+#: Prompt tokens per step, by device; other generations wait for the step.
 BATCH_TOKENS = {"cpu": 256}
 BATCH_TOKENS_GPU = 4096
 _NEG_INF = float("-inf")
 
 
 class BatchRunner:
-    """The runner of a model whose caches can be paged. Made outside of the event loop.
+    """The runner for a model with pageable caches. Create it outside the event loop.
 
-    ``context``, ``parallel``: tokens of a generation, and how many run at a time; memory for all of
-    them is taken at once. Raises ``ValueError`` and its kin for models that cannot be batched so.
+    ``context``: tokens per generation. ``parallel``: number of concurrent generations; memory for
+    all is allocated at once. Raises ``ValueError`` and others for models without support for it.
     """
 
     def __init__(self, model: Any, context: int, parallel: int) -> None:
@@ -43,7 +43,7 @@ class BatchRunner:
             num_blocks=(math.ceil(context / PAGE_TOKENS) + 1) * parallel,
             max_batch_tokens=BATCH_TOKENS.get(device, BATCH_TOKENS_GPU),
             max_requests_per_batch=parallel,
-            # What is drawn depends on what was drawn before: steps follow one another.
+            # Each step depends on the token sampled in the step before.
             use_async_batching=False,
             use_cuda_graph=False,
             auto_switch_to_flash=device != "cpu",
@@ -53,24 +53,25 @@ class BatchRunner:
             continuous_batching_config=config,
         )
         self._manager.logit_processor = _token_chooser(self._generations)
-        self._manager.warmup()  # makes the cache
+        self._manager.warmup()  # allocates the cache
         self._report_cached_tokens(self._manager.batch_processor.cache)
         self._manager.start()
 
     def _report_cached_tokens(self, cache: Any) -> None:
-        """The cache does not tell anybody else how much of a prompt it had."""
+        """Wrap the cache's prefix search: the manager does not report how many prompt tokens were
+        cached."""
         search = cache.search_prefix_match
 
-        def counted(name: str, ids: list[int]) -> int:
-            found: int = search(name, ids)
+        def search_and_report(name: str, ids: list[int]) -> int:
+            cached: int = search(name, ids)
             if (generation := self._generations.get(name)) is not None:
-                generation.report_cached_tokens(found)
-            return found
+                generation.report_cached_tokens(cached)
+            return cached
 
-        cache.search_prefix_match = counted
+        cache.search_prefix_match = search_and_report
 
     def start(self, generation: Generation) -> str:
-        """From the event loop. Returns the name to ``leave`` by."""
+        """Start a generation from the event loop. Returns the name to pass to ``cancel``."""
         name = str(next(self._names))
         self._generations[name] = generation
         self._manager.register_result_handler(name, lambda result: self._on_result(name, result))
@@ -87,7 +88,7 @@ class BatchRunner:
         return name
 
     def cancel(self, name: str) -> None:
-        """The generation is over or not wanted any more; its place is free with the next step."""
+        """Remove a generation, finished or not. Its slot is free from the next step on."""
         generation = self._generations.pop(name, None)
         if generation is not None:
             generation.abort()
@@ -95,17 +96,17 @@ class BatchRunner:
             self._manager.output_router.result_handlers.pop(name, None)
 
     def _on_result(self, name: str, result: Any) -> None:
-        """Only failures end by themselves."""
+        """Handle a failure. Generations end only by ``cancel`` otherwise."""
         if result.error and (generation := self._generations.get(name)) is not None:
             generation.fail(BackendError(f"The engine failed: {result.error}"))
 
     def close(self) -> None:
-        """Blocks until the thread has ended."""
+        """Stop; blocks until the thread has ended."""
         self._manager.stop(hard_stop=True)
 
 
 def _token_chooser(generations: dict[str, Generation]) -> Any:
-    """The logits processor that chooses. ``generations``: by the names of their requests."""
+    """Create the logits processor that samples. ``generations``: by request name."""
     import torch
     from transformers import LogitsProcessorList
     from transformers.generation.continuous_batching.cb_logits_processors import (
@@ -131,8 +132,8 @@ def _token_chooser(generations: dict[str, Generation]) -> Any:
         def __call__(self, scores: Any, tensor_arg: Any) -> Any:
             chosen = torch.full_like(scores, _NEG_INF)
             for row, generation in enumerate(self._rows):
-                wanted = generation is not None and not generation.finished
-                chosen[row, generation.choose(scores[row]) if wanted else 0] = 0.0  # type: ignore[union-attr]
+                active = generation is not None and not generation.finished
+                chosen[row, generation.choose(scores[row]) if active else 0] = 0.0  # type: ignore[union-attr]
             return chosen
 
     processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([Choices()]))

@@ -1,8 +1,7 @@
-"""The engine over Hugging Face ``transformers``, in this process: any folder it can load.
+"""The engine over Hugging Face ``transformers`` in this process: any model folder that it can load.
 
-Generations share batches where the model's cache can be paged and run one after another where it
-cannot, or where there are images. This module knows how a model is loaded and what it can do; how
-tokens are drawn and batched is told elsewhere.
+Generations share batches if the model's cache can be paged; prompts with images and other models
+run one generation at a time.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ MAX_LOGPROBS = 20
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TransformersEngine:
     """Load the model in ``folder`` (``config.json``, ``tokenizer.json``, safetensors).
 
-    ``options.context_size``: tokens of each of the ``parallel`` generations, at most and by default
-    what the model was trained for, but no more than 8192 unless it is set. ``options.threads``:
-    PyTorch's, for the whole process. ``options.engine_options``: ``device`` (``cuda``, ``cpu``; by
-    default the accelerator of this machine), ``batching`` (``paged``, ``single``; by default paged
-    where that is possible), and any other argument of ``from_pretrained`` (``dtype``,
-    ``attn_implementation``, ``quantization_config`` …). ``options.progress`` is called in a thread
-    with the name ``weights``.
+    ``options.context_size``: tokens of each of the ``parallel`` generations: at most the size that
+    the model was trained for, 8192 by default. ``options.threads``: PyTorch's threads, for the
+    whole process. ``options.engine_options``: ``device`` (``cuda``, ``cpu``; by default this
+    machine's accelerator), ``batching`` (``paged``, ``single``; by default paged where possible),
+    and any other argument of ``from_pretrained`` (``dtype``, ``attn_implementation``,
+    ``quantization_config`` …). ``options.progress`` is called in a thread with the name
+    ``weights``.
 
     Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
     """
@@ -72,7 +71,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
         else None
     )
     batch_runner = None
-    # Models that see keep state between two steps, which others' steps must not come between.
+    # Image models keep state between steps: generations must not alternate.
     if batching == "paged" or (batching is None and not accepts_images):
         batch_runner = await asyncio.to_thread(
             _create_batch_runner, model, card, options.parallel, batching == "paged"
@@ -98,7 +97,7 @@ def _require() -> None:
 
 
 def _has_image_processor(folder: Path) -> bool:
-    """Weights of a picture encoder, and how pictures are made ready for it."""
+    """Return whether the folder has an image encoder and its preprocessor's configuration."""
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
     except (OSError, ValueError) as error:
@@ -112,7 +111,9 @@ def _load_image_processor(folder: Path, tokenizer: Tokenizer) -> ImageProcessor:
     try:
         return ImageProcessor(folder, tokenizer)
     except Exception as error:
-        raise SetupError(f"transformers cannot make images ready for {folder}: {error}") from None
+        raise SetupError(
+            f"transformers cannot load the image processor of {folder}: {error}"
+        ) from None
 
 
 def _load_model(
@@ -132,7 +133,7 @@ def _load_model(
     if device is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         device = "cpu" if accelerator is None else accelerator.type
-    # On CPUs without matrix units for it, bfloat16 is slower than float32 by far.
+    # bfloat16 is much slower than float32 on CPUs without matrix units for it.
     options.setdefault("dtype", torch.float32 if device == "cpu" else "auto")
     try:
         kind = "AutoModelForImageTextToText" if accepts_images else "AutoModelForCausalLM"
@@ -140,14 +141,14 @@ def _load_model(
             folder, local_files_only=True, **options
         )
         return model.to(device).eval()
-    except Exception as error:  # the library raises whatever its parts do
+    except Exception as error:  # its parts raise exceptions of many kinds
         raise SetupError(f"transformers cannot load {folder}: {first_line(error)}") from None
 
 
 def _create_batch_runner(
     model: Any, card: ModelCard, parallel: int, required: bool
 ) -> BatchRunner | None:
-    """None: this model's generations cannot share batches."""
+    """Create the batch runner; None if the model does not support batching."""
     try:
         return BatchRunner(model, card.context_size, parallel)
     except Exception as error:
@@ -162,7 +163,7 @@ def _create_mask_factory(folder: Path, model: Any, tokenizer: Tokenizer) -> Toke
 
 
 class TransformersEngine:
-    """``Engine`` over one model. Made by ``load``; belongs to the loop that uses it first."""
+    """``Engine`` over one model. Created by ``load``; belongs to the loop that uses it first."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class TransformersEngine:
         )
         self._image_processor = image_processor
         self._mask_factory = mask_factory
-        # Paged caches hold so many; beyond, a request waits here, where it can be cancelled.
+        # Paged caches hold this many generations; further requests wait here and can be cancelled.
         self._capacity = asyncio.Semaphore(parallel)
         self._running: set[Generation] = set()
         self._closed = False
@@ -200,13 +201,13 @@ class TransformersEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         grammar = self._check(prompt, sampling)
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
-        room = self.card.context_size - len(prompt.ids) - image_tokens
-        if room < 1:
+        context_left = self.card.context_size - len(prompt.ids) - image_tokens
+        if context_left < 1:
             raise too_long(len(prompt.ids) + image_tokens, self.card)
         async with self._capacity:
             if self._closed:
                 raise BackendError("The engine is closed.")
-            generation = self._generation(prompt, sampling, grammar, room)
+            generation = self._generation(prompt, sampling, grammar, context_left)
             self._running.add(generation)
             cancel = self._start(generation)
             try:
@@ -217,7 +218,7 @@ class TransformersEngine:
                 cancel()
 
     def _start(self, generation: Generation) -> Callable[[], None]:
-        """Returns how to leave it."""
+        """Start the generation. Returns the function that cancels it."""
         if self._batch_runner is not None and not generation.prompt.images:
             name, runner = self._batch_runner.start(generation), self._batch_runner
             return lambda: runner.cancel(name)
@@ -226,13 +227,13 @@ class TransformersEngine:
         return generation.abort
 
     async def image_tokens(self, image: Image) -> int:
-        """``MeasuresImages``."""
+        """Implement ``MeasuresImages``."""
         if self._image_processor is None:
             raise images_unsupported()
         return await asyncio.to_thread(self._image_processor.extra_tokens, image)
 
     def _generation(
-        self, prompt: Prompt, sampling: Sampling, grammar: str | None, room: int
+        self, prompt: Prompt, sampling: Sampling, grammar: str | None, context_left: int
     ) -> Generation:
         sampler = Sampler(
             sampling,
@@ -241,13 +242,13 @@ class TransformersEngine:
             end_ids=self.tokenizer.end_ids,
             mask=None if grammar is None else self._mask_factory.mask(grammar),
         )
-        stop_conditions = StopConditions(self.tokenizer, sampling, room)
+        stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         return Generation(
             prompt, sampler, stop_conditions, ThreadChannel(asyncio.get_running_loop())
         )
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> str | None:
-        """The grammar, if there is one. Raises ``InvalidRequest``."""
+        """Check the request and return its compiled grammar, if any. Raises ``InvalidRequest``."""
         accepts_images = self._image_processor is not None
         check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
         return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)

@@ -1,7 +1,4 @@
-"""One generation that a thread of ours drives: logits in, the next id out, chunks on their way.
-
-Knows sampling and endings; it knows neither the model nor who batches it with what.
-"""
+"""One generation that our thread drives: logits in, the next id out, chunks to the channel."""
 
 from __future__ import annotations
 
@@ -20,7 +17,11 @@ __all__ = ["Generation"]
 
 
 class Generation:
-    """``choose`` and ``begun`` belong to the model's thread, the rest to the event loop."""
+    """The state of one generation.
+
+    ``choose`` and ``report_cached_tokens`` belong to the model's thread, the rest to the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -37,19 +38,21 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Nobody wants another token."""
+        """Whether no more tokens are needed."""
         return self._aborted or self._stop_conditions.finished
 
     def abort(self) -> None:
         self._aborted = True
 
     def report_cached_tokens(self, cached: int) -> None:
-        """So many tokens of the prompt need not be computed."""
+        """Report the number of prompt tokens found in the cache."""
         self.channel.send(Chunk(cached_tokens=cached))
 
     def choose(self, logits: Tensor) -> int:
-        """The next id, which is handed over; of no meaning once it is ``over``. Never raises: one
-        generation's failure is not that of the others in the batch."""
+        """Sample the next id and send it; 0 once ``finished``.
+
+        Never raises: a failure must not affect the other generations of the batch.
+        """
         try:
             token = self._sampler.draw(logits)
             chunk = self._stop_conditions.feed((token,))

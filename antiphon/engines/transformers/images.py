@@ -1,7 +1,7 @@
-"""Images for models of transformers: a prompt's ids and pictures → what ``forward`` takes.
+"""Image inputs for transformers models: a prompt's ids and images → arguments of ``forward``.
 
-The chat template has a word for an image; the model's processor knows what becomes of that word and
-of the picture. It knows no sampling and no model.
+The chat template writes a placeholder for an image. The model's processor expands the placeholder
+and encodes the image.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from antiphon.tokens import Image, Prompt, Tokenizer
 
 __all__ = ["ImageProcessor"]
 
-#: What a processor says of each token besides its id.
+#: Per-token outputs of a processor besides the ids.
 _TYPE_ID_NAMES = ("token_type_ids", "mm_token_type_ids")
-#: Tokens of a template's word for an image, of which one is what is replaced.
-_MAX_WORD_TOKENS = 8
+#: The most tokens of a template's placeholder; one of them is replaced.
+_MAX_PLACEHOLDER_TOKENS = 8
 
 
 class _ProcessedImage:
-    """What stands for one image: ids, and by kind a number for each of them."""
+    """The expansion of one placeholder: ids, and by name a type id for each."""
 
     def __init__(self, processed: Mapping[str, Any]) -> None:
         self.ids: list[int] = processed["input_ids"][0].tolist()
@@ -40,7 +40,7 @@ class ImageProcessor:
         import transformers
 
         self._processor = transformers.AutoProcessor.from_pretrained(folder, local_files_only=True)
-        # Gemma's templates write the token that begins an image, others the one that is repeated.
+        # Gemma's templates write the begin-of-image token, others the repeated image token.
         named = (getattr(self._processor, name, None) for name in ("boi_token", "image_token"))
         literals = [str(literal) for literal in named if literal in tokenizer.special]
         if not literals:
@@ -50,15 +50,15 @@ class ImageProcessor:
         self._image_token_cache = ImageTokenCache()
 
     def extra_tokens(self, image: Image) -> int:
-        """How many ids stand for it, besides the one it replaces."""
-        known = self._image_token_cache.get(image)
-        if known is not None:
-            return known
+        """Return the number of ids of the expansion, less the one it replaces."""
+        cached = self._image_token_cache.get(image)
+        if cached is not None:
+            return cached
         (picture,) = open_images([image])
         return self._image_token_cache.put(image, len(self._process_one(picture).ids) - 1)
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
-        """Tensors by name, ``input_ids`` among them. Raises ``InvalidRequest``."""
+        """Return the tensors by name, including ``input_ids``. Raises ``InvalidRequest``."""
         import torch
 
         pictures = open_images(prompt.images)
@@ -80,19 +80,19 @@ class ImageProcessor:
     def _pieces(
         self, prompt: Prompt, processed_images: list[_ProcessedImage]
     ) -> Iterator[tuple[list[int], _ProcessedImage | None]]:
-        """The prompt in order: ids, or what stands for an image."""
+        """Yield the prompt in order: runs of ids, and processed images."""
         start = 0
         for image, each in zip(prompt.images, processed_images, strict=True):
-            place = self._image_token_index(prompt, max(image.at, start))
-            yield list(prompt.ids[start:place]), None
+            index = self._image_token_index(prompt, max(image.at, start))
+            yield list(prompt.ids[start:index]), None
             yield [], each
-            start = place + 1
+            start = index + 1
         yield list(prompt.ids[start:]), None
 
     def _image_token_index(self, prompt: Prompt, at: int) -> int:
-        for place in range(at, min(at + _MAX_WORD_TOKENS, len(prompt.ids))):
-            if prompt.ids[place] in self._image_tokens:
-                return place
+        for index in range(at, min(at + _MAX_PLACEHOLDER_TOKENS, len(prompt.ids))):
+            if prompt.ids[index] in self._image_tokens:
+                return index
         raise InvalidRequest("This model's chat template does not show images.", param="input")
 
     def _process_one(self, picture: Any) -> _ProcessedImage:

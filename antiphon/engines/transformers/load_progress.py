@@ -1,4 +1,4 @@
-"""How far transformers is with reading weights: heard where it would draw a bar."""
+"""Report the progress of loading weights through transformers' progress-bar hook."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 __all__ = ["report_load_progress"]
 
 _Progress = Callable[[str, int, int | None], None]
-#: What the library calls the bar over its tensors.
+#: The library's description of the progress bar over tensors.
 _BAR_NAME = "Loading weights"
 
 
 @contextmanager
 def report_load_progress(folder: Path, progress: _Progress | None) -> Iterator[None]:
-    """While this lasts, ``progress`` hears of the weights in ``folder``, by their bytes. The
-    library counts tensors: each is taken for as large as any other."""
+    """Call ``progress`` with the loaded bytes of the weights in ``folder`` inside the context.
+
+    The library counts tensors, so each tensor is taken to have the same size.
+    """
     if progress is None:
         yield
         return

@@ -1,7 +1,6 @@
-"""Draws one continuation's tokens from logits, by its own settings alone. Needs ``torch``.
+"""Sample the tokens of one generation from logits by its own settings. Needs ``torch``.
 
-Every generation has a sampler of its own: what one request asks never reaches another. It knows
-logits and ids; it knows no model.
+Each generation has its own sampler: one request's settings never affect another.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ _NEG_INF = float("-inf")
 
 
 class Sampler:
-    """``defaults``: the model's own sampling values, by Hugging Face's names. ``ends``: ids that
-    are not to be drawn where ``ignore_eos`` is asked for."""
+    """The sampler of one generation.
+
+    ``defaults``: the model's own sampling values, by Hugging Face's names. ``end_ids``: ids masked
+    under ``ignore_eos``.
+    """
 
     def __init__(
         self,
@@ -39,9 +41,9 @@ class Sampler:
         self._sampling = sampling
         self._mask = mask
 
-        def value(name: str, otherwise: float) -> float:
-            asked = getattr(sampling, name)
-            return float(asked if asked is not None else defaults.get(name) or otherwise)
+        def value(name: str, default: float) -> float:
+            requested = getattr(sampling, name)
+            return float(requested if requested is not None else defaults.get(name) or default)
 
         self._temperature = value("temperature", 1.0)
         self._top_k = int(value("top_k", 0))
@@ -60,7 +62,7 @@ class Sampler:
             self._random.manual_seed(sampling.seed % 2**63)
 
     def draw(self, logits: Tensor) -> TokenLogprob:
-        """The next token. ``logits``: float32, one for each id; they may be changed."""
+        """Sample the next token. ``logits``: float32, one per id; may be modified."""
         logprobs = None if self._sampling.logprobs is None else logits.log_softmax(-1)
         self._adjust(logits)
         token = int(logits.argmax()) if self._temperature == 0 else self._sample(logits)
@@ -71,7 +73,7 @@ class Sampler:
             TokenLogprob(token, 0.0) if logprobs is None else self._token_logprob(logprobs, token)
         )
 
-    # --- what may come ---------------------------------------------------------------------------
+    # --- adjust logits ---------------------------------------------------------------------------
 
     def _adjust(self, logits: Tensor) -> None:
         import torch
@@ -102,13 +104,14 @@ class Sampler:
         if self._repetition_penalty != 1.0:
             self._penalized.add(token)
 
-    # --- what does -------------------------------------------------------------------------------
+    # --- sample ----------------------------------------------------------------------------------
 
     def _sample(self, logits: Tensor) -> int:
-        """By temperature, top_k, top_p and min_p, in that order, as ``transformers`` does.
+        """Sample with temperature, top_k, top_p and min_p, in this order, as ``transformers`` does.
 
-        One random number, looked up in the order of ids: what is drawn does not hang on the last
-        digits of a logit, which depend on what shares the batch.
+        One random number is looked up in the cumulated probabilities in the order of ids. So the
+        result does not depend on the last digits of a logit, which vary with the other requests of
+        a batch.
         """
         import torch
 
@@ -119,14 +122,14 @@ class Sampler:
         return min(int(torch.searchsorted(cumulated, point, right=True)), len(probabilities) - 1)
 
     def _min_probability(self, probabilities: Tensor) -> float:
-        """The probability below which no token is drawn."""
+        """Return the probability below which no token is sampled."""
         count = self._top_k if 0 < self._top_k < len(probabilities) else len(probabilities)
         if count == len(probabilities) and self._top_p >= 1.0:
             return float(probabilities.max()) * self._min_p
         best = probabilities.topk(count).values
         before = best.cumsum(-1) - best
-        kept = best[before < self._top_p * best.sum()]
-        last = float(kept[-1] if len(kept) else best[0])
+        nucleus = best[before < self._top_p * best.sum()]
+        last = float(nucleus[-1] if len(nucleus) else best[0])
         return max(last, float(best[0]) * self._min_p)
 
     def _token_logprob(self, logprobs: Tensor, token: int) -> TokenLogprob:

@@ -1,7 +1,7 @@
-"""One generation after the other, by transformers' own ``generate``: for every kind of model.
+"""Run one generation at a time with transformers' own ``generate``: works for every kind of model.
 
-For images, and for models whose state cannot be paged. ``generate`` is asked to be greedy and is
-told the only token there is. It knows no sampling and no batches.
+For prompts with images, and for models whose state cannot be paged. ``generate`` decodes greedily
+from logits in which our sampler has left only one token.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["SequentialRunner"]
 
 
 class SequentialRunner:
-    """The runner. Some models keep state between steps: there is one generation at a time."""
+    """The runner. Some models keep state between steps, so generations run one after another."""
 
     def __init__(self, model: Any) -> None:
         from transformers import GenerationConfig
 
         self._model = model
-        # What the model's files recommend is the sampler's to heed; `generate` would do it again.
+        # The sampler applies the model's recommended values; `generate` must not apply them again.
         model.generation_config = GenerationConfig()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
 
     def start(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
-        """From the event loop. ``eyes``: for a prompt with images."""
+        """Start a generation from the event loop. ``image_processor``: for prompts with images."""
         self._threads.submit(self._run, generation, image_processor)
 
     def _run(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
@@ -45,23 +45,23 @@ class SequentialRunner:
             chosen[0, generation.choose(scores[0])] = 0.0
             return chosen
 
-        def over(ids: Any, scores: Any, **_: Any) -> Any:
+        def is_finished(ids: Any, scores: Any, **_: Any) -> Any:
             return torch.full((1,), generation.finished, device=ids.device, dtype=torch.bool)
 
-        room = self._model.config.get_text_config().max_position_embeddings
+        context_left = self._model.config.get_text_config().max_position_embeddings
         config = GenerationConfig(
-            do_sample=False, max_length=room, eos_token_id=None, pad_token_id=0
+            do_sample=False, max_length=context_left, eos_token_id=None, pad_token_id=0
         )
         try:
             inputs = self._inputs(generation.prompt, image_processor)
-            # Without it `generate` would look for padding, and find it in words of the id 0.
+            # Without a mask `generate` takes tokens with the id 0 for padding.
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             with torch.no_grad():
                 self._model.generate(
                     **inputs,
                     generation_config=config,
                     logits_processor=[choose],
-                    stopping_criteria=[over],
+                    stopping_criteria=[is_finished],
                 )
         except Exception as error:
             generation.fail(error)
@@ -78,6 +78,6 @@ class SequentialRunner:
         }
 
     def close(self) -> None:
-        """Blocks until the thread has ended; what runs must have been aborted."""
+        """Stop; blocks until the thread has ended. Running generations must have been aborted."""
         with contextlib.suppress(RuntimeError):
             self._threads.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Grammars as trees, whatever they were written in."""
+"""The syntax tree of a grammar, independent of its notation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class UnsupportedGrammar(Exception):
-    """It is written in a way that is not known here, or cannot be said; the text says what."""
+    """The grammar uses an unsupported feature, which the message names."""
 
 
 class Text(Struct, frozen=True):
@@ -32,13 +32,16 @@ class Text(Struct, frozen=True):
 
 
 class CharSet(Struct, frozen=True):
-    """One character of a set."""
+    """One character out of a set."""
 
     ranges: Ranges
 
 
 class AnyText(Struct, frozen=True):
-    """Any text with none of these in it. ``ends``: what ends it."""
+    """Any text that contains none of ``excluded`` and none of ``terminators``.
+
+    ``terminators``: texts that end it.
+    """
 
     excluded: tuple[str, ...] = ()
     terminators: tuple[str, ...] = ()
@@ -51,13 +54,13 @@ class Token(Struct, frozen=True):
 
 
 class RuleRef(Struct, frozen=True):
-    """What the rule of this name says."""
+    """A reference to a rule."""
 
     name: str
 
 
 class Concatenation(Struct, frozen=True):
-    """One after the other."""
+    """Nodes in sequence."""
 
     parts: tuple[Node, ...]
 
@@ -67,7 +70,7 @@ class Choice(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """``most``: None for any number."""
+    """A node repeated. ``maximum``: None for no limit."""
 
     node: Node
     minimum: int
@@ -78,7 +81,7 @@ Node = Text | CharSet | AnyText | Token | RuleRef | Concatenation | Choice | Rep
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and all in it; not what its rules say."""
+    """Yield the node and its descendants, without following rule references."""
     yield node
     match node:
         case Concatenation(inner) | Choice(inner):

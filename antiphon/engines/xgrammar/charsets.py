@@ -1,4 +1,4 @@
-"""Sets of characters as ranges of code points. It knows no syntax."""
+"""Sets of characters as ranges of code points."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["ALL", "Ranges", "category_ranges", "complement", "intersection", "un
 Ranges = tuple[tuple[int, int], ...]
 
 _LAST_CODE_POINT = 0x10FFFF
-#: Every character; surrogates are none.
+#: Every character except surrogates.
 ALL: Ranges = ((0, 0xD7FF), (0xE000, _LAST_CODE_POINT))
 
 
 def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
-    """What is in one of them at least."""
+    """Return the characters in at least one set."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(each for ranges in sets for each in ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -27,13 +27,13 @@ def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def intersection(one: Ranges, other: Ranges) -> Ranges:
-    """What is in each of the two."""
-    found = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
-    return union((first, last) for first, last in found if first <= last)
+    """Return the characters in both sets."""
+    overlaps = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return union((first, last) for first, last in overlaps if first <= last)
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """What is not in it."""
+    """Return the characters not in the set."""
     edges = [-1, *(edge for first, last in ranges for edge in (first - 1, last)), _LAST_CODE_POINT]
     gaps = ((edges[n] + 1, edges[n + 1]) for n in range(0, len(edges), 2))
     return intersection(ALL, union((first, last) for first, last in gaps if first <= last))
@@ -41,8 +41,11 @@ def complement(ranges: Ranges) -> Ranges:
 
 @cache
 def category_ranges(name: str) -> Ranges:
-    """What is surely meant by ``\\d``, ``\\W`` and the like: of letters of other scripts, whose
-    lists are long, neither side speaks. To say less than was asked for is never wrong."""
+    r"""Return the characters that surely belong to ``\d``, ``\W`` and the like.
+
+    Letters of other scripts are in neither a category nor its negation: their lists are long, and a
+    narrower grammar is never wrong.
+    """
     return _CATEGORIES[name]()
 
 

@@ -1,9 +1,9 @@
-"""What a constraint is to xgrammar: its EBNF. For servers whose grammars it enforces, as SGLang's
-and vLLM's do by default.
+"""Convert constraints to xgrammar's EBNF, for servers that use xgrammar: SGLang and vLLM by
+default.
 
-To xgrammar control tokens are the text that they are called, and any text may go on over what ends
-it: so both are kept out of all that may be any text. Where a user's grammar or pattern spells out
-characters, control tokens may stand for them.
+xgrammar treats control tokens as their literal text, and any text may continue past its terminator.
+So both are excluded from every "any text" node. Where a user's grammar or pattern spells out the
+characters, control tokens may still match them.
 """
 
 from __future__ import annotations
@@ -33,28 +33,31 @@ __all__ = ["to_ebnf"]
 
 _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
 _MAX_NUMBERED = 4
-#: Characters of a grammar, at most.
+#: The longest grammar, in characters.
 _MAX_CHARACTERS = 1_000_000
 _REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
 def to_ebnf(lark: str, literals: Mapping[int, str], end_ids: Collection[int]) -> str | None:
-    """A grammar in llguidance's Lark as one of xgrammar's; None where it cannot be said.
-    ``literals``: control token → what it is called; ``ends``: those that end a text."""
+    """Convert a grammar in llguidance's Lark; None if it cannot be expressed.
+
+    ``literals``: control token → its text. ``end_ids``: tokens that end a text.
+    """
     try:
         rules = parse_lark(lark)
         check_limits(rules, end_ids)
-        written = _Writer(rules, end_ids, _excluded_texts(rules, literals.values())).write(
-            RuleRef("start")
-        )
+        excluded = _excluded_texts(rules, literals.values())
+        ebnf = _Writer(rules, end_ids, excluded).write(RuleRef("start"))
     except (UnsupportedGrammar, RecursionError):
         return None
-    return written if len(written) <= _MAX_CHARACTERS else None
+    return ebnf if len(ebnf) <= _MAX_CHARACTERS else None
 
 
 def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
-    """What no text may have in it: control tokens, and what ends a text anywhere. Of control tokens
-    that are numbered, there may be thousands, what stands before the number."""
+    """Return the texts excluded from any text: control tokens, and all terminators.
+
+    Numbered control tokens can be thousands; for these only the text before the number is returned.
+    """
     nodes = [node for rule in rules.values() for node in walk(rule)]
     texts = [text for node in nodes if isinstance(node, AnyText) for text in node.terminators]
     stems = Counter(map(_stem, literals))
@@ -63,8 +66,8 @@ def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[
 
 
 def _stem(literal: str) -> str:
-    found = _NUMBERED.match(literal)
-    return literal if found is None else found[1]
+    match = _NUMBERED.match(literal)
+    return literal if match is None else match[1]
 
 
 class _Writer:
@@ -100,7 +103,8 @@ class _Writer:
             case CharSet(ranges):
                 return _char_class(ranges)
             case Token(id):
-                # what may end does so by one of these anyway; as a token, none would come
+                # A complete grammar allows the end tokens anyway; a Token(...) of one never
+                # matches.
                 return '""' if id in self._end_ids else f"Token({id})"
             case AnyText(without):
                 return self._any_text(without)
@@ -114,7 +118,7 @@ class _Writer:
     def _rule(self, name: str) -> str:
         rule_name = f"r_{name}"
         if rule_name not in self._bodies:
-            self._bodies[rule_name] = ""  # it may stand in itself
+            self._bodies[rule_name] = ""  # the rule may be recursive
             self._bodies[rule_name] = self._choice(self._rules[name])
         return rule_name
 
@@ -128,19 +132,21 @@ class _Writer:
 
 
 def _quote(text: str) -> str:
-    said = (char if " " <= char <= "~" and char not in '"\\' else _char(ord(char)) for char in text)
-    return f'"{"".join(said)}"'
+    chars = (
+        char if " " <= char <= "~" and char not in '"\\' else _char(ord(char)) for char in text
+    )
+    return f'"{"".join(chars)}"'
 
 
 def _char_class(ranges: Ranges) -> str:
     if ranges == ALL:
         return "[^]"
-    said = (_char(a) if a == b else f"{_char(a)}-{_char(b)}" for a, b in ranges)
-    return f"[{''.join(said)}]"
+    members = (_char(a) if a == b else f"{_char(a)}-{_char(b)}" for a, b in ranges)
+    return f"[{''.join(members)}]"
 
 
 def _char(code: int) -> str:
-    """As it may stand in a text or a class."""
+    """Escape a character for a string or a character class."""
     if code < 128 and chr(code).isalnum():
         return chr(code)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -1,7 +1,6 @@
-"""The grammars of constraints as trees: llguidance's Lark, as far as constraints are written in it.
+"""Parse the subset of llguidance's Lark used by constraints into syntax trees.
 
-For engines whose grammars are written otherwise. What it does not know it refuses; it knows no
-other notation.
+For engines with other grammar languages. Unsupported syntax raises ``UnsupportedGrammar``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,8 @@ _ANY = Repeat(CharSet(ALL), 0, None)
 
 
 def parse_lark(lark: str) -> dict[str, Node]:
-    """The rules of a grammar by their names; it begins with ``start``. Raises ``Unreadable``."""
+    """Return the rules of a grammar by name; the first one is ``start``. Raises
+    ``UnsupportedGrammar``."""
     rules: dict[str, Node] = {}
     at = 0
     while at < len(lark):
@@ -53,17 +53,20 @@ def parse_lark(lark: str) -> dict[str, Node]:
         if head is None:
             raise UnsupportedGrammar("a rule is expected")
         reader = _RuleParser(lark, head.end(), rules)
-        said = reader.choice()
+        body = reader.choice()
         if head[2] is not None:
             end = json.loads(head[2])
-            said = Concatenation((AnyText(terminators=(end,)), Text(end)))
-        rules[head[1]] = said
+            body = Concatenation((AnyText(terminators=(end,)), Text(end)))
+        rules[head[1]] = body
         at = reader.position
     return rules | {name: _without_terminators(rules[name]) for name in _rules_before_token(rules)}
 
 
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
-    """Rules of texts that go on behind what ends them, unless a control token follows it."""
+    """Yield rules that may repeat until a control token.
+
+    Their text may contain its own terminator.
+    """
     for rule in rules.values():
         for row in walk(rule):
             for one, other in pairwise(row.parts if isinstance(row, Concatenation) else ()):
@@ -80,8 +83,8 @@ def _without_terminators(node: Node) -> Node:
 
 
 class _RuleParser:
-    """Reads one rule's body from ``at`` on, up to the head of the next. Rules that come of schemas
-    go into ``rules``."""
+    """Parses one rule's body from ``at`` to the next rule's head. Rules made from schemas go to
+    ``rules``."""
 
     def __init__(self, lark: str, at: int, rules: dict[str, Node]) -> None:
         self._lark = lark
@@ -90,20 +93,20 @@ class _RuleParser:
         self._advance()
 
     def _advance(self) -> None:
-        """Go on to the next piece; ``kind`` is empty at the end of the body."""
+        """Read the next token; ``kind`` is empty at the end of the body."""
         self.position = _BLANK.match(self._lark, self.position).end()  # type: ignore[union-attr]
         if _RULE_HEAD.match(self._lark, self.position):
             self.kind = self.value = self.mark = ""
             return
-        found = _LEXEME.match(self._lark, self.position)
-        if found is None:
+        match = _LEXEME.match(self._lark, self.position)
+        if match is None:
             raise UnsupportedGrammar(
-                f"{self._lark[self.position : self.position + 20]!r} is not known here"
+                f"{self._lark[self.position : self.position + 20]!r} is not supported"
             )
-        kind = str(found.lastgroup)
-        self.kind, self.value = ("" if kind == "end" else kind), found[kind]
+        kind = str(match.lastgroup)
+        self.kind, self.value = ("" if kind == "end" else kind), match[kind]
         self.mark = self.value if kind == "mark" else ""
-        self.position = found.end()
+        self.position = match.end()
         if kind == "json":
             self.json, self.position = _JSON.raw_decode(self._lark, self.position)
 
@@ -130,24 +133,24 @@ class _RuleParser:
         return node
 
     def _atom(self) -> Node:
-        kind, said = self.kind, self.value
+        kind, value = self.kind, self.value
         if kind == "json":
             return self._schema()
         self._advance()
-        match kind, said:
+        match kind, value:
             case "text", _:
-                return Text(json.loads(said))
+                return Text(json.loads(value))
             case "regex", _:
-                return self._exclusion(parse_regex(said))
+                return self._exclusion(parse_regex(value))
             case "token", _:
-                return Token(int(said))
+                return Token(int(value))
             case "name", _:
-                return RuleRef(said)
+                return RuleRef(value)
             case _, "(":
                 return self._group(")")
             case _, "[":
                 return Repeat(self._group("]"), 0, 1)
-        raise UnsupportedGrammar(f"{said!r} is not expected")
+        raise UnsupportedGrammar(f"{value!r} is not expected")
 
     def _schema(self) -> Node:
         schema, rules = self.json, self._rules
@@ -164,14 +167,14 @@ class _RuleParser:
         return node
 
     def _exclusion(self, node: Node) -> Node:
-        """Any text may be said to be none that another regex matches."""
+        """Parse ``& ~/regex/`` after any text: text that the second regex does not match."""
         if self.mark != "&":
             return AnyText() if node == _ANY else node
         self._advance()
         is_not = self.mark == "~"
         self._advance()
         if node != _ANY or not is_not or self.kind != "regex":
-            raise UnsupportedGrammar("of regexes, only any text can be narrowed")
+            raise UnsupportedGrammar("exclusions are supported only after a regex for any text")
         excluded = parse_regex(self.value)
         self._advance()
         return _text_excluding(excluded)
@@ -184,29 +187,29 @@ def _repeat(node: Node, operator: str) -> Node:
     numbers = [int(number) for number in _NUMBER.findall(operator)]
     if "," not in operator:
         return Repeat(node, numbers[0], numbers[-1])
-    before, _, behind = operator.partition(",")
+    before, _, after = operator.partition(",")
     least = numbers[0] if _NUMBER.search(before) else 0
-    return Repeat(node, least, numbers[-1] if _NUMBER.search(behind) else None)
+    return Repeat(node, least, numbers[-1] if _NUMBER.search(after) else None)
 
 
 def _text_excluding(excluded: Node) -> AnyText:
-    """Any text but what holds one of some texts."""
+    """Return any text that contains none of the excluded texts."""
     parts = excluded.parts if isinstance(excluded, Concatenation) else ()
     if len(parts) > 2 and parts[0] == parts[-1] == _ANY:
         return AnyText(tuple(_texts(Concatenation(parts[1:-1]))))
-    raise UnsupportedGrammar("any text cannot be narrowed by that")
+    raise UnsupportedGrammar("the excluded regex must be a text between two of any text")
 
 
 def _texts(node: Node) -> list[str]:
-    """All texts that the node may be."""
+    """Return all texts that the node matches."""
     match node:
         case Text(text):
             return [text]
         case Choice(arms):
             return [text for arm in arms for text in _texts(arm)]
         case Concatenation(parts):
-            said = [""]
+            texts = [""]
             for part in parts:
-                said = [before + text for before in said for text in _texts(part)]
-            return said
-    raise UnsupportedGrammar("that is more than some texts")
+                texts = [before + text for before in texts for text in _texts(part)]
+            return texts
+    raise UnsupportedGrammar("the excluded regex is not a list of texts")

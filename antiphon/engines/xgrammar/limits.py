@@ -1,5 +1,4 @@
-"""Grammars that xgrammar would not survive, or that would keep its server busy: refused before it
-is asked. And those that go on behind their end."""
+"""Reject grammars that crash xgrammar, block its server, or continue after an end token."""
 
 from __future__ import annotations
 
@@ -20,23 +19,23 @@ from .ast import (
 
 __all__ = ["MAX_COUNT", "check_limits"]
 
-#: How often something may come, at most: its counts overflow.
+#: The largest repeat count; xgrammar's counters overflow beyond.
 MAX_COUNT = 1_000_000
 
 
 def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
-    """``ends``: tokens that end a text. Raises ``Unreadable``."""
+    """Check the rules. ``end_ids``: tokens that end a text. Raises ``UnsupportedGrammar``."""
     for rule in rules.values():
         for node in walk(rule):
             if isinstance(node, Repeat) and max(node.minimum, node.maximum or 0) > MAX_COUNT:
-                raise UnsupportedGrammar("more often than can be counted")
+                raise UnsupportedGrammar("a repeat count is too large")
     _EmptyLoopCheck(rules, end_ids).check()
     _EndTokenCheck(rules, end_ids).check(RuleRef("start"), is_last=True)
 
 
 class _EmptyLoopCheck:
-    """Sees that nothing that may be empty comes again and again: in how many ways would be counted
-    anew with every token."""
+    """Rejects loops over nodes that may be empty: xgrammar would re-count all derivations at every
+    token."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -44,7 +43,7 @@ class _EmptyLoopCheck:
         self._nullable: set[str] = set()
 
     def check(self) -> None:
-        """Raises ``Unreadable``."""
+        """Raises ``UnsupportedGrammar``."""
         before = -1
         while len(self._nullable) != before:
             before = len(self._nullable)
@@ -54,7 +53,7 @@ class _EmptyLoopCheck:
         for rule in self._rules.values():
             for node in walk(rule):
                 if isinstance(node, Repeat) and node.maximum != 1 and self._may_be_empty(node.node):
-                    raise UnsupportedGrammar("nothing, again and again")
+                    raise UnsupportedGrammar("a loop over a possibly empty text")
 
     def _may_be_empty(self, node: Node) -> bool:
         match node:
@@ -74,7 +73,7 @@ class _EmptyLoopCheck:
 
 
 class _EndTokenCheck:
-    """Sees that what ends a text stands nowhere else: nothing would come behind it."""
+    """Rejects end tokens before the end of the grammar: nothing after them would be generated."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -82,13 +81,13 @@ class _EndTokenCheck:
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
-        """Raises ``Unreadable``."""
+        """Check one node. ``is_last``: nothing follows it. Raises ``UnsupportedGrammar``."""
         match node:
             case Token(id) if id in self._end_ids and not is_last:
-                raise UnsupportedGrammar("a text goes on behind what ends it")
+                raise UnsupportedGrammar("an end token is not at the end")
             case Concatenation(parts):
-                for place, part in enumerate(parts, start=1):
-                    self.check(part, is_last=is_last and place == len(parts))
+                for number, part in enumerate(parts, start=1):
+                    self.check(part, is_last=is_last and number == len(parts))
             case Choice(arms):
                 for arm in arms:
                     self.check(arm, is_last=is_last)

@@ -1,4 +1,4 @@
-"""Numbers within bounds as trees of their digits. It knows no schema."""
+"""Syntax trees for numbers within bounds, digit by digit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from .regexes import parse_regex
 __all__ = ["INTEGER", "NUMBER", "integers", "numbers"]
 
 INTEGER = "-?(0|[1-9][0-9]*)"
-#: None that would be without end.
+#: The exponent is limited, so that every number is finite.
 NUMBER = rf"{INTEGER}(\.[0-9]+)?([eE][+\-]?[0-9]{{1,2}})?"
-#: Digits of a bound, at most.
+#: The most digits of a bound.
 _MAX_DIGITS = 30
 
 
 def integers(low: int | None, high: int | None) -> Node:
-    """All from ``low`` to ``high``; None: without a bound. Raises ``Unreadable`` for none."""
+    """Return the integers from ``low`` to ``high``; None: unbounded.
+
+    Raises ``UnsupportedGrammar`` if there are none.
+    """
     arms: list[Node] = []
-    if low is None or low < 0:  # below zero all is the other way round
+    if low is None or low < 0:  # for negative numbers the magnitudes' bounds swap
         arms.append(_negative(integers(max(1, -high) if high is not None else 1, _negate(low))))
     if high is None or high >= 0:
         arms += _by_digit_count(max(0, low or 0), high)
@@ -27,11 +30,11 @@ def integers(low: int | None, high: int | None) -> Node:
 def numbers(
     low: int | None, high: int | None, *, exclude_low: bool = False, exclude_high: bool = False
 ) -> Node:
-    """All between these with any places; ``over``, ``under``: and without the bound itself."""
+    """Return the decimals between the bounds, without a bound that is excluded."""
     arms: list[Node] = []
     if low is None or low < 0:
         least = 0 if high is None or high > 0 else -high
-        is_over = exclude_high if least else True  # there is no zero below zero
+        is_over = exclude_high if least else True  # exclude -0
         below = _magnitudes(least, _negate(low), is_over, exclude_low)
         arms += [_negative(below)] if below is not None else []
     if high is None or high >= 0:
@@ -51,14 +54,14 @@ def _negative(node: Node) -> Node:
 
 
 def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: bool) -> Node | None:
-    """Decimals from zero on: what has places lies between two whole numbers."""
+    """Return the nonnegative decimals in the range; None if there are none."""
     arms: list[Node] = []
     first = low + 1 if exclude_low else low
     last = high - 1 if high is not None and exclude_high else high
     if last is None or first <= last:
         arms += _by_digit_count(first, last)
     if high is None or low < high:
-        if exclude_low:  # not the bound with noughts behind it
+        if exclude_low:  # exclude the bound with only zeros after the point
             arms.append(
                 Concatenation((Text(f"{low}."), parse_regex("[0-9]{0,15}[1-9][0-9]{0,15}")))
             )
@@ -69,12 +72,12 @@ def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: boo
 
 
 def _by_digit_count(low: int, high: int | None) -> list[Node]:
-    """Whole numbers from zero on, by how many digits they have."""
+    """Return nonnegative integers, one alternative per number of digits."""
     if high is not None and high < low:
         return []
     digits = len(str(low if high is None else high))
     if digits > _MAX_DIGITS:
-        raise UnsupportedGrammar("a bound of too many digits")
+        raise UnsupportedGrammar("a bound has too many digits")
     arms = [
         _same_length_range(str(max(low, 10 ** (n - 1) if n > 1 else 0)), str(most))
         for n in range(len(str(low)), digits + 1)
@@ -86,7 +89,7 @@ def _by_digit_count(low: int, high: int | None) -> list[Node]:
 
 
 def _same_length_range(low: str, high: str) -> Node:
-    """Digits as many as both have."""
+    """Return the range between two digit strings of equal length."""
     if not low:
         return Text("")
     rest = len(low) - 1
@@ -113,5 +116,5 @@ def _digits(count: int) -> Node:
 
 def _choice(arms: list[Node]) -> Node:
     if not arms:
-        raise UnsupportedGrammar("there is no such number")
+        raise UnsupportedGrammar("no number is within the bounds")
     return arms[0] if len(arms) == 1 else Choice(tuple(arms))

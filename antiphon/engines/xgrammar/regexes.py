@@ -1,4 +1,4 @@
-"""Regexes as trees: those that stand in the grammars of constraints. It knows no grammar."""
+"""Parse the regexes in constraints' grammars into syntax trees."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CATEGORIES = frozenset("dDwWsS")
 
 
 def parse_regex(pattern: str) -> Node:
-    """The tree of what stands between a regex's slashes. Raises ``Unreadable``."""
+    """Parse a regex without its slashes. Raises ``UnsupportedGrammar``."""
     reader = _RegexParser(pattern)
     node = reader.choice(dotall=False)
     if reader.position < len(pattern):
-        raise UnsupportedGrammar(f"{pattern!r} has no end")
+        raise UnsupportedGrammar(f"{pattern!r} has an unexpected ')'")
     return node
 
 
@@ -38,7 +38,7 @@ class _RegexParser:
     def _take(self) -> str:
         char = self._next_char
         if not char:
-            raise UnsupportedGrammar(f"{self._pattern!r} breaks off")
+            raise UnsupportedGrammar(f"{self._pattern!r} ends unexpectedly")
         self.position += 1
         return char
 
@@ -71,10 +71,10 @@ class _RegexParser:
         if char == ".":
             return CharSet(ALL if dotall else _NOT_NEWLINE)
         if char == "\\":
-            found = self._escape()
-            return Text(chr(found)) if isinstance(found, int) else CharSet(found)
+            escaped = self._escape()
+            return Text(chr(escaped)) if isinstance(escaped, int) else CharSet(escaped)
         if char in "^$*+?{":
-            raise UnsupportedGrammar(f"{char!r} in {self._pattern!r} is not known here")
+            raise UnsupportedGrammar(f"{char!r} in {self._pattern!r} is not supported")
         return Text(char)
 
     def _group(self, dotall: bool) -> Node:
@@ -83,15 +83,17 @@ class _RegexParser:
                 self.position += len(head)
                 dotall = is_dotall
         if self._next_char == "?":
-            raise UnsupportedGrammar(f"a group of {self._pattern!r} is not known here")
+            raise UnsupportedGrammar(f"a group in {self._pattern!r} is not supported")
         node = self.choice(dotall)
         if self._take() != ")":
-            raise UnsupportedGrammar(f"{self._pattern!r} has a group without an end")
+            raise UnsupportedGrammar(f"{self._pattern!r} has an unclosed group")
         return node
 
     def _escape(self, negated: bool = False) -> int | Ranges:
-        """A character, or the characters of a category: all that may be meant by it where they are
-        to be kept out."""
+        """Parse an escape: a character, or the ranges of a category.
+
+        ``negated``: the class is negated, so a category covers every character it might mean.
+        """
         if code := _CODE_ESCAPE.match(self._pattern, self.position):
             self.position = code.end()
             return int(code[1] or code[2] or code[3], 16)
@@ -101,11 +103,11 @@ class _RegexParser:
                 complement(category_ranges(char.swapcase())) if negated else category_ranges(char)
             )
         if char.isalnum() and char not in _CONTROL_ESCAPES:
-            raise UnsupportedGrammar(f"'\\{char}' in {self._pattern!r} is not known here")
+            raise UnsupportedGrammar(f"'\\{char}' in {self._pattern!r} is not supported")
         return ord(_CONTROL_ESCAPES.get(char, char))
 
     def _char_class(self) -> Ranges:
-        """What stands between brackets, the first of which was read."""
+        """Parse a character class after its opening bracket."""
         start = self.position
         negated = self._next_char == "^"
         self.position += negated
@@ -132,12 +134,12 @@ class _RegexParser:
             self.position += 1
             last = self._member(self._take(), negated)
         if not isinstance(last, int) or last < first:
-            raise UnsupportedGrammar(f"a range in {self._pattern!r} has no end")
+            raise UnsupportedGrammar(f"a range in {self._pattern!r} is invalid")
         return ((first, last),)
 
     def _member(self, char: str, negated: bool) -> int | Ranges:
         if char == "[":
-            raise UnsupportedGrammar(f"a class in {self._pattern!r} is not known here")
+            raise UnsupportedGrammar(f"a class in {self._pattern!r} is not supported")
         return self._escape(negated) if char == "\\" else ord(char)
 
 

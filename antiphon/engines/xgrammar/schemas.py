@@ -1,7 +1,7 @@
-"""JSON schemas as trees: the JSON that follows them, laid out as llguidance lays it out.
+"""Convert JSON schemas to syntax trees of the JSON text, in llguidance's layout.
 
-What it cannot say it refuses, unless it may be lenient; it may say less than is asked for (no more
-properties than are named), never more. It knows no notation of grammars.
+Unsupported keywords raise ``UnsupportedGrammar`` unless the schema is lenient. The tree may allow
+less than the schema (no additional properties), never more.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["SchemaTree"]
 
 Schema = Mapping[str, Any]
 
-#: What says nothing of a value.
+#: Keywords that do not constrain a value.
 _ANNOTATIONS = frozenset(
     "title description default examples deprecated readOnly writeOnly $comment $schema $id"
     " $defs definitions x-guidance".split()
 )
 _BOUNDS = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum".split())
 _LENGTHS = frozenset({"minLength", "maxLength"})
-#: Type → what may be said of its values.
+#: Type → keywords that constrain its values.
 _TYPE_KEYWORDS: Mapping[str, frozenset[str]] = {
     "string": frozenset({*_LENGTHS, "pattern", "format"}),
     "integer": _BOUNDS,
@@ -40,7 +40,7 @@ _TYPE_KEYWORDS: Mapping[str, frozenset[str]] = {
     "boolean": frozenset(),
     "null": frozenset(),
 }
-#: What says of a schema without a type which it is of.
+#: Types that can be inferred from a schema's keywords.
 _INFERRED_TYPES = ("object", "array", "string", "number")
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)\Z")
 _DEFAULT_SEPARATORS = (", ", ": ")
@@ -58,7 +58,7 @@ _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
 _HOST = rf"{_LABEL}(\.{_LABEL}){{0,3}}"
 _WORD = "[0-9a-f]{1,4}"
 _SEGMENT = r"[A-Za-z0-9_.~=&\-]*"
-#: Format → a regex of texts that have it: none that has not, if not all.
+#: Format → a regex for some of its valid texts, and only valid ones.
 _FORMATS: Mapping[str, str] = {
     "date": _DATE,
     "time": _TIME,
@@ -71,17 +71,20 @@ _FORMATS: Mapping[str, str] = {
     "uri": rf"[a-z][a-z0-9+.\-]*:\/\/{_HOST}(:[0-9]{{1,4}})?(\/{_SEGMENT})*(\?{_SEGMENT})?",
     "uuid": "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
 }
-#: No halves of characters among them.
+#: Excludes surrogates.
 _ESCAPE = r'\\(["\\\/bfnrt]|u([0-9a-ce-f][0-9a-f]|d[0-7])[0-9a-f]{2})'
 _UNBOUNDED = {"integer": INTEGER, "number": NUMBER}
 _PLAIN = r'[^"\\\x00-\x1f]'
-#: What ends the text of a string, or may not stand in it.
+#: Characters that end a string or must be escaped in it.
 _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
 
 
 class SchemaTree:
-    """Trees of the parts of one schema, some of them as ``rules``; names of its own begin with
-    ``prefix``. ``body``: reads what may stand in a rule of Lark."""
+    """Builds the tree of one schema. Shared parts become ``rules``, whose names start with
+    ``prefix``.
+
+    ``body``: parses the body of a Lark rule.
+    """
 
     def __init__(
         self, root: Any, prefix: str, rules: dict[str, Node], body: Callable[[str], Node]
@@ -97,15 +100,15 @@ class SchemaTree:
         self._rules = rules
 
     def start(self) -> RuleRef:
-        """The whole. Raises ``Unreadable``."""
+        """Return the whole schema's rule. Raises ``UnsupportedGrammar``."""
         return self._rule("root", lambda: self._node(self._root))
 
     def _rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """What is written once, and may stand in itself."""
+        """Return a reference to a rule of this schema, built once; it may be recursive."""
         return self._shared_rule(f"{self._prefix}_{name}", write)
 
     def _shared_rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """The same for every schema."""
+        """Return a reference to a rule that all schemas share."""
         if name not in self._rules:
             self._rules[name] = Text("")
             self._rules[name] = write()
@@ -115,7 +118,7 @@ class SchemaTree:
         if schema is True:
             return self._any_value()
         if not isinstance(schema, Mapping):
-            raise UnsupportedGrammar("nothing follows that")
+            raise UnsupportedGrammar("the schema allows no value")
         keywords = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
         try:
             return self._by_keyword(keywords)
@@ -148,7 +151,7 @@ class SchemaTree:
         return self._keyword_methods[keyword](self, schema)
 
     def _restrict_types(self, schema: Any, types: Sequence[str]) -> Schema:
-        """What of a schema is of these types; an ``enum`` of nothing, if nothing is."""
+        """Restrict a schema to these types; an empty ``enum`` if no type remains."""
         if schema is True:
             return {"type": types}
         if not isinstance(schema, Mapping):
@@ -173,12 +176,12 @@ class SchemaTree:
         return self._rule(name, lambda: self._node(defined))
 
     def _resolve(self, reference: str) -> tuple[str, Any]:
-        """What a reference means, and a name for it."""
-        found = _REFERENCE.match(str(reference))
-        section = self._root.get(found[1], {}) if found else {}
-        if found is None or found[2] not in section:
+        """Return a name for a reference's target, and the target."""
+        match = _REFERENCE.match(str(reference))
+        section = self._root.get(match[1], {}) if match else {}
+        if match is None or match[2] not in section:
             raise UnsupportedGrammar(f"a reference to {reference}")
-        return f"{found[1].strip('$')}_{list(section).index(found[2])}", section[found[2]]
+        return f"{match[1].strip('$')}_{list(section).index(match[2])}", section[match[2]]
 
     def _values(self, schema: Schema) -> Node:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
@@ -192,14 +195,15 @@ class SchemaTree:
         return json.dumps(value, ensure_ascii=False, separators=layout)
 
     def _any_of(self, schema: Schema) -> Node:
-        """llguidance takes ``oneOf`` where its arms have nothing in common."""
+        """Build ``anyOf`` or ``oneOf``. llguidance accepts ``oneOf`` only with disjoint
+        alternatives."""
         return _choice(
             [self._node(arm) for arm in schema["anyOf" if "anyOf" in schema else "oneOf"]]
         )
 
     def _all_of(self, schema: Schema) -> Node:
         if len(schema["allOf"]) != 1:
-            raise UnsupportedGrammar("several schemas at once")
+            raise UnsupportedGrammar("allOf with several schemas")
         return self._node(schema["allOf"][0])
 
     _keyword_methods: Mapping[str, Callable[[SchemaTree, Schema], Node]] = {
@@ -217,7 +221,7 @@ class SchemaTree:
             *(_TYPE_KEYWORDS[kind] for kind in kinds)
         )
         if unknown and not self._lenient:
-            raise UnsupportedGrammar(f"{sorted(unknown)} cannot be held to")
+            raise UnsupportedGrammar(f"{sorted(unknown)} cannot be enforced")
         if not kinds:
             return self._any_value()
         return _choice([self._single_type(kind, schema) for kind in kinds])
@@ -238,7 +242,7 @@ class SchemaTree:
             return _number(kind, bounds)
         return self._shared_rule(f"json_{kind}", lambda: parse_regex(_UNBOUNDED[kind]))
 
-    # --- texts and numbers -----------------------------------------------------------------------
+    # --- strings and numbers ---------------------------------------------------------------------
 
     def _string(self, schema: Schema) -> Node:
         keywords = [key for key in ("pattern", "format", *_LENGTHS) if key in schema]
@@ -257,21 +261,21 @@ class SchemaTree:
                 char, _count_bound(schema, "minLength") or 0, _count_bound(schema, "maxLength")
             )
         else:
-            raise UnsupportedGrammar(f"a text of which {keywords} are asked")
+            raise UnsupportedGrammar(f"a string with {keywords} together")
         return Concatenation((Text('"'), body, Text('"')))
 
     def _pattern(self, pattern: str) -> Node:
-        """For the whole text, which is one way to have it somewhere within."""
+        """Build a pattern anchored at both ends: one way to satisfy an unanchored pattern."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except Unwritable as reason:
             raise UnsupportedGrammar(str(reason)) from None
 
-    # --- lists and objects -----------------------------------------------------------------------
+    # --- arrays and objects ----------------------------------------------------------------------
 
     def _array(self, schema: Schema) -> Node:
         first = [self._node(item) for item in schema.get("prefixItems", ())]
-        # fewer than those that are told apart would do as well
+        # A schema allows fewer items than `prefixItems`; requiring all of them is simpler.
         least, most = (
             max(_count_bound(schema, "minItems") or 0, len(first)),
             _count_bound(schema, "maxItems"),
@@ -280,14 +284,14 @@ class SchemaTree:
         if items is False and (most is None or most > len(first)):
             most = len(first)
         if most is not None and most < least:
-            raise UnsupportedGrammar("more items than there may be")
+            raise UnsupportedGrammar("minItems is larger than maxItems")
         more = None if most == len(first) else self._node(items)
         return Concatenation((Text("["), self._items(first, more, least, most), Text("]")))
 
     def _items(
         self, first: Sequence[Node], more: Node | None, least: int, most: int | None
     ) -> Node:
-        """Items with commas between: those that are told apart, and more of one kind."""
+        """Build comma-separated items: first those with own schemas, then ``more``."""
         parts = [part for node in first for part in (self._comma, node)][1:]
         if more is None:
             return Concatenation(tuple(parts))
@@ -301,7 +305,7 @@ class SchemaTree:
     def _object(self, schema: Schema) -> Node:
         properties, required = schema.get("properties") or {}, {*(schema.get("required") or ())}
         if not required <= properties.keys():
-            raise UnsupportedGrammar("a property that must be there, and is not told of")
+            raise UnsupportedGrammar("a required property without a schema")
         if not properties:
             return self._map(schema.get("additionalProperties", True))
         members = [
@@ -323,23 +327,25 @@ class SchemaTree:
         return Concatenation((Text("{"), self._items((), member, 0, None), Text("}")))
 
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
-        """Members in their order, each with whether it must be there: any may be the first up to
-        the one that must be."""
+        """Build members in order, each with whether it is required.
+
+        The first member written may be any up to the first required one.
+        """
         self._object_count += 1
         number, arms = self._object_count, list[Node]()
 
-        def behind(at: int) -> Node:
-            if at == len(members):
+        def tail(index: int) -> Node:
+            if index == len(members):
                 return Text("")
-            member, must = members[at]
+            member, is_required = members[index]
             one = Concatenation((self._comma, member))
-            rest = self._rule(f"{number}_{at + 1}", partial(behind, at + 1))
-            return Concatenation((one if must else Repeat(one, 0, 1), rest))
+            rest = self._rule(f"{number}_{index + 1}", partial(tail, index + 1))
+            return Concatenation((one if is_required else Repeat(one, 0, 1), rest))
 
-        for at, (member, must) in enumerate(members):
-            rest = self._rule(f"{number}_{at + 1}", partial(behind, at + 1))
+        for index, (member, is_required) in enumerate(members):
+            rest = self._rule(f"{number}_{index + 1}", partial(tail, index + 1))
             arms.append(Concatenation((member, rest)))
-            if must:
+            if is_required:
                 return _choice(arms)
         return _choice([*arms, Text("")])
 
@@ -347,18 +353,18 @@ class SchemaTree:
 def _count_bound(schema: Schema, key: str) -> int | None:
     count = schema.get(key)
     if count is not None and not (isinstance(count, int) and 0 <= count <= MAX_COUNT):
-        raise UnsupportedGrammar("more than can be counted")
+        raise UnsupportedGrammar(f"{key} is not a count, or too large")
     return count
 
 
 def _choice(arms: Sequence[Node]) -> Node:
     if not arms:
-        raise UnsupportedGrammar("no value is left")
+        raise UnsupportedGrammar("no value is allowed")
     return arms[0] if len(arms) == 1 else Choice(tuple(arms))
 
 
 def _any_string() -> Node:
-    """Any string; what no text may have in it cannot come about across what is escaped."""
+    """Build any string. Escapes split it, so an excluded text cannot span one."""
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)
     return Concatenation((Text('"'), plain, escaped, Text('"')))
@@ -371,24 +377,24 @@ def _number(kind: str, bounds: Mapping[str, Any]) -> Node:
     highs = [
         (-bounds[key], key != "maximum") for key in ("maximum", "exclusiveMaximum") if key in bounds
     ]
-    low, over = max(lows, default=(None, False))
-    high, under = max(highs, default=(None, False))
+    low, exclude_low = max(lows, default=(None, False))
+    high, exclude_high = max(highs, default=(None, False))
     if any(bound is not None and bound != int(bound) for bound in (low, high)):
-        raise UnsupportedGrammar("a bound between two whole numbers")
+        raise UnsupportedGrammar("a bound that is no integer")
     low, high = (None if low is None else int(low)), (None if high is None else -int(high))
     if kind == "number":
-        return numbers(low, high, exclude_low=over, exclude_high=under)
-    low = low + 1 if low is not None and over else low
-    return integers(low, high - 1 if high is not None and under else high)
+        return numbers(low, high, exclude_low=exclude_low, exclude_high=exclude_high)
+    low = low + 1 if low is not None and exclude_low else low
+    return integers(low, high - 1 if high is not None and exclude_high else high)
 
 
 def _types(schema: Schema) -> list[str]:
     kind = schema.get("type")
     if kind is None:
-        found = [kind for kind in _INFERRED_TYPES if schema.keys() & _TYPE_KEYWORDS[kind]]
-        if len(found) > 1:
-            raise UnsupportedGrammar("it does not say of which type it is")
-        return found
+        inferred = [kind for kind in _INFERRED_TYPES if schema.keys() & _TYPE_KEYWORDS[kind]]
+        if len(inferred) > 1:
+            raise UnsupportedGrammar("the schema's type is ambiguous")
+        return inferred
     kinds = [kind] if isinstance(kind, str) else [*kind]
     if not _TYPE_KEYWORDS.keys() >= {*kinds}:
         raise UnsupportedGrammar(f"the type {kind}")

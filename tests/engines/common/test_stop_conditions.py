@@ -69,8 +69,8 @@ def test_what_may_be_a_stop_string_waits() -> None:
 def test_logprobs_go_with_their_ids_or_not_at_all() -> None:
     told = read(list(b"ab"), Sampling(max_tokens=2, logprobs=0))
     assert [token.id for chunk in told for token in chunk.logprobs] == list(b"ab")
-    untold = read(list(b"ab"), Sampling(max_tokens=2))
-    assert all(chunk.logprobs == () for chunk in untold)
+    unreported_tokens = read(list(b"ab"), Sampling(max_tokens=2))
+    assert all(chunk.logprobs == () for chunk in unreported_tokens)
 
 
 @given(

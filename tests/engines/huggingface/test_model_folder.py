@@ -72,7 +72,7 @@ def test_bos_is_added_where_the_files_say_so(tmp_path: Path) -> None:
 
 
 def test_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"tokenizer\.json is not there"):
+    with pytest.raises(SetupError, match=r"tokenizer\.json does not exist"):
         read_folder(tmp_path)
     hf_files.folder(tmp_path, hf_files.byte_level())
     (tmp_path / "config.json").write_text("[")

@@ -124,7 +124,7 @@ def test_says_what_it_cannot_read(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be read"):
         FastTokenizer(file)
     file.write_text("{}")
-    with pytest.raises(SetupError, match="no tokenizer"):
+    with pytest.raises(SetupError, match="not a readable tokenizer"):
         FastTokenizer(file)
     made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     made.decoder = decoders.WordPiece()

@@ -68,13 +68,13 @@ async def test_tells_every_id_of_characters_in_several_tokens(
 async def test_tokens_of_a_character_that_is_cut_are_counted(llama: LlamaEngine) -> None:
     asked, text = prompt(llama, "Write: "), "🦄🇩🇪"
     ids = llama.tokenizer.encode(text, special=False)
-    held, untold = Constraint(f"start: /{text}/"), set()
+    held, unreported_tokens = Constraint(f"start: /{text}/"), set()
     for most in range(1, len(ids) + 1):
         outcome = await collect(llama, asked, greedy(most, constraint=held))
         assert outcome.last.finish == "length"
-        assert list(outcome.ids) == ids[: most - outcome.last.untold]
-        untold.add(outcome.last.untold)
-    assert untold > {0, 1}
+        assert list(outcome.ids) == ids[: most - outcome.last.unreported_tokens]
+        unreported_tokens.add(outcome.last.unreported_tokens)
+    assert unreported_tokens > {0, 1}
 
 
 async def test_the_end_of_the_context_ends_it(llama: LlamaEngine) -> None:
@@ -97,7 +97,7 @@ async def test_refuses_what_llama_cpp_would_bend(
 
 
 async def test_ids_of_another_vocabulary_are_a_failure(llama: LlamaEngine) -> None:
-    with pytest.raises(BackendError, match="invalid tokens"):
+    with pytest.raises(BackendError, match="outside the model's vocabulary"):
         await collect(llama, Prompt((10**6,)), greedy(5))
 
 

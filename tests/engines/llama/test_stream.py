@@ -92,13 +92,13 @@ async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
     tokenizer, server = Bytes(), Server(token(97, 1), token(98, 2), token(99, 3), end())
     loop, sampling = asyncio.get_running_loop(), Sampling(max_tokens=100)
     stream = LlamaStream(loop, tokenizer, PartialTokens(tokenizer), sampling)
-    give = ThreadChannel.send
+    send = ThreadChannel.send
 
     def leaving(handover: ThreadChannel, item: Any) -> bool:
         stream.abort()
-        return give(handover, item)
+        return send(handover, item)
 
-    monkeypatch.setattr(ThreadChannel, "give", leaving)
+    monkeypatch.setattr(ThreadChannel, "send", leaving)
     await asyncio.to_thread(stream.run, server, lambda: b"{}")
     assert server.stopped_after == 1
 

@@ -87,7 +87,7 @@ def test_text_cannot_spell_a_token_that_llama_cpp_reads_anywhere(
 ) -> None:
     import re
 
-    monkeypatch.setattr(tokenizer, "_taken", re.compile(re.escape("<tool>")))
+    monkeypatch.setattr(tokenizer, "_user_defined", re.compile(re.escape("<tool>")))
     split = tokenizer.encode("a <tool> b", special=False)
     assert split == tokenizer.encode("a <", special=False) + tokenizer.encode(
         "tool> b", special=False

@@ -14,11 +14,11 @@ from antiphon.conversation import Options
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
-from antiphon.dialects.tools import shown_tools
+from antiphon.dialects.tools import collect_tools
 from antiphon.engines.xgrammar.ebnf import to_ebnf
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
-from antiphon.wire.tools import Custom, Function, Grammar
+from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import ENDS
 from tests.dialects.grammars import Held
 from tests.dialects.replies import specials, written
@@ -93,7 +93,7 @@ TRIP = Function(
 )
 PATCH = Custom(
     name="patch",
-    format=Grammar(syntax="lark", definition='start: "(" start ")" | /[a-z]{1,3}/'),
+    format=GrammarFormat(syntax="lark", definition='start: "(" start ")" | /[a-z]{1,3}/'),
 )
 ASKED = {
     "free": {"tools": (TRIP,)},
@@ -110,16 +110,16 @@ def test_calls_are_held_as_llguidance_holds_them(form: str, asked: str) -> None:
     tokenizer = ByteTokenizer(("<think>", "</think>", *sorted(specials(TOOLS[form])), end))
     options = Options(**ASKED[asked])
     maker = GrammarBuilder(tokenizer, TOOLS[form], REASONING["think"])
-    constraint = maker.constraint(options, shown_tools(options, ()), False)
+    constraint = maker.constraint(options, collect_tools(options, ()), False)
     assert constraint is not None
     enforced, held = Enforced(tokenizer, constraint, end), Held(tokenizer, constraint, end)
     if not enforced.known:
         # where nothing marks a call: what an answer may not begin with has no words
         assert "~/" in constraint.lark and asked != "forced"
         return
-    thought = "<think>So.</think>\n\n"
+    reasoning_done = "<think>So.</think>\n\n"
     call = written(TOOLS[form], [("trip", {"city": "O<s>lo", "days": 2})])
-    assert enforced.may_write(call) and enforced.may_write(thought + call)
+    assert enforced.may_write(call) and enforced.may_write(reasoning_done + call)
     assert enforced.may_write("Hello") is (asked != "forced")
     assert not enforced.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 0})]))
     for text in texts(enforced, tokenizer, 4):
