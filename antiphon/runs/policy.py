@@ -13,27 +13,31 @@ __all__ = ["Policy"]
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the operator decided about runs. Times in seconds; None = no limit. ``patience_s``:
-    how long a stream waits for the first word of what may be refused. ``unstored_s``: how
-    long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
-    ends of background responses are to be told. ``summary_model``: who summarises thinking; None:
-    the model that thought. ``max_files_bytes``: of all files of a tenant. ``file_search``: vector
-    stores can be searched in responses; ``file_search_embeddings``: the model that makes their
-    vectors; None: there are none. ``mcp_labels``: label → the tool of this server it stands for."""
+    """What the operator has decided about runs. Times in seconds.
+
+    ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
+    still be rejected. ``timeout_s``: time limit of a run; None: no limit. ``unstored_retention_s``:
+    how long a background response with ``store: false`` can be retrieved after its end.
+    ``summary_model``: the model that summarizes reasoning; None: the model that answers.
+    ``webhooks``: send a webhook at the end of a background response. ``max_files_bytes``: the size
+    of all files of a tenant; None: no limit. ``file_search``: responses may search vector stores.
+    ``file_search_embeddings``: the model that embeds files and queries; None: keyword search only.
+    ``mcp_labels``: MCP server label → type of the built-in tool it stands for. ``reraise``: raise
+    unexpected exceptions of a run (for tests)."""
 
     keepalive_s: float = 15.0
-    patience_s: float = 3.0
+    first_delta_wait_s: float = 3.0
     timeout_s: float | None = None
     unavailable_tools: str = "ignore"
     reasoning_events: str = "openai"
     undecryptable_items: str = "drop"
     summary_model: str | None = None
-    unstored_s: float = 600.0
+    unstored_retention_s: float = 600.0
     webhooks: bool = False
     max_files_bytes: int | None = None
     file_search: bool = True
     file_search_embeddings: str | None = None
     mcp_labels: Mapping[str, str] = {}
     lease: LeaseConfig = LeaseConfig()
-    bounds: ToolLimits = ToolLimits()
+    tool_limits: ToolLimits = ToolLimits()
     reraise: bool = False

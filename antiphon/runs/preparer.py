@@ -196,7 +196,7 @@ class Preparer:
             tools=tools,
             include=tool_context.include,
             prepare=reply_request.backend.prepare,
-            limits=replace(self._policy.bounds, calls=request.max_tool_calls),
+            limits=replace(self._policy.tool_limits, max_calls=request.max_tool_calls),
             ids=self._ids,
             tenant=tool_context.tenant,
             response_id=tool_context.response_id,

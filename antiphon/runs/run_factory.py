@@ -112,7 +112,7 @@ class RunFactory:
             save=None,
             clock=self._dependencies.clock,
             keepalive_s=policy.keepalive_s,
-            patience_s=policy.patience_s,
+            first_delta_wait_s=policy.first_delta_wait_s,
             timeout_s=policy.timeout_s,
             release=release,
             reraise=policy.reraise,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.runs.execution.recorder import Recorder
-from antiphon.runs.tool_loop.executor import Budget, CallEnvironment, run_all
+from antiphon.runs.tool_loop.executor import CallBudget, CallEnvironment, run_calls
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
@@ -39,19 +39,19 @@ async def items_of_call(
     writer.start()
     recorder = Recorder(writer)
     turn = Turn({(function.tool.name, function.namespace): function}, ids)
-    for delta in turn.take((*_written(function, arguments), Finish("stop", Usage()))):
+    for delta in turn.feed((*_written(function, arguments), Finish("stop", Usage()))):
         recorder.record([delta])
     calls = [call for call in turn.calls if call.function.handler is not None]
-    place = CallEnvironment(
+    environment = CallEnvironment(
         tenant=tenant,
         response_id="resp_check",
-        room=max_result_bytes,
-        side_by_side=1,
-        call_s=60,
-        budget=Budget(None),
+        max_result_bytes=max_result_bytes,
+        max_parallel_calls=1,
+        timeout_s=60,
+        budget=CallBudget(None),
         ids=ids,
     )
-    async for delta in run_all(calls, place):
+    async for delta in run_calls(calls, environment):
         recorder.record([delta])
     response = writer.finalize("completed", at=2, usage=Usage())
     writer.emit_terminal()

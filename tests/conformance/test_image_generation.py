@@ -38,7 +38,7 @@ def over(painter: FakeImageGenerator, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION")
-async def test_an_image_is_made_and_shown(serve: Serve, ask: Ask) -> None:
+async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
     painter = FakeImageGenerator()
     server = serve(local(engine([asks("A cat"), "Here it is."])), **over(painter))
     answer = await ask(server, tools=[{**TOOL, "partial_images": 2, "quality": "low"}])
@@ -85,7 +85,7 @@ async def test_an_image_is_made_and_shown(serve: Serve, ask: Ask) -> None:
         ("", "image_generation_failed", "'prompt' is missing."),
     ],
 )
-async def test_a_failure_is_an_item_that_failed_and_a_word_to_the_model(
+async def test_failure_sets_the_item_and_informs_the_model(
     serve: Serve, ask: Ask, prompt: str, code: str, told: str
 ) -> None:
     server = serve(local(engine([asks(prompt), "Sorry."])), **over(FakeImageGenerator()))
@@ -102,17 +102,18 @@ async def test_a_failure_is_an_item_that_failed_and_a_word_to_the_model(
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
-async def test_an_image_that_takes_too_long_is_stopped(serve: Serve, wait: Ask) -> None:
+async def test_slow_generation_times_out(serve: Serve, wait: Ask) -> None:
     painter = FakeImageGenerator()
     server = serve(
-        local(engine([asks("hang"), "Sorry."])), **over(painter, bounds=ToolLimits(call_s=0.05))
+        local(engine([asks("hang"), "Sorry."])),
+        **over(painter, tool_limits=ToolLimits(call_timeout_s=0.05)),
     )
     answer = await wait(server, tools=[TOOL])
     assert answer.output[0]["status"] == "failed" and painter.abandoned_count == 1
     assert "took too long" in answer.output[0]["error"]["message"]
 
 
-async def test_a_call_that_a_limit_cut_is_no_image(serve: Serve, ask: Ask) -> None:
+async def test_call_cut_by_the_token_limit_generates_no_image(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine([asks("A cat")])), **over(FakeImageGenerator()))
     answer = await ask(server, tools=[TOOL], max_output_tokens=80)
     assert answer.ended["status"] == "incomplete"
@@ -125,7 +126,7 @@ async def test_a_call_that_a_limit_cut_is_no_image(serve: Serve, ask: Ask) -> No
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
-async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
+async def test_tool_choice_forces_the_call(serve: Serve, wait: Ask) -> None:
     played = engine([asks("A cat"), "There."])
     server = serve(local(played), **over(FakeImageGenerator()))
     function = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -136,7 +137,7 @@ async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
     assert '"f"' not in first.lark and (second is None or not second.needed)
 
 
-async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) -> None:
+async def test_client_function_keeps_its_name(serve: Serve, wait: Ask) -> None:
     painter = FakeImageGenerator()
     script = [called("image_generation_", {"prompt": "A cat"}), called("image_generation", {})]
     server = serve(local(engine(script)), **over(painter))
@@ -150,7 +151,7 @@ async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) 
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-EDIT")
-async def test_an_image_of_the_user_is_changed(serve: Serve, ask: Ask) -> None:
+async def test_user_image_is_edited(serve: Serve, ask: Ask) -> None:
     painter = FakeImageGenerator()
     server = serve(local(engine([asks("Bluer", images=[1]), "Done."])), **over(painter))
     parts = [
@@ -163,7 +164,7 @@ async def test_an_image_of_the_user_is_changed(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
-async def test_what_was_made_is_changed_in_the_next_turn(
+async def test_generated_image_is_edited_in_the_next_response(
     serve: Serve, wait: Ask, stores: Store
 ) -> None:
     painter = FakeImageGenerator()
@@ -181,7 +182,7 @@ async def test_what_was_made_is_changed_in_the_next_turn(
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
 @pytest.mark.parametrize("named", ["item_reference", "image_generation_call", "whole"])
-async def test_an_image_is_named_by_its_id(
+async def test_image_can_be_referenced_by_id(
     serve: Serve, wait: Ask, stores: Store, named: str
 ) -> None:
     painter = FakeImageGenerator()
@@ -199,7 +200,7 @@ async def test_an_image_is_named_by_its_id(
     assert "iVBOR" not in prompts(server)[-1] and "A cat" in prompts(server)[-1]
 
 
-async def test_an_image_that_is_nowhere_is_refused(serve: Serve, ask: Ask) -> None:
+async def test_unknown_image_is_rejected(serve: Serve, ask: Ask) -> None:
     server = serve(**over(FakeImageGenerator()))
     refused = (
         await ask(server, tools=[TOOL], input=[{"type": "image_generation_call", "id": "ig_9"}])
@@ -221,7 +222,7 @@ async def test_an_image_that_is_nowhere_is_refused(serve: Serve, ask: Ask) -> No
         ({"partial_images": 4}, "partial_images"),
     ],
 )
-async def test_what_it_cannot_do_is_refused_by_name(
+async def test_unsupported_options_are_rejected(
     serve: Serve, ask: Ask, tool: Any, param: str
 ) -> None:
     server = serve(**over(FakeImageGenerator()))
@@ -229,7 +230,7 @@ async def test_what_it_cannot_do_is_refused_by_name(
     assert (refused["http"], refused["param"]) == (400, f"tools[0].{param}")
 
 
-async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> None:
+async def test_tool_options_reach_the_generator(serve: Serve, wait: Ask) -> None:
     painter = FakeImageGenerator()
     server = serve(local(engine([asks("A cat"), "There."])), **over(painter))
     tool = {**TOOL, "output_format": "webp", "output_compression": 70, "moderation": "low"}
@@ -247,7 +248,7 @@ async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> No
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
-async def test_a_reader_that_leaves_stops_it(serve: Serve) -> None:
+async def test_disconnect_stops_the_generation(serve: Serve) -> None:
     painter = FakeImageGenerator()
     server: Server = serve(local(engine([asks("hang")])), **over(painter))
     async with Line(server.app, model="tiny", tools=[TOOL]) as line:
@@ -280,7 +281,7 @@ async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_is_not_to_be_stored_is_not(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_unstored_response_stores_no_image(serve: Serve, wait: Ask, stores: Store) -> None:
     server = serve(
         local(engine([asks("A cat"), "There."])), on=stores, **over(FakeImageGenerator())
     )

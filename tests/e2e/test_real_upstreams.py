@@ -296,7 +296,7 @@ async def client(upstream: Upstream) -> AsyncIterator[openai.AsyncOpenAI]:
     }
     catalog = await load_catalog(Settings(models=models))
     store = MemoryStore()
-    patient = Policy(patience_s=60)  # a busy machine reads its longest prompt for a while
+    patient = Policy(first_delta_wait_s=60)  # a busy machine reads its longest prompt for a while
     service = Service(
         RunDependencies(models=catalog, store=store, clock=lambda: 0.0, ids=_ids(), policy=patient)
     )

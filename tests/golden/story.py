@@ -105,7 +105,9 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
             store=MemoryStore(),
             clock=lambda: 1000.0,
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
-            policy=Policy(keepalive_s=0, bounds=ToolLimits(call_s=0.05 if late else 60)),
+            policy=Policy(
+                keepalive_s=0, tool_limits=ToolLimits(call_timeout_s=0.05 if late else 60)
+            ),
         ),
         OptionalFeatures(
             providers={

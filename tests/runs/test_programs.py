@@ -77,7 +77,7 @@ def program(code: str) -> list[Delta]:
 class Told:
     """Turns over scripts, and what came of them."""
 
-    def __init__(self, javascript: JavaScript, *scripts: Any, run: Any, **bounds: Any) -> None:
+    def __init__(self, javascript: JavaScript, *scripts: Any, run: Any, **limits: Any) -> None:
         #: The first one is for the prompt that is checked before the tools are open.
         self.backend = ScriptedBackend([said("never"), *scripts])
         numbers = itertools.count(1)
@@ -97,7 +97,7 @@ class Told:
                 program_functions=callable_by_programs([STOCK]),
             ),
             prepare=self.backend.prepare,
-            limits=ToolLimits(**bounds),
+            limits=ToolLimits(**limits),
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             tenant="t",
             response_id="resp_1",
@@ -180,7 +180,7 @@ async def test_no_more_of_them_at_a_time_than_of_a_turn(javascript: JavaScript) 
 
     code = "await Promise.all([1, 2, 3, 4, 5].map(n => tools.s.look({n})))"
     calls = [*program(code), *program(code)]
-    told = Told(javascript, [*calls, finish()], said("Done."), run=counts, side_by_side=2)
+    told = Told(javascript, [*calls, finish()], said("Done."), run=counts, max_parallel_calls=2)
     await told.all()
     assert most == 2 and told.kinds.count("program_output") == 2
 
@@ -200,7 +200,7 @@ async def test_a_program_takes_no_longer_than_a_call_may(javascript: JavaScript)
         yield ToolResult()
 
     code = "await tools.s.look({})"
-    told = await Told(javascript, program(code), said("Hm."), run=hangs, call_s=0.2).all()
+    told = await Told(javascript, program(code), said("Hm."), run=hangs, call_timeout_s=0.2).all()
     assert told.output.status == "incomplete" and "took too long" in told.output.result
     assert told.kinds[-1] == "message"
 

@@ -8,7 +8,7 @@ from operator import or_
 
 import msgspec
 
-from antiphon.store.records import Batch
+from antiphon.store.records import EventBatch
 from antiphon.wire.events import EVENTS, Event
 
 __all__ = ["decode_events", "encode_events", "lines_after"]
@@ -22,14 +22,14 @@ def encode_events(events: Iterable[Event]) -> bytes:
     return b"".join(line for event in events for line in (_encode(event), b"\n"))
 
 
-def decode_events(batches: Iterable[Batch]) -> Iterator[Event]:
+def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
     """The events of these batches, in order."""
     for batch in batches:
         for line in lines_after(batch, -1):
             yield _decode(line)
 
 
-def lines_after(batch: Batch, after: int) -> list[bytes]:
+def lines_after(batch: EventBatch, after: int) -> list[bytes]:
     """The lines of the events beyond sequence number ``after``."""
     # JSON has no raw line ends; splitlines would also split at other characters.
     return batch.lines.split(b"\n")[max(0, after + 1 - batch.first) : -1]

@@ -16,7 +16,7 @@ import structlog
 
 from antiphon.errors import RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone
-from antiphon.store.records import Append, Batch, Claim, StoredResponse, WebhookEvent
+from antiphon.store.records import Append, Claim, EventBatch, StoredResponse, WebhookEvent
 from antiphon.store.runs import RunStore
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
@@ -162,11 +162,11 @@ class LogSink(EventSink):
         """The run is somebody else's."""
         self.acknowledge(lost=True)
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> EventBatch:
         events, self._events = self._events, []
         tokens = self._sampled[self._told :]
         self._told = len(self._sampled)
-        return Batch(
+        return EventBatch(
             first=events[0].sequence_number,
             count=len(events),
             lines=encode_events(events),

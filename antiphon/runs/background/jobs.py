@@ -24,7 +24,7 @@ from antiphon.runs.preparer import PreparedRequest, Preparer
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
-from antiphon.store.records import Batch, Claim, Job, StoredResponse, WebhookEvent
+from antiphon.store.records import Claim, EventBatch, Job, StoredResponse, WebhookEvent
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
@@ -88,7 +88,7 @@ class BackgroundJobs:
         await dependencies.store.runs.create(
             job,
             StoredResponse(response=response, input=prepared.context.input),
-            Batch(first=0, count=len(events), lines=encode_events(events)),
+            EventBatch(first=0, count=len(events), lines=encode_events(events)),
         )
         return response
 
@@ -138,7 +138,7 @@ class BackgroundJobs:
         await dependencies.store.runs.end(
             claim,
             StoredResponse(response=response, input=stored.input),
-            Batch(first=restored.next_event, count=len(events), lines=encode_events(events)),
+            EventBatch(first=restored.next_event, count=len(events), lines=encode_events(events)),
             expires_at=self._expires_at(response)(),
             webhook=self._webhook(response),
         )
@@ -177,7 +177,7 @@ class BackgroundJobs:
         if response.store:
             return lambda: None
         dependencies = self._dependencies
-        return lambda: int(dependencies.clock() + dependencies.policy.unstored_s)
+        return lambda: int(dependencies.clock() + dependencies.policy.unstored_retention_s)
 
     def _webhook(self, response: Response) -> WebhookEvent | None:
         """The webhook of the end of a response, in OpenAI's format; None if webhooks are off."""

@@ -12,7 +12,7 @@ from antiphon.backends.base import Reply
 from antiphon.conversation import ResumePoint
 from antiphon.errors import RunError
 from antiphon.runs.execution.token_log import last_turn, turn_counts
-from antiphon.store.records import Batch, Job
+from antiphon.store.records import EventBatch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
@@ -35,7 +35,7 @@ class RestoredRun(Struct, frozen=True):
 
     @classmethod
     def load(
-        cls, job: Job, batches: tuple[Batch, ...], kinds: Mapping[type[ItemBase], Kind]
+        cls, job: Job, batches: tuple[EventBatch, ...], kinds: Mapping[type[ItemBase], Kind]
     ) -> RestoredRun:
         """Read the state from all stored batches of the run."""
         log, tokens, prompt = Fold(kinds), array("I"), array("I")

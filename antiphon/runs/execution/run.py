@@ -2,8 +2,9 @@
 events.
 
 The task that wants the response drives the run. A foreground run is driven by its reader's task: it
-ends with that task, goes no faster than the reader reads, and no queue stands between the model and
-the socket. A background run is driven by a task of the worker."""
+ends with that task, is no faster than the reader, and has no queue between the model and the
+socket. A background run is driven by a task of the worker.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +44,24 @@ _INCOMPLETE: Mapping[FinishReason | None, str] = {
 
 
 class ReaderGone(Exception):
-    """Raised by a sink whose reader has gone, or whose run belongs to another server now."""
+    """Raised by a sink whose reader has left, or whose run belongs to another server now."""
 
 
 class EventSink:
     """Receives the events of a run. This base class drops them: the caller wants the response
     only."""
 
-    #: The reader has received something: from now on errors are sent as events.
+    #: The reader has received events: from now on errors are sent as events.
     has_sent = False
     #: Awaited before the next deltas are recorded, if the sink buffers events and has a limit.
     wait_for_room: Callable[[], Awaitable[None]] | None = None
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
-        """Send events. A write that cannot finish at once returns an awaitable, which is awaited
-        before the
-        next call. Most writes finish at once, so there is no coroutine a token. Raises
-        ``ReaderGone``."""
+        """Send events. Raises ``ReaderGone``.
+
+        A write that cannot finish at once returns an awaitable, which is awaited before the next
+        call. Most writes finish at once, so there is no coroutine per token.
+        """
         return None
 
     async def flush(self) -> None:
@@ -74,16 +76,13 @@ class EventSink:
 class RunSpec(Struct, frozen=True, kw_only=True):
     """The inputs of a run.
 
-    ``reply``: the model call, ready. ``input``: the response's own input items.
-    ``parent_tokens``: the
-    token ids of the conversation before this response. ``save`` stores the response; None if it
-    is not
-    stored or the sink stores it. ``clock`` returns unix seconds. ``release`` unlocks what the
-    run holds,
-    before the terminal event is sent. ``patience_s``: how long the first events are held back if
-    the
-    reply may fail early, so that a rejection can be an HTTP error. ``reraise``: raise unexpected
-    exceptions (for tests)."""
+    ``reply``: the prepared model call. ``input``: the response's own input items.
+    ``parent_tokens``: the token ids of the conversation before this response. ``save`` stores the
+    response; None if it is not stored or the sink stores it. ``clock`` returns unix seconds.
+    ``release`` unlocks the conversation before the terminal event is sent. ``first_delta_wait_s``:
+    how long the first events are held back if the reply may fail early, so that a rejection can be
+    an HTTP error. ``reraise``: raise unexpected exceptions (for tests).
+    """
 
     reply: Reply
     input: tuple[Item, ...]
@@ -93,7 +92,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     keepalive_s: float
     timeout_s: float | None
     release: Callable[[], Awaitable[None]]
-    patience_s: float = 0
+    first_delta_wait_s: float = 0
     reraise: bool = False
 
 
@@ -166,11 +165,10 @@ class Run:
         """Produce the response and write its events to ``sink``; None: only the response is wanted.
 
         If the call is cancelled or the sink raises ``ReaderGone``, the model stops, the run ends
-        ``cancelled``, nothing is stored and the exception is raised again. Raises ``RunError``,
-        and stores
-        nothing, if the reply fails before its first delta and nothing was sent yet. Other errors
-        end the run
-        ``failed``."""
+        ``cancelled``, nothing is stored and the exception is raised again. Raises ``RunError``, and
+        stores nothing, if the reply fails before its first delta and nothing was sent yet. Other
+        errors end the run ``failed``.
+        """
         self._driver = asyncio.current_task()
         self._has_reader = sink is not None
         self._sink = sink or self._sink
@@ -182,8 +180,8 @@ class Run:
                 await self._flush()
             await self._generate()
             await self._finish()
-        except (asyncio.CancelledError, ReaderGone) as left:
-            await self._handle_departure(left)
+        except (asyncio.CancelledError, ReaderGone) as cause:
+            await self._handle_departure(cause)
         except RunError as error:
             await self._fail_response(error)
         except RequestError as error:  # most often from a later turn of the tool loop
@@ -218,27 +216,31 @@ class Run:
 
     # --- life cycle ------------------------------------------------------------------------------
 
-    async def _handle_departure(self, left: asyncio.CancelledError | ReaderGone) -> None:
+    async def _handle_departure(self, cause: asyncio.CancelledError | ReaderGone) -> None:
         """End the run: ``failed`` if ``fail`` caused the cancellation, otherwise ``cancelled``."""
         driver, failure = self._driver, self._failure
         if failure is not None and driver is not None:
-            if isinstance(left, ReaderGone) or driver.uncancel() == 0:
+            if isinstance(cause, ReaderGone) or driver.uncancel() == 0:
                 await self._fail_response(failure)
                 return
         self._cancel_response()
-        raise left
+        raise cause
 
     def _start(self) -> None:
-        """Emit the first events, unless a background run has stored them already. If the reply may
-        fail
-        early, they are sent with its first delta, or when ``patience_s`` have passed."""
+        """Emit the first events, unless a background run has stored them already.
+
+        If the reply may fail early, they are sent with its first delta, or after
+        ``first_delta_wait_s``.
+        """
         spec = self._spec
         if self._writer.number == 0:
             self._writer.create()
-            self._may_fail_early = spec.patience_s > 0 and spec.reply.may_fail_early
+            self._may_fail_early = spec.first_delta_wait_s > 0 and spec.reply.may_fail_early
             if self._may_fail_early and self._has_reader:
                 loop = asyncio.get_running_loop()
-                self._first_write_timer = loop.call_later(spec.patience_s, self._write_first_events)
+                self._first_write_timer = loop.call_later(
+                    spec.first_delta_wait_s, self._write_first_events
+                )
         if not self._writer.started:
             self._writer.start()
 
@@ -277,8 +279,8 @@ class Run:
 
     async def _finish(self) -> None:
         """Persist the response, then send its terminal event: a client that has received it can
-        already
-        continue the response."""
+        already continue the response.
+        """
         status, reason = self._terminal_status()
         response = self._writer.finalize(
             status,
@@ -340,7 +342,9 @@ class Run:
         await self._sink.end(self._writer.take(), stored)
 
     def _partial_usage(self) -> Usage:
-        """Usage of a run that failed. Never null, because some clients then retry forever."""
+        """Return the usage of a run that failed. Never null, because some clients would retry
+        forever.
+        """
         reply = self._spec.reply
         prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
         if reply.prompt_tokens is not None:
@@ -380,9 +384,9 @@ class Run:
         self._is_writing = False
 
     def _keep_alive(self) -> None:
-        """Emit a keepalive event if none was emitted since the last check. One timer a run checks
-        twice in
-        ``keepalive_s``."""
+        """Emit a keepalive event if none was emitted since the last check. One timer per run checks
+        twice in ``keepalive_s``.
+        """
         if self._spec.keepalive_s <= 0 or self._ended or not self._has_reader:
             return
         writer = self._writer
@@ -397,14 +401,14 @@ class Run:
 
     def _write_first_events(self) -> None:
         """Send the first events without waiting for the first delta any longer."""
-        has_begun = self._ended or self._has_deltas or self._sink.has_sent
-        if not has_begun and self._timer_write is None:
+        has_started = self._ended or self._has_deltas or self._sink.has_sent
+        if not has_started and self._timer_write is None:
             self._timer_write = asyncio.create_task(self._write_from_timer(self._writer.take()))
 
     async def _write_from_timer(self, events: tuple[Event, ...]) -> None:
         """Write events while the driver waits for the model. ``ReaderGone`` is left for the
-        driver's next
-        write to raise."""
+        driver's next write to raise.
+        """
         try:
             if (rest := self._sink.write(events)) is not None:
                 await rest

@@ -52,10 +52,10 @@ def _tool(tool: tl.Tool, labels: Mapping[str, str], path: str) -> tl.Tool:
 
 
 def _choice(choice: Any, labels: Mapping[str, str]) -> Any:
-    if not isinstance(choice, tl.Choice):
+    if not isinstance(choice, tl.ToolChoiceObject):
         return choice
     if choice.type == "mcp" and choice.server_label in labels:
-        return tl.Choice(type=labels[str(choice.server_label)])
+        return tl.ToolChoiceObject(type=labels[str(choice.server_label)])
     if choice.tools:
         return replace(choice, tools=tuple(_choice(one, labels) for one in choice.tools))
     return choice

@@ -89,7 +89,7 @@ def _may_call_several(request: CreateResponse) -> bool:
     """A function that a request names is called exactly once, as OpenAI's guide to function calling
     says of ``tool_choice``."""
     choice = request.tool_choice
-    is_named = isinstance(choice, tl.Choice) and choice.type in ("function", "custom")
+    is_named = isinstance(choice, tl.ToolChoiceObject) and choice.type in ("function", "custom")
     return request.parallel_tool_calls is not False and not is_named
 
 

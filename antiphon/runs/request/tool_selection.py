@@ -83,7 +83,7 @@ def select_tools(
     can run; a provider has precedence, except for tools that the client runs, on which the model of
     the upstream may have been trained. Raises ``InvalidRequest``.
     """
-    if not request.tools and not isinstance(request.tool_choice, tl.Choice):
+    if not request.tools and not isinstance(request.tool_choice, tl.ToolChoiceObject):
         return ToolSelection(choice=request.tool_choice)
     check_callers(request.tools)
     native = upstream & CLIENT_TOOLS.keys()
@@ -112,7 +112,7 @@ def select_tools(
         server_tools=server_tools,
         program_functions=callable_by_programs(request.tools) if runs_programs else None,
     )
-    if isinstance(request.tool_choice, tl.Choice):
+    if isinstance(request.tool_choice, tl.ToolChoiceObject):
         _check_choice(request.tool_choice, selection, request.tools)
     return selection
 
@@ -132,7 +132,7 @@ def resolve_tool_choice(
     if choice == "required" and tools.server_tools:
         is_possible = tools.visible_tools or any(functions)
         return ToolChoice("required" if is_possible else "auto")
-    if not isinstance(choice, tl.Choice):
+    if not isinstance(choice, tl.ToolChoiceObject):
         return ToolChoice(choice)
     if choice.mode == "none":
         return ToolChoice("none")
@@ -212,7 +212,9 @@ def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
     return tuple(tool_search.search_function(tool, deferred, name) for tool in searches[:1])
 
 
-def _check_choice(choice: tl.Choice, tools: ToolSelection, declared: Sequence[tl.Tool]) -> None:
+def _check_choice(
+    choice: tl.ToolChoiceObject, tools: ToolSelection, declared: Sequence[tl.Tool]
+) -> None:
     """Raises ``InvalidRequest`` for a choice that forces a tool which nobody runs here, or which
     the model may not call."""
     if choice.type in ("function", "custom"):
@@ -238,12 +240,12 @@ def _check_choice(choice: tl.Choice, tools: ToolSelection, declared: Sequence[tl
 # --- resolving -----------------------------------------------------------------------------------
 
 
-def _spellings(choice: tl.Choice) -> tuple[str, ...]:
+def _spellings(choice: tl.ToolChoiceObject) -> tuple[str, ...]:
     return TOOL_TYPE_SPELLINGS.get(choice.type, (choice.type,))
 
 
 def _chosen_names(
-    choice: tl.Choice,
+    choice: tl.ToolChoiceObject,
     tools: ToolSelection,
     declared: Iterable[tl.Tool],
     functions: Sequence[Sequence[ToolFunction]],
@@ -263,7 +265,7 @@ def _chosen_names(
                 yield name, namespace
 
 
-def _declared_names(choice: tl.Choice, tools: Iterable[tl.Tool]) -> list[ToolName]:
+def _declared_names(choice: tl.ToolChoiceObject, tools: Iterable[tl.Tool]) -> list[ToolName]:
     """Functions of the client that an entry of a choice names. Without a namespace it names the
     functions of this name in all namespaces."""
     return [
@@ -283,6 +285,6 @@ def _flatten(tools: Iterable[tl.Tool]) -> Iterator[tuple[tl.Function | tl.Custom
             yield tool, None
 
 
-def _names_server_tool(named: Iterable[tl.Choice], tools: ToolSelection) -> bool:
+def _names_server_tool(named: Iterable[tl.ToolChoiceObject], tools: ToolSelection) -> bool:
     types = {each.type for each in tools.server_tools}
     return any(not types.isdisjoint(_spellings(one)) for one in named)

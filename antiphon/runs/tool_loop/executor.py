@@ -1,5 +1,6 @@
-"""Runs the calls of a turn side by side, each within its bounds. What a tool raises becomes a
-result that failed. It knows no model and no particular tool.
+"""Runs the tool calls of a turn concurrently, each within its limits.
+
+An exception of a tool becomes a failed result.
 """
 
 from __future__ import annotations
@@ -23,199 +24,218 @@ from antiphon.wire import items as it
 
 from .turn import ToolCall
 
-__all__ = ["Budget", "CallEnvironment", "ToolLimits", "output_budget", "run_all"]
+__all__ = ["CallBudget", "CallEnvironment", "ToolLimits", "output_budget", "run_calls"]
 
 _log = structlog.get_logger(__name__)
 
-#: Bytes a token stands for, at least: what is told of tools must fit the context.
-_BYTES = 2
-_LEAST_TOLD = 500
+#: Bytes of text that a token stands for, as a low estimate: results have to fit the context.
+_BYTES_PER_TOKEN = 2
+_MIN_RESULT_BYTES = 500
+#: Progress steps that follow from the result of a call.
+_FINAL_STEPS = ("completed", "failed")
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
-    """Of one response: ``turns``; ``calls`` of tools that run here, None: any number; ``seconds``
-    in which it may call tools, None: any number. ``at_end``: what it does that has reached one of
-    these: answer with what it has, or end ``incomplete``. ``side_by_side``: calls that run at a
-    time. ``call_s``: seconds one may take."""
+    """Limits of the tool loop of one response.
 
-    turns: int = 32
-    calls: int | None = None
-    seconds: float | None = None
-    side_by_side: int = 8
-    call_s: float = 300.0
-    at_end: Literal["answer", "incomplete"] = "answer"
+    ``max_calls``: server-side calls; None: any number. ``max_seconds``: time in which tools may be
+    called; None: any time. ``at_limit``: what happens when turns, calls or time are used up.
+    ``answer``: the model answers with what it has; ``incomplete``: the response ends.
+    ``call_timeout_s`` limits one call."""
+
+    max_turns: int = 32
+    max_calls: int | None = None
+    max_seconds: float | None = None
+    max_parallel_calls: int = 8
+    call_timeout_s: float = 300.0
+    at_limit: Literal["answer", "incomplete"] = "answer"
 
 
-class Budget:
-    """How many more calls of tools that run here a response may make; None: any number."""
+class CallBudget:
+    """How many more server-side calls a response may make; None: any number."""
 
-    def __init__(self, left: int | None) -> None:
-        self.left = left
+    def __init__(self, remaining: int | None) -> None:
+        self.remaining = remaining
 
     def take(self, calls: int = 1) -> bool:
-        """False, and nothing taken, if there are not so many."""
-        if self.left is None:
+        """Use up ``calls``. Returns False, and uses none up, if fewer remain."""
+        if self.remaining is None:
             return True
-        if self.left < calls:
+        if self.remaining < calls:
             return False
-        self.left -= calls
+        self.remaining -= calls
         return True
 
     def spend(self, calls: int) -> None:
-        """So many were made."""
-        self.left = None if self.left is None else max(0, self.left - calls)
+        """Count calls that were made already."""
+        if self.remaining is not None:
+            self.remaining = max(0, self.remaining - calls)
 
 
 class CallEnvironment(Struct, frozen=True, kw_only=True):
-    """For which response calls run, how many bytes the model can still be told of each, how many
-    run at a time, how many seconds each may take, and what they may call themselves."""
+    """What the calls of one turn have in common.
+
+    ``max_result_bytes`` is the space in the prompt for the result of each call, ``timeout_s`` the
+    time limit of each, ``budget`` that for the calls that calls make."""
 
     tenant: str
     response_id: str
-    room: int
-    side_by_side: int
-    call_s: float
-    budget: Budget
+    max_result_bytes: int
+    max_parallel_calls: int
+    timeout_s: float
+    budget: CallBudget
     ids: Callable[[str], str]
 
 
-#: Steps that every call comes to, by its result.
-_ENDS = ("completed", "failed")
+async def run_calls(
+    calls: Sequence[ToolCall], environment: CallEnvironment
+) -> AsyncGenerator[Delta, None]:
+    """Run calls and yield their deltas as they happen.
 
-_News = asyncio.Queue[Delta | None]
-
-
-async def run_all(calls: Sequence[ToolCall], place: CallEnvironment) -> AsyncGenerator[Delta, None]:
-    """Run them; what they do, as it happens. Closing this stops them. That they were called is kept
-    before."""
+    A checkpoint comes first: the calls are persisted before they run. Closing the generator stops
+    the calls."""
     if calls:
         yield Checkpoint()
-    work = _Work(place)
-    tasks = [asyncio.create_task(work.to_the_end(call)) for call in calls]
+    runner = _CallRunner(environment)
+    tasks = [asyncio.create_task(runner.run_to_end(call)) for call in calls]
     try:
-        left = len(tasks)
-        while left:
-            delta = await work.news.get()
+        running = len(tasks)
+        while running:
+            delta = await runner.deltas.get()
             if delta is None:
-                left -= 1
+                running -= 1
             else:
                 yield delta
-            work.news.task_done()
+            runner.deltas.task_done()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Work:
-    """The calls of one turn, and those that they make."""
+class _CallRunner:
+    """Runs the calls of one turn, and the calls that these make."""
 
-    def __init__(self, place: CallEnvironment) -> None:
-        self.news: _News = asyncio.Queue()
-        self._place = place
-        self._places = asyncio.Semaphore(place.side_by_side)
+    def __init__(self, environment: CallEnvironment) -> None:
+        #: None: a call of the turn has ended.
+        self.deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
+        self._environment = environment
+        self._slots = asyncio.Semaphore(environment.max_parallel_calls)
 
-    async def to_the_end(self, call: ToolCall) -> None:
-        """Run it and say that there is no more to come of it."""
+    async def run_to_end(self, call: ToolCall) -> None:
+        """Run a call of the turn."""
         try:
             await self._run(call)
         finally:
-            self.news.put_nowait(None)
+            self.deltas.put_nowait(None)
 
     async def _run(self, call: ToolCall) -> None:
-        if call.function.failed_output is not None:  # it takes no place: it waits for calls that do
-            call.result = result = await self._apart(call, call.function.failed_output)
+        """Run a call, set its result and emit the deltas of its end."""
+        if call.function.failed_output is not None:
+            # Takes no slot: it waits for calls that do.
+            result = await self._run_with_output_item(call, call.function.failed_output)
+            call.result = result
         else:
-            async with self._places:
+            async with self._slots:
                 result = await self._result(call)
-            following = call.following
-            told_by = following or call.function.initial_item
-            end = "failed" if result.failed else "completed"
-            if end in KINDS[type(told_by)].progress:
-                self.news.put_nowait(Progress(end, call.key))
-            # of one that follows it is kept how far that came
-            if result.failed and not result.fields and following is None:
-                why = error_fields(told_by, result.text)
-                result = replace(
-                    result, fields={**call.function.parse_fields(call.arguments), **why}
-                )
-            items = tuple(call.named(item) for item in result.items)
-            call.result = result = replace(result, items=items)
-            self.news.put_nowait(Close(result.fields, call.key, call.status, result.usage))
-            if following is not None and not result.failed:
-                call.result = replace(result, items=(replace(following, **result.fields),))
+            result = self._end_item(call, result)
         for number, item in enumerate(result.items):
             key = f"{call.key} {number}"
-            self.news.put_nowait(Open(item, key))
-            self.news.put_nowait(Close({}, key, getattr(item, "status", "completed")))
+            self.deltas.put_nowait(Open(item, key))
+            self.deltas.put_nowait(Close({}, key, getattr(item, "status", "completed")))
 
-    async def _apart(self, call: ToolCall, broken: Callable[[str, str], it.Item]) -> ToolResult:
+    def _end_item(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Close the item that holds the result. Returns the result with its final fields."""
+        follow_up = call.follow_up
+        last_item = follow_up or call.function.initial_item
+        step = "failed" if result.failed else "completed"
+        if step in KINDS[type(last_item)].progress:
+            self.deltas.put_nowait(Progress(step, call.key))
+        # A follow-up item that failed keeps the output it has.
+        if result.failed and not result.fields and follow_up is None:
+            error = error_fields(last_item, result.text)
+            fields = {**call.function.parse_fields(call.arguments), **error}
+            result = replace(result, fields=fields)
+        items = tuple(call.with_caller(item) for item in result.items)
+        call.result = result = replace(result, items=items)
+        self.deltas.put_nowait(Close(result.fields, call.key, call.status, result.usage))
+        if follow_up is not None and not result.failed:
+            call.result = replace(result, items=(replace(follow_up, **result.fields),))
+        return result
+
+    async def _run_with_output_item(
+        self, call: ToolCall, failed_output: Callable[[str, str], it.Item]
+    ) -> ToolResult:
+        """Run a call whose output is a separate item. A failed call gets one as well."""
         result = await self._result(call)
         if result.failed and not result.items:
-            return replace(result, items=(broken(call.call_id, result.text),))
+            return replace(result, items=(failed_output(call.call_id, result.text),))
         return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
-        run, place = call.function.handler, self._place
-        assert run is not None
+        """Run the handler of a call within the time limit and return its result."""
+        handler, environment = call.function.handler, self._environment
+        assert handler is not None
         context = CallContext(
-            tenant=place.tenant,
-            response_id=place.response_id,
+            tenant=environment.tenant,
+            response_id=environment.response_id,
             call_id=call.call_id,
-            max_result_bytes=place.room,
+            max_result_bytes=environment.max_result_bytes,
             caller=call.caller.caller_id if isinstance(call.caller, it.ProgramCaller) else None,
-            run_nested_calls=partial(self._ask, call),
+            run_nested_calls=partial(self._run_nested_calls, call),
         )
         try:
             async with (
-                asyncio.timeout(place.call_s),
-                aclosing(run(call.arguments, context)) as steps,
+                asyncio.timeout(environment.timeout_s),
+                aclosing(handler(call.arguments, context)) as steps,
             ):
                 async for step in steps:
                     if isinstance(step, ToolResult):
                         return step
                     if isinstance(step, FollowUpItem):
-                        self.news.put_nowait(Close(step.fields, call.key))
-                        self.news.put_nowait(Open(*call.follow(step.item)))
-                    elif step.name not in _ENDS:
-                        self.news.put_nowait(Progress(step.name, call.key, step.fields))
+                        self.deltas.put_nowait(Close(step.fields, call.key))
+                        self.deltas.put_nowait(call.start_follow_up(step.item))
+                    elif step.name not in _FINAL_STEPS:
+                        self.deltas.put_nowait(Progress(step.name, call.key, step.fields))
         except TimeoutError:
             return ToolResult(text="The tool took too long and was stopped.", failed=True)
         except ToolError as error:
             return ToolResult(text=error.message, failed=True)
         except Exception:
             _log.exception(
-                "a tool failed", response=place.response_id, tool=call.function.tool.name
+                "a tool failed", response=environment.response_id, tool=call.function.tool.name
             )
             return ToolResult(text="The tool failed.", failed=True)
         return ToolResult(text="The tool gave no result.", failed=True)
 
-    async def _ask(
-        self, caller: ToolCall, wanted: Sequence[NestedCall]
+    async def _run_nested_calls(
+        self, caller: ToolCall, nested: Sequence[NestedCall]
     ) -> Sequence[tuple[it.Item, ...]]:
-        """Calls that a call makes. They are told of, in their order, before any of them runs: one
-        that nobody was told of could be made again after an interruption."""
-        name = it.ProgramCaller(caller.call_id)
+        """Run the calls that a call makes, and return the items of each.
+
+        All calls are emitted and persisted, in order, before the first one runs. Otherwise a call
+        could run a second time after an interruption."""
+        program = it.ProgramCaller(caller.call_id)
         calls: list[ToolCall | None] = []
-        for each in wanted:
-            if each.function.handler is not None and not self._place.budget.take():
+        for each in nested:
+            if each.function.handler is not None and not self._environment.budget.take():
                 calls.append(None)
                 continue
-            call = ToolCall.made(each.function, each.arguments, self._place.ids("call"), name)
+            call_id = self._environment.ids("call")
+            call = ToolCall.create(each.function, each.arguments, call_id, program)
             calls.append(call)
             for delta in call.all_deltas():
-                self.news.put_nowait(delta)
-        self.news.put_nowait(Checkpoint())
-        await self.news.join()
+                self.deltas.put_nowait(delta)
+        self.deltas.put_nowait(Checkpoint())
+        await self.deltas.join()
         async with asyncio.TaskGroup() as group:
-            for made in calls:
-                if made is not None and made.function.handler is not None:
-                    group.create_task(self._run(made))
-        return [() if made is None else made.result_items for made in calls]
+            for created in calls:
+                if created is not None and created.function.handler is not None:
+                    group.create_task(self._run(created))
+        return [() if created is None else created.result_items for created in calls]
 
 
-def output_budget(context_size: int | None, used: int) -> int:
-    """Bytes the model can still be told, of which the calls of a turn may use half. ``used``:
-    tokens."""
-    left = (context_size or ASSUMED_CONTEXT_SIZE) - used
-    return max(_LEAST_TOLD, left * _BYTES // 2)
+def output_budget(context_size: int | None, used_tokens: int) -> int:
+    """Return the bytes of tool results that fit the context: half of what is not used."""
+    remaining = (context_size or ASSUMED_CONTEXT_SIZE) - used_tokens
+    return max(_MIN_RESULT_BYTES, remaining * _BYTES_PER_TOKEN // 2)

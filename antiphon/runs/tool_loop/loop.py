@@ -1,14 +1,15 @@
-"""Turns: a reply in which tools run. The model calls, they run side by side, it is told what came
-of it and goes on, until it is done or a bound is reached.
+"""The tool loop: a reply in which server-side tools run.
 
-To the run it is one reply. It knows no events and no particular tool.
+A turn is one model call and the tool calls it makes, which run concurrently. The next turn sees
+their results. The loop ends when a turn makes no server-side call or a limit is reached. To the run
+the whole loop is one reply.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -24,32 +25,35 @@ from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
 from antiphon.text import truncate_middle
-from antiphon.tools.base import ResponseContext, Toolset
+from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
-from .executor import Budget, CallEnvironment, ToolLimits, output_budget, run_all
-from .recovery import calls_of, fail_open_items, interrupted_in_tools, turns_of
-from .toolsets import combine_toolsets, reader_of, with_functions
+from .executor import CallBudget, CallEnvironment, ToolLimits, output_budget, run_calls
+from .recovery import count_calls, fail_open_items, finished_turn_usages, interrupted_in_tools
+from .toolsets import citation_reader_factory, combine_toolsets, with_functions
 from .turn import ToolCall, Turn, conversation_items
 
 __all__ = ["ToolLoop", "ToolLoopSpec"]
 
 _log = structlog.get_logger(__name__)
 
-#: What a conversation gains, given what the model is told of a call.
-Items = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, ...]]
+#: Returns the items that a turn adds to the conversation, given the output items of a call.
+_NewItems = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, ...]]
 
-#: Of the room for what tools say, as often as it does not fit.
-_SHARES = (1, 4, 16)
-_ENOUGH = "No more calls are possible now. Answer with what you have."
+#: Divisors of the space for tool results. Each is tried if the prompt is too long with the one
+#: before.
+_RESULT_DIVISORS = (1, 4, 16)
+_NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 
 
 class ToolLoopSpec(Struct, frozen=True, kw_only=True):
-    """What the turns are about. ``ask`` prepares the reply to a conversation; ``declared``: the
-    tools that the request has for the model; ``programs``: those that the client runs for programs
-    of the model, where it may write some."""
+    """The inputs of a tool loop.
+
+    ``conversation`` and ``options`` are those of the first reply. ``prepare`` prepares the reply of
+    a later turn. ``ids`` returns a fresh id for a prefix. ``include``: the request's ``include``.
+    """
 
     conversation: Conversation
     options: Options
@@ -64,252 +68,293 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
 
 class ToolLoop(ReplyWrapper):
-    """``Reply`` over the replies of all turns. ``reply`` is that of the first, ready."""
+    """``Reply`` made of the replies of all turns.
+
+    ``reply``: the prepared reply of the first turn. ``turn_usages`` receives the usage of each
+    turn."""
 
     def __init__(
-        self, reply: Reply, work: ToolLoopSpec, turn_usages: list[Usage] | None = None
+        self, reply: Reply, spec: ToolLoopSpec, turn_usages: list[Usage] | None = None
     ) -> None:
         super().__init__(reply)
-        self._now = reply
-        self._work = work
-        self._offers = {(o.tool.name, o.namespace): o for o in work.tools.search_functions}
-        self._conversation = work.conversation
-        self._options = work.options
-        self._budget = Budget(work.limits.calls)
-        self._begun: ResumePoint | None = None
-        self._reader: Callable[[], CitationReader] | None = None
-        #: Why the reply ended before the model was asked.
-        self._ended: FinishReason | None = None
-        self._began = 0.0
+        self._spec = spec
+        #: The reply of the current turn.
+        self._turn_reply = reply
+        self._conversation = spec.conversation
+        self._options = spec.options
+        #: The functions of server-side tools.
+        self._functions = _by_name(spec.tools.search_functions)
+        self._new_citation_reader: Callable[[], CitationReader] | None = None
+        self._budget = CallBudget(spec.limits.max_calls)
+        self._turn_usages: list[Usage] = [] if turn_usages is None else turn_usages
+        self._resume_point: ResumePoint | None = None
+        #: Seconds of the event loop's clock.
+        self._started_at = 0.0
         self._is_last_turn = False
-        #: Bytes the model can be told of each call of the last turn.
-        self._room = 0
-        #: What each turn used.
-        self.used: list[Usage] = [] if turn_usages is None else turn_usages
+        #: Bytes of the prompt for the result of each call of the last turn.
+        self._max_result_bytes = 0
+        #: Why the loop ends; None while it continues.
+        self._end_reason: FinishReason | None = None
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
-        not run again, but failed. Bounds and usage count what was before."""
-        self._begun = point
-        self.used[:] = turns_of(point)
-        self._budget.spend(calls_of(point))
+        """Continue an interrupted loop.
+
+        If it was interrupted while the model wrote, the turn continues from its tokens. If tools
+        ran, their calls fail and are not run again. Limits and usage include what was before."""
+        self._resume_point = point
+        self._turn_usages[:] = finished_turn_usages(point)
+        self._budget.spend(count_calls(point))
         if point.items or point.open_items:
             items = (*self._conversation.items, *point.items)
             self._conversation = replace(self._conversation, items=items, stored_tokens=None)
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        begun, self._begun = self._begun, None
-        self._began = _now()
+        point, self._resume_point = self._resume_point, None
+        self._started_at = _now()
         async with AsyncExitStack() as stack:
             toolsets: list[Toolset] = []
-            async with aclosing(self._open(stack, toolsets, anew=begun is None)) as opened:
-                async for known in opened:
-                    yield known
-            async with aclosing(self._start(toolsets, begun)) as started:
-                async for known in started:
-                    yield known
-            turn = self._new_turn(begun)
-            while self._ended is None:
-                async with aclosing(self._now.deltas()) as deltas:
-                    async for known in deltas:
-                        if out := turn.take(known):
+            async with aclosing(self._open_tools(stack, toolsets, is_new=point is None)) as leading:
+                async for batch in leading:
+                    yield batch
+            async with aclosing(self._prepare_first_turn(toolsets, point)) as first:
+                async for batch in first:
+                    yield batch
+            turn = self._new_turn(point)
+            while self._end_reason is None:
+                async with aclosing(self._turn_reply.deltas()) as deltas:
+                    async for batch in deltas:
+                        if out := turn.feed(batch):
                             yield out
                 calls = self._calls_to_run(turn)
-                async with aclosing(run_all(calls, self._place(calls))) as steps:
-                    async for step in steps:
-                        yield (step,)
-                turn, prompted = await self._next_turn(turn)
-                if prompted:
-                    yield prompted
-            yield (self._end(self._ended),)
+                async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
+                    async for delta in progress:
+                        yield (delta,)
+                turn, batch = await self._next_turn(turn)
+                if batch:
+                    yield batch
+            yield (self._finish(self._end_reason),)
 
     # --- turns -----------------------------------------------------------------------------------
 
-    def _new_turn(self, begun: ResumePoint | None = None) -> Turn:
-        """Start a turn. ``begun``: where it goes on, if it was interrupted."""
-        within = begun is not None and not interrupted_in_tools(begun)
+    def _new_turn(self, point: ResumePoint | None = None) -> Turn:
+        """Start a turn. ``point``: where the loop continues, if it was interrupted."""
+        open_item = None
+        if point is not None and not interrupted_in_tools(point):
+            open_item = next(iter(point.open_items), None)
         self._is_last_turn = self._must_answer
+        has_programs = self._spec.tools.program_functions is not None
         return Turn(
-            self._offers,
-            self._work.ids,
-            allowed=0 if self._is_last_turn else self._budget.left,
-            refuses=self._refuses,
-            begun=next(iter(begun.open_items), None) if begun is not None and within else None,
-            reader=self._reader,
-            caller=None if self._work.tools.program_functions is None else it.DirectCaller(),
+            self._functions,
+            self._spec.ids,
+            max_calls=0 if self._is_last_turn else self._budget.remaining,
+            rejection=self._rejection,
+            open_item=open_item,
+            new_citation_reader=self._new_citation_reader,
+            caller=it.DirectCaller() if has_programs else None,
         )
 
     def _calls_to_run(self, turn: Turn) -> list[ToolCall]:
-        """Count the turn, and return the calls that run now."""
+        """Count the finished turn and its calls, and return those that run now."""
         if turn.finish is None:
             return []
-        self.used.append(turn.finish.usage)
-        calls = [call for call in turn.calls if not call.ignored]
+        self._turn_usages.append(turn.finish.usage)
+        calls = [call for call in turn.calls if not call.is_ignored]
         self._budget.take(len(calls))
         return calls if turn.finish.reason == "stop" else []
 
     async def _next_turn(self, turn: Turn) -> tuple[Turn, tuple[Delta, ...]]:
-        """Prepare the turn after ``turn``, or set why the reply ends."""
+        """Prepare the turn after ``turn``, or set ``_end_reason``."""
         finish = turn.finish
         if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
-            self._ended = "stop" if finish is None else finish.reason
-        elif self._is_last_turn or self._has_to_end(turn):
-            self._ended = "turns"
+            self._end_reason = "stop" if finish is None else finish.reason
+        elif self._is_last_turn or self._must_end(turn):
+            self._end_reason = "turns"
         else:
-            prompted = await self._next(turn.items, turn)
-            if prompted is not None:
-                return self._new_turn(), prompted
-            self._ended = "length"
+            batch = await self._prepare_turn(turn.new_items, turn)
+            if batch is not None:
+                return self._new_turn(), batch
+            self._end_reason = "length"
         return turn, ()
 
-    # --- bounds ----------------------------------------------------------------------------------
+    def _finish(self, reason: FinishReason) -> Finish:
+        """Return the end of the reply, with the usage of all turns."""
+        total = Usage()
+        for usage in self._turn_usages:
+            total = add_usage(total, usage)
+        return Finish(reason, total)
+
+    # --- limits ----------------------------------------------------------------------------------
 
     @property
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         """Seconds in which tools may still be called."""
-        most = self._work.limits.seconds
-        return math.inf if most is None else self._began + most - _now()
+        max_seconds = self._spec.limits.max_seconds
+        return math.inf if max_seconds is None else self._started_at + max_seconds - _now()
 
     @property
     def _must_answer(self) -> bool:
-        """The model is to call none of our tools any more, but answer."""
-        bounds = self._work.limits
-        if bounds.at_end == "incomplete":
+        """Whether the next turn is the last one: the model may not call server-side tools in it."""
+        limits = self._spec.limits
+        if limits.at_limit == "incomplete":
             return False
-        return len(self.used) >= bounds.turns - 1 or self._left_s <= 0
+        return len(self._turn_usages) >= limits.max_turns - 1 or self._remaining_s <= 0
 
-    def _has_to_end(self, turn: Turn) -> bool:
-        """The operator wants no answer made of what there is."""
-        bounds = self._work.limits
-        if bounds.at_end == "answer":
+    def _must_end(self, turn: Turn) -> bool:
+        """Whether a limit ends the response after ``turn``, without an answer from the model."""
+        limits = self._spec.limits
+        if limits.at_limit == "answer":
             return False
-        late = len(self.used) >= bounds.turns or self._left_s <= 0
-        return late or any(call.ignored and not call.refused for call in turn.calls)
+        is_exceeded = len(self._turn_usages) >= limits.max_turns or self._remaining_s <= 0
+        return is_exceeded or any(call.is_ignored and not call.is_rejected for call in turn.calls)
 
     # --- before the first turn -------------------------------------------------------------------
 
-    async def _open(
-        self, stack: AsyncExitStack, toolsets: list[Toolset], *, anew: bool
+    async def _open_tools(
+        self, stack: AsyncExitStack, toolsets: list[Toolset], *, is_new: bool
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Open the tools. Those that lead the output are told of, unless they have been."""
-        work, opening = self._work, self._opening()
-        for hosted in work.tools.server_tools:
-            lead = hosted.provider.leading_item(hosted.tool, opening) if anew else None
-            key = work.ids("lead") if lead is not None else ""
-            if lead is not None:
-                yield (Open(lead, key), Progress("in_progress", key))
+        """Open the server-side tools and append what they offer to ``toolsets``. Yields their
+        leading items, unless the output contains them already."""
+        context = self._response_context()
+        for each in self._spec.tools.server_tools:
+            item = each.provider.leading_item(each.tool, context) if is_new else None
+            key = self._spec.ids("lead") if item is not None else ""
+            if item is not None:
+                yield (Open(item, key), Progress("in_progress", key))
             try:
-                toolset = await stack.enter_async_context(
-                    hosted.provider.open(hosted.tool, opening)
-                )
+                toolset = await stack.enter_async_context(each.provider.open(each.tool, context))
             except ToolError as error:
                 toolset = Toolset(failed=True, fields={"error": error.message})
-            if lead is not None:
+            if item is not None:
                 step = "failed" if toolset.failed else "completed"
                 yield (Progress(step, key), Close(toolset.fields, key))
             toolsets.append(toolset)
 
-    def _opening(self) -> ResponseContext:
+    def _response_context(self) -> ResponseContext:
+        items = self._spec.conversation.items
         return ResponseContext(
-            tenant=self._work.tenant,
-            response_id=self._work.response_id,
-            items=self._work.conversation.items,
-            interrupted_items=self._conversation.items[len(self._work.conversation.items) :],
-            include=self._work.include,
+            tenant=self._spec.tenant,
+            response_id=self._spec.response_id,
+            items=items,
+            interrupted_items=self._conversation.items[len(items) :],
+            include=self._spec.include,
         )
 
-    async def _start(
-        self, toolsets: Sequence[Toolset], begun: ResumePoint | None
+    async def _prepare_first_turn(
+        self, toolsets: Sequence[Toolset], point: ResumePoint | None
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """The reply of the first turn, once it is known what there is to call."""
-        within = begun is not None and not interrupted_in_tools(begun)
-        if begun is not None and not within:
-            yield self._failed(begun)
-        opening = replace(self._opening(), items=self._conversation.items)
-        toolsets = combine_toolsets(self._work.tools, toolsets, opening)
-        offered = tuple(offer for toolset in toolsets for offer in toolset.functions)
-        self._offers.update({(o.tool.name, o.namespace): o for o in offered})
-        self._reader = reader_of(toolsets)
+        """Make the reply of the first turn ready.
+
+        The prompt is rendered again if the opened tools offer other functions than they declared,
+        or if calls run before the model. Sets ``_end_reason`` if the model is not called."""
+        is_in_turn = point is not None and not interrupted_in_tools(point)
+        if point is not None and not is_in_turn:
+            yield self._fail_open_items(point)
+        context = replace(self._response_context(), items=self._conversation.items)
+        toolsets = combine_toolsets(self._spec.tools, toolsets, context)
         rendered = self._options
-        if self._work.tools.server_tools:
-            self._options = with_functions(
-                rendered, self._work.tools, toolsets, self._conversation.items
-            )
-        if begun is not None and within:
+        self._use_toolsets(toolsets)
+        if point is not None and is_in_turn:
             if self._options != rendered:
-                self._now = await self._work.prepare(self._work.conversation, self._options)
-            self._now = self._now.resume(begun)
+                self._turn_reply = await self._spec.prepare(self._spec.conversation, self._options)
+            self._turn_reply = self._turn_reply.resume(point)
             return
-        first = [each for toolset in toolsets for each in toolset.pending_calls]
-        going = [each for each in first if each.call_id is not None]
+        pending = [call for toolset in toolsets for call in toolset.pending_calls]
+        continued = [call for call in pending if call.call_id is not None]
         calls = [
-            ToolCall.first(each, self._work.ids) for each in (first if begun is None else going)
+            ToolCall.from_pending(call, self._spec.ids)
+            for call in (pending if point is None else continued)
         ]
-        for out in filter(None, (call.all_deltas() for call in calls)):
-            yield out
-        async with aclosing(run_all(calls, self._place(calls))) as steps:
-            async for step in steps:
-                yield (step,)
-        if any(call.waits for call in calls):
-            self._ended = "stop"
-        elif begun is not None or calls or self._options != rendered:
-            afresh = begun is None and not going  # what a choice demanded has been done otherwise
-            prompted = await self._next(partial(conversation_items, calls), first=afresh)
-            self._ended = "length" if prompted is None else None
-            if prompted:
-                yield prompted
+        for batch in filter(None, (call.all_deltas() for call in calls)):
+            yield batch
+        async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
+            async for delta in progress:
+                yield (delta,)
+        if any(call.awaits_client for call in calls):
+            self._end_reason = "stop"
+        elif point is not None or calls or self._options != rendered:
+            # A continued call is the one that ``tool_choice`` demanded.
+            is_first = point is None and not continued
+            prompt = await self._prepare_turn(partial(conversation_items, calls), is_first=is_first)
+            self._end_reason = "length" if prompt is None else None
+            if prompt:
+                yield prompt
 
-    # --- the next turn ---------------------------------------------------------------------------
+    def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
+        """Use the functions and citations that the opened tools offer."""
+        self._functions |= _by_name(
+            function for toolset in toolsets for function in toolset.functions
+        )
+        self._new_citation_reader = citation_reader_factory(toolsets)
+        if self._spec.tools.server_tools:
+            self._options = with_functions(
+                self._options, self._spec.tools, toolsets, self._conversation.items
+            )
 
-    async def _next(
-        self, items: Items, turn: Turn | None = None, *, first: bool = False
+    def _fail_open_items(self, point: ResumePoint) -> tuple[Delta, ...]:
+        """Fail the calls that were running when the loop was interrupted."""
+        deltas, items = fail_open_items(point)
+        items = (*self._conversation.items, *items)
+        self._conversation = replace(self._conversation, items=items)
+        return deltas
+
+    # --- the next prompt -------------------------------------------------------------------------
+
+    async def _prepare_turn(
+        self, new_items: _NewItems, turn: Turn | None = None, *, is_first: bool = False
     ) -> tuple[Delta, ...] | None:
-        """Ask the model again, or for the first time; None if there is no room for an answer.
-        What it is told of its tools is cut further where it does not fit."""
-        kept = (
-            turn.kept(self._now.prompt_tokens)
+        """Prepare the next model call. Returns None if the context has no space for an answer.
+
+        ``turn``: the turn before. If the prompt is too long, tool results are truncated further."""
+        tokens = (
+            turn.prompt_tokens(self._turn_reply.prompt_tokens)
             if turn is not None
             else self._conversation.stored_tokens
         )
         before = self._conversation
-        self._options = self._options if first else self._afterwards()
+        self._options = self._options if is_first else self._next_options()
         if self._options.max_output_tokens == 0:
             return None
-        for share in _SHARES:
-            said = items(partial(self._told, room=self._room // share))
-            self._conversation = replace(before, items=(*before.items, *said), stored_tokens=kept)
+        for divisor in _RESULT_DIVISORS:
+            items = new_items(
+                partial(self._output_items, max_bytes=self._max_result_bytes // divisor)
+            )
+            self._conversation = replace(
+                before, items=(*before.items, *items), stored_tokens=tokens
+            )
             try:
-                self._now = await self._work.prepare(self._conversation, self._options)
+                self._turn_reply = await self._spec.prepare(self._conversation, self._options)
                 break
-            except InvalidRequest as refused:
-                if refused.code == CONTEXT_LENGTH_EXCEEDED and share != _SHARES[-1]:
+            except InvalidRequest as error:
+                if error.code == CONTEXT_LENGTH_EXCEEDED and divisor != _RESULT_DIVISORS[-1]:
                     continue
-                _log.info("no more turns", response=self._work.response_id, why=refused.message)
+                _log.info("no more turns", response=self._spec.response_id, why=error.message)
                 return None
-        prompt = self._now.prompt_tokens
+        prompt = self._turn_reply.prompt_tokens
         return () if prompt is None else (NewPrompt(prompt.ids),)
 
-    def _afterwards(self) -> Options:
-        """A call that was demanded has been made. Where no more may be made, only what the client
-        runs may be called."""
+    def _next_options(self) -> Options:
+        """Return the options after a turn.
+
+        A call that was required has been made. If no more server-side calls may be made, the model
+        may only call functions that the client runs."""
         options, choice = self._options, self._options.tool_choice
         if choice.mode == "one":
             choice = ToolChoice()
         elif choice.mode == "required":
             choice = replace(choice, mode="auto")
-        changed: dict[str, Any] = {"tool_choice": choice}
-        most = self._work.options.max_output_tokens
-        if most is not None:
-            spent = sum(usage.output_tokens for usage in self.used)
-            changed["max_output_tokens"] = max(0, most - spent)
-        if self._must_answer or self._budget.left == 0:
-            changed |= {"tool_choice": self._client_choice(choice), "accept_stray_calls": True}
-        return replace(options, **changed)
+        changes: dict[str, Any] = {"tool_choice": choice}
+        max_tokens = self._spec.options.max_output_tokens
+        if max_tokens is not None:
+            used = sum(usage.output_tokens for usage in self._turn_usages)
+            changes["max_output_tokens"] = max(0, max_tokens - used)
+        if self._must_answer or self._budget.remaining == 0:
+            changes |= {"tool_choice": self._client_choice(choice), "accept_stray_calls": True}
+        return replace(options, **changes)
 
     def _client_choice(self, choice: ToolChoice) -> ToolChoice:
-        """What the choice leaves of the functions that the client runs. The model sees all tools as
-        before: otherwise the engine could not reuse the beginning of the prompt."""
+        """Restrict a choice to the functions that the client runs. The prompt still contains all
+        tools: otherwise the engine could not reuse the beginning of the prompt."""
         names = frozenset(
             name
             for name in self._known_functions()
@@ -317,64 +362,59 @@ class ToolLoop(ReplyWrapper):
         )
         return ToolChoice("none" if choice.mode == "none" else "auto", names)
 
-    def _place(self, calls: Sequence[ToolCall]) -> CallEnvironment:
-        """Where calls of one turn run, which share what the model can still be told."""
-        work = self._work
-        used = self._now.input_tokens + sum(usage.output_tokens for usage in self.used[-1:])
-        self._room = output_budget(work.context_size, used) // max(1, len(calls))
+    def _output_items(self, call: ToolCall, max_bytes: int) -> Sequence[it.Item]:
+        """Return the items that show the model the result of a call. Text is truncated to
+        ``max_bytes``."""
+        result = call.result
+        if result is None:
+            return (call.output_item(_NO_MORE_CALLS),)
+        if result.items:
+            return result.items
+        return (call.output_item(truncate_middle(result.text, max_bytes)),)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
+        """Return the environment of the calls of one turn, which share the space for results."""
+        spec = self._spec
+        used_tokens = self._turn_reply.input_tokens + sum(
+            usage.output_tokens for usage in self._turn_usages[-1:]
+        )
+        self._max_result_bytes = output_budget(spec.context_size, used_tokens) // max(1, len(calls))
         return CallEnvironment(
-            tenant=work.tenant,
-            response_id=work.response_id,
-            room=self._room,
-            side_by_side=work.limits.side_by_side,
-            call_s=max(0.0, min(work.limits.call_s, self._left_s)),
+            tenant=spec.tenant,
+            response_id=spec.response_id,
+            max_result_bytes=self._max_result_bytes,
+            max_parallel_calls=spec.limits.max_parallel_calls,
+            timeout_s=max(0.0, min(spec.limits.call_timeout_s, self._remaining_s)),
             budget=self._budget,
-            ids=work.ids,
+            ids=spec.ids,
         )
 
-    def _refuses(self, name: str, namespace: str | None) -> str:
-        """What the model is told that calls what there is not, or what the request keeps it from:
-        models that nothing holds to a grammar do."""
-        if self._options.tool_choice.allows(name, namespace) and (
-            (name, namespace) in self._known_functions()
-        ):
+    def _rejection(self, name: str, namespace: str | None) -> str:
+        """Return why the model may not call a function; empty if it may. Models that no grammar
+        restricts call functions that do not exist or that ``tool_choice`` excludes."""
+        is_allowed = self._options.tool_choice.allows(name, namespace)
+        if is_allowed and (name, namespace) in self._known_functions():
             return ""
         return f"There is no tool {name!r} that could be called."
 
     def _known_functions(self) -> set[ToolName]:
         """The functions of the request, of the server's tools, and of the conversation's items."""
         tools = (
-            *self._work.tools.request_tools,
+            *self._spec.tools.request_tools,
             *self._options.tools,
             *discovered_tools(self._conversation.items),
         )
-        return {*self._offers, *(name for tool in tools for name in function_names(tool))}
+        return {*self._functions, *(name for tool in tools for name in function_names(tool))}
 
     def _runs_here(self, name: ToolName) -> bool:
-        function = self._offers.get(name)
+        function = self._functions.get(name)
         return function is not None and function.handler is not None
 
-    def _told(self, call: ToolCall, room: int) -> Sequence[it.Item]:
-        """What the model is told of a call, in so many bytes."""
-        result = call.result
-        if result is None:
-            return (call.output(_ENOUGH),)
-        if result.items:
-            return result.items
-        return (call.output(truncate_middle(result.text, room)),)
 
-    def _end(self, reason: Any) -> Finish:
-        used = Usage()
-        for turn in self.used:
-            used = add_usage(used, turn)
-        return Finish(reason, used)
-
-    def _failed(self, begun: ResumePoint) -> tuple[Delta, ...]:
-        """What was running when the run was interrupted."""
-        deltas, items = fail_open_items(begun)
-        items = (*self._conversation.items, *items)
-        self._conversation = replace(self._conversation, items=items)
-        return deltas
+def _by_name(functions: Iterable[ToolFunction]) -> dict[ToolName, ToolFunction]:
+    return {(function.tool.name, function.namespace): function for function in functions}
 
 
 def _now() -> float:
@@ -382,5 +422,5 @@ def _now() -> float:
 
 
 def _awaits_client(turn: Turn) -> bool:
-    """The client has to answer a call of the model, or of a program of it."""
-    return turn.awaits_client or any(call.waits for call in turn.calls)
+    """Whether the client has to answer a call of the model, or of one of its programs."""
+    return turn.awaits_client or any(call.awaits_client for call in turn.calls)

@@ -1,5 +1,6 @@
-"""What an interruption leaves of tools that ran: they are not run again, but failed. It knows no
-model.
+"""Recovers the tool calls of an interrupted response.
+
+Calls that were running fail; they are not run again.
 """
 
 from __future__ import annotations
@@ -12,42 +13,47 @@ from antiphon.stream.kinds import KINDS, error_fields
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
-__all__ = ["calls_of", "fail_open_items", "interrupted_in_tools", "turns_of"]
+__all__ = ["count_calls", "fail_open_items", "finished_turn_usages", "interrupted_in_tools"]
 
 _INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
 
 
-def calls_of(begun: ResumePoint) -> int:
-    """Calls of tools that run here."""
-    return sum(KINDS[type(item)].counts_as_call for item in (*begun.items, *begun.open_items))
+def count_calls(point: ResumePoint) -> int:
+    """Return the number of server-side calls that were made."""
+    return sum(KINDS[type(item)].counts_as_call for item in (*point.items, *point.open_items))
 
 
-def turns_of(begun: ResumePoint) -> list[Usage]:
-    """What each turn used that was over."""
-    over = begun.turns if interrupted_in_tools(begun) else begun.turns[:-1]
+def finished_turn_usages(point: ResumePoint) -> list[Usage]:
+    """Return the usage of each turn that was finished."""
+    finished = point.turns if interrupted_in_tools(point) else point.turns[:-1]
     return [
-        Usage(input_tokens=read, output_tokens=said, total_tokens=read + said)
-        for read, said in over
+        Usage(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            total_tokens=input_tokens + output_tokens,
+        )
+        for input_tokens, output_tokens in finished
     ]
 
 
-def interrupted_in_tools(begun: ResumePoint) -> bool:
-    """Interrupted while tools ran, or before the model heard of it."""
-    last = begun.open_items or begun.items[-1:]
+def interrupted_in_tools(point: ResumePoint) -> bool:
+    """Whether tools were running, or had run, and the model had not seen the results yet."""
+    last = point.open_items or point.items[-1:]
     if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
         return True
-    return bool(open_programs(begun.items))
+    return bool(open_programs(point.items))
 
 
-def fail_open_items(begun: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
-    """How the items that were open end, and what the conversation has of them."""
-    out: list[Delta] = []
+def fail_open_items(point: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
+    """Return the deltas that end the open items, and these items as the conversation contains
+    them."""
+    deltas: list[Delta] = []
     items: list[it.Item] = []
-    for item in begun.open_items:
-        told = error_fields(item, _INTERRUPTED)
+    for item in point.open_items:
+        fields = error_fields(item, _INTERRUPTED)
         status = "failed" if KINDS[type(item)].can_fail else "incomplete"
-        out.append(Close(told, item.id, status))
+        deltas.append(Close(fields, item.id, status))
         if "status" in item.__struct_fields__:
-            told = {**told, "status": status}
-        items.append(replace(item, **told))
-    return tuple(out), tuple(items)
+            fields = {**fields, "status": status}
+        items.append(replace(item, **fields))
+    return tuple(deltas), tuple(items)

@@ -1,4 +1,4 @@
-"""What the tools of a request offer the model once they are opened. It runs nothing."""
+"""The functions that the server-side tools of a request offer to the model and to its programs."""
 
 from __future__ import annotations
 
@@ -30,26 +30,29 @@ from antiphon.wire.items import Item
 
 __all__ = [
     "check_access",
+    "citation_reader_factory",
     "combine_toolsets",
     "declared_toolsets",
-    "reader_of",
     "with_functions",
 ]
 
 
 async def check_access(
-    hosted: Sequence[ServerTool], shown: Sequence[tl.Tool], opening: ResponseContext
+    server_tools: Sequence[ServerTool], visible_tools: Sequence[tl.Tool], response: ResponseContext
 ) -> None:
-    """Raises ``RequestError`` for tools that name what is none of the tenant's, and where a program
-    should go on for which there is no tool, not among those ``shown`` to an upstream either."""
-    for each in hosted:
+    """Check that the tools of a request can be used.
+
+    Raises ``RequestError`` for a tool that names an object of another tenant, and for a program
+    that should continue if there is no tool that runs programs. ``visible_tools`` include those
+    that an upstream runs."""
+    for each in server_tools:
         if isinstance(each.provider, ChecksAccess):
-            await each.provider.check_access(each.tool, opening, each.path)
-    going = open_programs(opening.items)
-    known = [*(each.tool for each in hosted), *shown]
-    if going and not any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in known):
+            await each.provider.check_access(each.tool, response, each.path)
+    programs = open_programs(response.items)
+    tools = [*(each.tool for each in server_tools), *visible_tools]
+    if programs and not any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools):
         raise InvalidRequest(
-            f"The program {going[0].call_id} cannot go on without a tool of type"
+            f"The program {programs[0].call_id} cannot continue without a tool of type"
             " 'programmatic_tool_calling'.",
             param="tools",
             code="invalid_value",
@@ -79,59 +82,9 @@ def combine_toolsets(
     Functions get unique names. Functions that only programs may call go to the tool that runs
     programs."""
     unique = _deduplicate_names(toolsets, tools.visible_tools)
-    return _assign_program_tools(
+    return _assign_program_functions(
         tools.server_tools, unique, tools.program_functions or (), response
     )
-
-
-def _deduplicate_names(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset]:
-    """The toolsets under names that nothing else has, what the client runs (``shown``) least of
-    all: its own ``python`` is not ours."""
-    taken = {one for tool in shown for one in function_names(tool)}
-    out = []
-    for toolset in toolsets:
-        offers = []
-        for offer in toolset.functions:
-            name = offer.tool.name
-            while (name, offer.namespace) in taken:
-                name = f"{name}_"
-            taken.add((name, offer.namespace))
-            is_free = name == offer.tool.name
-            offers.append(offer if is_free else replace(offer, tool=replace(offer.tool, name=name)))
-        out.append(replace(toolset, functions=tuple(offers)))
-    return out
-
-
-def _assign_program_tools(
-    hosted: Sequence[ServerTool],
-    toolsets: Sequence[Toolset],
-    own: Sequence[ToolFunction],
-    opening: ResponseContext,
-) -> list[Toolset]:
-    """The toolsets as the model may use them: what only programs may call is offered to those that
-    call others, with what the client runs for programs (``own``)."""
-    pairs = list(zip(hosted, toolsets, strict=True))
-    called = [offer for each, found in pairs if _is_called(each) for offer in found.functions]
-    theirs = {item.id for item in opening.items if caller_program_id(item) is not None}
-    first = [each for toolset in toolsets for each in toolset.pending_calls]
-    allowed = {
-        each.approval_request_id: each for each in first if each.approval_request_id in theirs
-    }
-    out = []
-    for each, toolset in pairs:
-        if isinstance(each.provider, CallsTools):
-            toolset = each.provider.compose((*own, *called), opening, allowed)
-        elif "direct" not in callers_of(each.tool):
-            toolset = replace(toolset, functions=())
-        own_first = tuple(
-            each for each in toolset.pending_calls if each.approval_request_id not in allowed
-        )
-        out.append(replace(toolset, pending_calls=own_first))
-    return out
-
-
-def _is_called(hosted: ServerTool) -> bool:
-    return "programmatic" in callers_of(hosted.tool)
 
 
 def with_functions(
@@ -140,22 +93,85 @@ def with_functions(
     """Add the functions of the server's tools to the options, and resolve the tool choice.
     ``items``: the conversation."""
     functions = [toolset.functions for toolset in toolsets]
-    shown = (_shown(function) for group in functions for function in group)
+    visible = (_visible_tool(function) for group in functions for function in group)
     return replace(
         options,
-        tools=(*tools.visible_tools, *shown),
+        tools=(*tools.visible_tools, *visible),
         tool_choice=resolve_tool_choice(tools, items, functions),
     )
 
 
-def _shown(offer: ToolFunction) -> tl.Tool:
-    if offer.namespace is None:
-        return offer.tool
-    return tl.Namespace(name=offer.namespace, tools=(offer.tool,))
-
-
-def reader_of(toolsets: Sequence[Toolset]) -> Callable[[], CitationReader] | None:
-    """What reads a message for all of them."""
+def citation_reader_factory(toolsets: Sequence[Toolset]) -> Callable[[], CitationReader] | None:
+    """Return what creates the citation reader of a message; None if no tool has citations."""
     notations = [each.citation_notation for each in toolsets if each.citation_notation is not None]
-    namings = [each.citation_finder for each in toolsets if each.citation_finder is not None]
-    return partial(CitationReader, notations, namings) if notations or namings else None
+    finders = [each.citation_finder for each in toolsets if each.citation_finder is not None]
+    return partial(CitationReader, notations, finders) if notations or finders else None
+
+
+# --- names and callers ---------------------------------------------------------------------------
+
+
+def _deduplicate_names(
+    toolsets: Sequence[Toolset], visible_tools: Sequence[tl.Tool]
+) -> list[Toolset]:
+    """Rename functions whose name is taken, by the client's tools (``visible_tools``) or by earlier
+    toolsets."""
+    taken = {name for tool in visible_tools for name in function_names(tool)}
+    renamed: list[Toolset] = []
+    for toolset in toolsets:
+        functions: list[ToolFunction] = []
+        for function in toolset.functions:
+            name = function.tool.name
+            while (name, function.namespace) in taken:
+                name = f"{name}_"
+            taken.add((name, function.namespace))
+            if name != function.tool.name:
+                function = replace(function, tool=replace(function.tool, name=name))
+            functions.append(function)
+        renamed.append(replace(toolset, functions=tuple(functions)))
+    return renamed
+
+
+def _assign_program_functions(
+    server_tools: Sequence[ServerTool],
+    toolsets: Sequence[Toolset],
+    client_functions: Sequence[ToolFunction],
+    response: ResponseContext,
+) -> list[Toolset]:
+    """Offer functions to those who may call them, the model or programs.
+
+    ``client_functions``: the client's functions that programs may call. Approved calls that
+    programs made go to the tool that runs programs."""
+    pairs = list(zip(server_tools, toolsets, strict=True))
+    callable_by_programs = [
+        function
+        for each, toolset in pairs
+        if "programmatic" in callers_of(each.tool)
+        for function in toolset.functions
+    ]
+    program_item_ids = {item.id for item in response.items if caller_program_id(item) is not None}
+    pending_calls = [call for toolset in toolsets for call in toolset.pending_calls]
+    approved = {
+        call.approval_request_id: call
+        for call in pending_calls
+        if call.approval_request_id in program_item_ids
+    }
+    assigned: list[Toolset] = []
+    for each, toolset in pairs:
+        if isinstance(each.provider, CallsTools):
+            functions = (*client_functions, *callable_by_programs)
+            toolset = each.provider.compose(functions, response, approved)
+        elif "direct" not in callers_of(each.tool):
+            toolset = replace(toolset, functions=())
+        own_calls = tuple(
+            call for call in toolset.pending_calls if call.approval_request_id not in approved
+        )
+        assigned.append(replace(toolset, pending_calls=own_calls))
+    return assigned
+
+
+def _visible_tool(function: ToolFunction) -> tl.Tool:
+    """Return the function as a tool of the prompt."""
+    if function.namespace is None:
+        return function.tool
+    return tl.Namespace(name=function.namespace, tools=(function.tool,))

@@ -1,6 +1,6 @@
-"""One turn of a model: what it says, its calls of tools that run here told apart from the rest.
+"""One turn of the tool loop: separates calls of server-side tools from what else the model writes.
 
-Deltas in, deltas out: a call becomes the item of its tool. It runs nothing and waits for nothing.
+Deltas in, deltas out: a function call becomes the item of its tool. Nothing runs here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.conversation import PromptTokens
+from antiphon.conversation import PromptTokens, ToolName
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, SampledTokens, Text
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
@@ -28,356 +28,413 @@ from antiphon.wire import tools as tl
 
 __all__ = ["ToolCall", "Turn", "conversation_items"]
 
-#: Calls that the client runs unless a tool here does: a turn with one of these ends the response.
-_CLIENTS = (it.FunctionCall, it.CustomToolCall)
+#: Calls that the client runs, unless they belong to a server-side tool. They end the response.
+_CLIENT_CALLS = (it.FunctionCall, it.CustomToolCall)
 
 
 class ToolCall:
-    """A call of an offered tool. ``ignored``: one too many, or ``refused`` in these words, of which
-    nobody but the model is told. ``caller``: who made it, where that is told; of a program's call
-    the model is not."""
+    """A call of a function of a server-side tool.
+
+    ``model_item``: the call as the model sees it, without arguments. ``is_ignored``: the call is
+    not run and the client does not see it. ``rejection``: why it is ignored, as the model is told;
+    without a rejection, a limit was reached. ``caller``: who made the call, where items show that;
+    the model does not see a program's calls."""
 
     def __init__(
         self,
         function: ToolFunction,
-        shell: it.Item,
+        model_item: it.Item,
         call_id: str,
         *,
-        ignored: bool = False,
-        refused: str = "",
+        is_ignored: bool = False,
+        rejection: str = "",
         caller: it.Caller | None = None,
     ) -> None:
         self.function = function
+        #: The key of the item that deltas about the call belong to now.
         self.key = self.call_id = call_id
-        self.ignored = ignored
+        self.is_ignored = is_ignored
         self.caller = caller
-        #: It is in the conversation already.
-        self.stands = False
-        self.refused = bool(refused)
-        self.result: ToolResult | None = ToolResult(text=refused, failed=True) if refused else None
-        #: The item that its output has become.
-        self.following: it.Item | None = None
-        #: What tells of it as it is written.
-        self.writing = (
+        #: The conversation contains the call already.
+        self.is_in_conversation = False
+        self.is_rejected = bool(rejection)
+        self.result: ToolResult | None = (
+            ToolResult(text=rejection, failed=True) if rejection else None
+        )
+        #: The separate item that holds the output.
+        self.follow_up: it.Item | None = None
+        self._observer = (
             function.argument_observer() if function.argument_observer is not None else None
         )
-        self._shell = shell
+        self._model_item = model_item
         self._text: list[str] = []
 
     @classmethod
-    def made(
+    def create(
         cls, function: ToolFunction, arguments: str, call_id: str, caller: it.Caller | None = None
     ) -> ToolCall:
-        """A call that the model does not write now: a client has allowed it, or a program made
-        it."""
+        """Create a call that the model does not write in this turn: a client has approved it, or a
+        program makes it."""
         tool = function.tool
         namespace = function.namespace or UNSET
-        shell: it.Item = (
+        model_item: it.Item = (
             it.CustomToolCall(call_id=call_id, name=tool.name, input="", namespace=namespace)
             if isinstance(tool, tl.Custom)
             else it.FunctionCall(call_id=call_id, name=tool.name, arguments="", namespace=namespace)
         )
-        call = cls(function, shell, call_id, caller=caller)
-        call.write(Text(arguments))
+        call = cls(function, model_item, call_id, caller=caller)
+        call.add_text(arguments)
         return call
 
     @classmethod
-    def first(cls, first: PendingCall, ids: Callable[[str], str]) -> ToolCall:
-        """One that is run before the model is asked."""
-        call = cls.made(first.function, first.arguments, first.call_id or ids("call"))
-        call.stands = first.call_id is not None
+    def from_pending(cls, pending: PendingCall, ids: Callable[[str], str]) -> ToolCall:
+        """Create a call that runs before the model is called."""
+        call = cls.create(pending.function, pending.arguments, pending.call_id or ids("call"))
+        call.is_in_conversation = pending.call_id is not None
         return call
 
+    # --- deltas ----------------------------------------------------------------------------------
+
     def all_deltas(self) -> tuple[Delta, ...]:
-        """All of it at once; nothing of one that has been said."""
-        if self.stands:
+        """Return the deltas of the call up to the end of its arguments; none if the conversation
+        contains it already."""
+        if self.is_in_conversation:
             return ()
         text = (Text(self.arguments),) if self.function.streams_text and self.arguments else ()
         return (*self.open_deltas(), *text, *self.close_deltas())
 
     def open_deltas(self) -> tuple[Delta, ...]:
-        """Its item, and that work on it has begun."""
-        shell = self.shown
-        steps = KINDS[type(shell)].progress
-        told = (Progress("in_progress", self.key),) if "in_progress" in steps else ()
-        return (Open(shell, self.key), *told)
+        """Open the call's item and report that it is in progress."""
+        item = self.opening_item
+        has_step = "in_progress" in KINDS[type(item)].progress
+        progress = (Progress("in_progress", self.key),) if has_step else ()
+        return (Open(item, self.key), *progress)
 
-    def follow(self, item: it.Item) -> tuple[it.Item, str]:
-        """From now on it is told by this item, made in the name of who made it; by which key."""
-        self.following, self.key = self.named(item), f"{self.key}+"
-        return self.following, self.key
+    def close_deltas(self) -> tuple[Delta, ...]:
+        """End the arguments. The item of a call that runs here stays open, unless its output is a
+        separate item."""
+        function = self.function
+        progress = self.argument_progress(lambda observer: observer.finish(self.arguments))
+        if function.handler is not None and function.failed_output is None:
+            return (*progress, Close())
+        return (*progress, Close(function.parse_fields(self.arguments), self.key))
 
-    def named(self, item: it.Item) -> it.Item:
-        """The item, with who made the call."""
+    def argument_progress(
+        self, observe: Callable[[ArgumentObserver], Iterable[ToolProgress]]
+    ) -> tuple[Delta, ...]:
+        """Return the progress events that the arguments cause."""
+        if self._observer is None or self.is_ignored:
+            return ()
+        return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
+
+    def start_follow_up(self, item: it.Item) -> Open:
+        """Let later deltas belong to ``item``, and return the delta that opens it."""
+        self.follow_up, self.key = self.with_caller(item), f"{self.key}+"
+        return Open(self.follow_up, self.key)
+
+    # --- items -----------------------------------------------------------------------------------
+
+    @property
+    def arguments(self) -> str:
+        """What the model has written so far."""
+        return "".join(self._text)
+
+    def add_text(self, text: str) -> None:
+        """Extend the arguments."""
+        self._text.append(text)
+
+    def with_caller(self, item: it.Item) -> it.Item:
+        """Return the item with the caller of the call, if its kind shows it."""
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
         if isinstance(self.caller, it.DirectCaller) and KINDS[type(item)].omits_direct_caller:
             return item
         return replace(item, caller=self.caller)
 
-    def close_deltas(self) -> tuple[Delta, ...]:
-        """All of it has been said. One that runs here goes on as an item, unless what comes of it
-        is another one."""
-        offer = self.function
-        steps = self.steps(lambda writing: writing.finish(self.arguments))
-        if offer.handler is not None and offer.failed_output is None:
-            return (*steps, Close())
-        return (*steps, Close(offer.parse_fields(self.arguments), self.key))
-
     @property
-    def shown(self) -> it.Item:
-        """Its item as it begins."""
-        shell = self.function.initial_item
-        if "call_id" in shell.__struct_fields__:
-            shell = replace(shell, call_id=self.call_id)
-        return self.named(shell)
+    def opening_item(self) -> it.Item:
+        """The call's item as it opens."""
+        item = self.function.initial_item
+        if "call_id" in item.__struct_fields__:
+            item = replace(item, call_id=self.call_id)
+        return self.with_caller(item)
 
     @property
     def result_items(self) -> tuple[it.Item, ...]:
-        """Its item as it ended, and those that follow it; a client's as it was said."""
+        """The call's item at its end and the items after it. For a call that the client runs: its
+        item."""
         result = self.result
         if result is None:
-            return (replace(self.shown, **self.function.parse_fields(self.arguments)),)
-        if self.following is not None:
-            return (self.shown, replace(self.following, **result.fields))
-        return (replace(self.shown, **result.fields, status=self.status), *result.items)
+            return (replace(self.opening_item, **self.function.parse_fields(self.arguments)),)
+        if self.follow_up is not None:
+            return (self.opening_item, replace(self.follow_up, **result.fields))
+        return (replace(self.opening_item, **result.fields, status=self.status), *result.items)
 
     @property
-    def waits(self) -> bool:
-        """It goes on when the client has answered."""
+    def awaits_client(self) -> bool:
+        """Whether the call continues only when the client has answered other calls."""
         return self.result is not None and self.result.awaits_client
 
     @property
     def status(self) -> str:
-        """How the item ended that tells of it now."""
+        """The final status of the item that holds the result."""
         if self.result is None or not self.result.failed:
             return "completed"
-        return self.function.failed_status if self.following is None else "incomplete"
+        return self.function.failed_status if self.follow_up is None else "incomplete"
 
-    def write(self, delta: Text) -> None:
-        self._text.append(delta.text)
+    def call_item(self) -> it.Item:
+        """Return the call as the model wrote it."""
+        field = "input" if isinstance(self._model_item, it.CustomToolCall) else "arguments"
+        return replace(self._model_item, call_id=self.call_id, **{field: self.arguments})
 
-    def steps(
-        self, tell: Callable[[ArgumentObserver], Iterable[ToolProgress]]
-    ) -> tuple[Delta, ...]:
-        """What is told of its being written."""
-        if self.writing is None or self.ignored:
-            return ()
-        steps = tell(self.writing)
-        return tuple(Progress(step.name, self.key, step.fields) for step in steps)
-
-    @property
-    def arguments(self) -> str:
-        """What the model wrote."""
-        return "".join(self._text)
-
-    def item(self) -> it.Item:
-        """The call as the model made it."""
-        field = "input" if isinstance(self._shell, it.CustomToolCall) else "arguments"
-        return replace(self._shell, call_id=self.call_id, **{field: self.arguments})
-
-    def output(self, text: str) -> it.Item:
-        """What the model is told came of it."""
-        custom = isinstance(self._shell, it.CustomToolCall)
-        kind = it.CustomToolCallOutput if custom else it.FunctionCallOutput
+    def output_item(self, text: str) -> it.Item:
+        """Return the output of the call as the model sees it."""
+        is_custom = isinstance(self._model_item, it.CustomToolCall)
+        kind = it.CustomToolCallOutput if is_custom else it.FunctionCallOutput
         return kind(call_id=self.call_id, output=text)
 
 
-async def _never(
+async def _never_called(
     arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     return
     yield
 
 
-#: Of what is called and is not there.
-_NOBODY = ToolFunction(
+#: The function of rejected calls.
+_REJECTED_FUNCTION = ToolFunction(
     tool=tl.Function(name=""),
     initial_item=it.McpCall(server_label="", name="", arguments=""),
-    handler=_never,
+    handler=_never_called,
 )
 
 
-class _Spoken:
-    """Any other item: its shell and what was written into it. ``reader``: makes what reads it
-    before it is said, if it is a message."""
+class _PlainItem:
+    """An item that is not a call of a server-side tool: its shell and its text.
 
-    def __init__(self, shell: it.Item, reader: Callable[[], CitationReader] | None = None) -> None:
+    ``new_citation_reader``: creates what reads citations in a message."""
+
+    def __init__(
+        self, shell: it.Item, new_citation_reader: Callable[[], CitationReader] | None = None
+    ) -> None:
         self._shell = shell
         self._text: dict[str, list[str]] = {}
-        reads = reader if isinstance(shell, it.Message) else None
-        self._citations = None if reads is None else reads().resume_after(_last_text(shell))
+        self._citations: CitationReader | None = None
+        if new_citation_reader is not None and isinstance(shell, it.Message):
+            self._citations = new_citation_reader().resume_after(_last_text(shell))
 
-    def write(self, delta: Text) -> None:
+    def feed(self, delta: Text) -> Iterable[Delta]:
+        """Record text and return the deltas to emit for it."""
         self._text.setdefault(delta.channel, []).append(delta.text)
-
-    def said(self, delta: Text) -> Iterable[Delta]:
-        """What is to be said of what was written."""
         if self._citations is None or delta.channel != "text":
             return (delta,)
         return self._citations.feed(delta)
 
-    def end(self) -> Iterable[Delta]:
-        """What was held back."""
+    def finish(self) -> Iterable[Delta]:
+        """Return the deltas that were held back."""
         return () if self._citations is None else self._citations.finish()
 
     def item(self) -> it.Item:
-        said = {channel: "".join(pieces) for channel, pieces in self._text.items()}
+        """Return the item with its text."""
+        texts = {channel: "".join(pieces) for channel, pieces in self._text.items()}
         shell = self._shell
         if isinstance(shell, it.Message):
-            make = {"text": it.OutputText, "refusal": it.Refusal}
-            parts = [make[c](**{c: text}) for c, text in said.items() if c in make]
+            part_types = {"text": it.OutputText, "refusal": it.Refusal}
+            parts = [
+                part_types[channel](**{channel: text})
+                for channel, text in texts.items()
+                if channel in part_types
+            ]
             return replace(shell, content=(*shell.content, *parts))
-        text = said.get("text", "")
+        text = texts.get("text", "")
         if isinstance(shell, it.Reasoning):
-            before = () if shell.content is UNSET or shell.content is None else shell.content
-            return replace(shell, content=(*before, it.ReasoningText(text=text)))
+            earlier = () if shell.content is UNSET or shell.content is None else shell.content
+            return replace(shell, content=(*earlier, it.ReasoningText(text=text)))
         return shell
 
 
 def _last_text(shell: it.Item) -> str:
-    """What has been said of the part that is written."""
+    """Return the text of the message's last part, if that is text."""
     part = shell.content[-1] if isinstance(shell, it.Message) and shell.content else None
     return part.text if isinstance(part, it.OutputText) else ""
 
 
 def conversation_items(
-    calls: Sequence[ToolCall], told: Callable[[ToolCall], Sequence[it.Item]]
+    calls: Sequence[ToolCall], output_items: Callable[[ToolCall], Sequence[it.Item]]
 ) -> tuple[it.Item, ...]:
-    """Calls, and what the model is told of them."""
-    said = (call.item() for call in calls if not call.stands)
-    return (*said, *(item for call in calls for item in told(call)))
+    """Return the items that calls add to the conversation."""
+    new_calls = (call.call_item() for call in calls if not call.is_in_conversation)
+    return (*new_calls, *(item for call in calls for item in output_items(call)))
 
 
 class Turn:
-    """``allowed``: how many more calls may run; None: any number. ``refuses``: why a call of that
-    name and namespace cannot be; "": it can. ``begun``: the item that was being written when the
-    turn was interrupted. ``reader``: makes what reads a message. ``caller``: what its calls say
-    of who made them."""
+    """The output of one model call.
+
+    ``functions``: those of server-side tools. ``max_calls``: how many calls may run; None: any
+    number. ``rejection`` returns why a function (name, namespace) may not be called, empty if it
+    may. ``open_item``: the item that was open when the turn was interrupted.
+    ``new_citation_reader``: creates what reads citations in a message. ``caller`` is set on calls.
+    """
 
     def __init__(
         self,
-        offers: Mapping[tuple[str, str | None], ToolFunction],
+        functions: Mapping[ToolName, ToolFunction],
         ids: Callable[[str], str],
         *,
-        allowed: int | None = None,
-        refuses: Callable[[str, str | None], str] = lambda name, namespace: "",
-        begun: it.Item | None = None,
-        reader: Callable[[], CitationReader] | None = None,
+        max_calls: int | None = None,
+        rejection: Callable[[str, str | None], str] = lambda name, namespace: "",
+        open_item: it.Item | None = None,
+        new_citation_reader: Callable[[], CitationReader] | None = None,
         caller: it.Caller | None = None,
     ) -> None:
-        self._caller = caller
-        self._reader = reader
-        self._offers = offers
+        self._functions = functions
         self._ids = ids
-        self._allowed = allowed
-        self._refuses = refuses
-        self._open: ToolCall | _Spoken | None = None if begun is None else _Spoken(begun, reader)
-        self._said: list[ToolCall | _Spoken] = [] if self._open is None else [self._open]
+        self._remaining_calls = max_calls
+        self._rejection = rejection
+        self._new_citation_reader = new_citation_reader
+        self._caller = caller
+        self._current: ToolCall | _PlainItem | None = None
+        if open_item is not None:
+            self._current = _PlainItem(open_item, new_citation_reader)
+        self._items: list[ToolCall | _PlainItem] = []
+        if self._current is not None:
+            self._items.append(self._current)
         self._sampled = array("I")
         #: The client has to answer a call.
-        self.awaits_client = isinstance(begun, _CLIENTS)
+        self.awaits_client = isinstance(open_item, _CLIENT_CALLS)
         self.finish: Finish | None = None
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls that are to run here."""
-        return [each for each in self._called if each.function.handler is not None]
+        """The calls that the server runs or ignores."""
+        return [call for call in self._tool_calls if call.function.handler is not None]
 
     @property
-    def _called(self) -> list[ToolCall]:
-        return [each for each in self._said if isinstance(each, ToolCall)]
+    def _tool_calls(self) -> list[ToolCall]:
+        return [item for item in self._items if isinstance(item, ToolCall)]
 
-    def items(self, told: Callable[[ToolCall], Sequence[it.Item]]) -> tuple[it.Item, ...]:
-        """What the conversation gains. ``told``: what the model is told of a call."""
-        said = (each.item() for each in self._said)
-        return (*said, *(item for call in self._called for item in told(call)))
+    def new_items(
+        self, output_items: Callable[[ToolCall], Sequence[it.Item]]
+    ) -> tuple[it.Item, ...]:
+        """Return the items that the turn adds to the conversation. ``output_items`` returns those
+        that show the model the result of a call."""
+        written = (
+            item.call_item() if isinstance(item, ToolCall) else item.item() for item in self._items
+        )
+        return (*written, *(item for call in self._tool_calls for item in output_items(call)))
 
-    def kept(self, prompt: PromptTokens | None) -> PromptTokens | None:
-        """The ids the model saw and wrote."""
+    def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
+        """Return ``prompt`` with the ids sampled in this turn; None if no ids are known."""
         if prompt is None or not self._sampled:
             return None
         return replace(prompt, ids=(*prompt.ids, *self._sampled))
 
-    def take(self, known: Iterable[Delta]) -> tuple[Delta, ...]:
-        """What is to be recorded of these deltas. The end is kept in ``finish``."""
+    # --- deltas ----------------------------------------------------------------------------------
+
+    def feed(self, batch: Iterable[Delta]) -> tuple[Delta, ...]:
+        """Process deltas of the model and return the deltas to emit. The end is not emitted but
+        stored in ``finish``."""
         out: list[Delta] = []
-        for delta in known:
+        for delta in batch:
             if isinstance(delta, Text):  # nearly all are Text or SampledTokens
-                out += self._written(delta)
+                out += self._feed_text(delta)
             elif isinstance(delta, SampledTokens):
                 self._sampled.extend(delta.ids)
                 out.append(delta)
             else:
-                out += self._taken(delta)
+                out += self._feed_other(delta)
         return tuple(out)
 
-    def _taken(self, delta: Delta) -> Iterable[Delta]:
+    def _feed_text(self, delta: Text) -> Iterable[Delta]:
+        current = self._current
+        if current is None:
+            return (delta,)
+        if isinstance(current, _PlainItem):
+            return current.feed(delta)
+        current.add_text(delta.text)
+        if current.is_ignored or not current.function.streams_text:
+            return current.argument_progress(lambda observer: observer.feed(delta.text))
+        return (delta,)
+
+    def _feed_other(self, delta: Delta) -> Iterable[Delta]:
         match delta:
             case Open():
-                return (*self._over(), *self._opened(delta))
+                return (*self._close_current(), *self._open(delta))
             case Close():
-                if isinstance(self._open, ToolCall):
-                    return self._over()
-                return (*self._over(), delta)
+                if isinstance(self._current, ToolCall):
+                    return self._close_current()
+                return (*self._close_current(), delta)
             case Finish():
                 self.finish = delta
-                return self._ended(is_cut=delta.reason != "stop")
+                return self._end_current(is_cut=delta.reason != "stop")
         return (delta,)
 
-    def _ended(self, *, is_cut: bool) -> Iterable[Delta]:
-        """What is to be said of the item that the end found open."""
-        if isinstance(self._open, ToolCall):
-            call = self._open
-            return call.steps(lambda w: w.abort() if is_cut else w.finish(call.arguments))
-        return self._open.end() if self._open is not None else ()
+    def _end_current(self, *, is_cut: bool) -> Iterable[Delta]:
+        """Return the deltas of the item that is open at the end of the reply."""
+        if isinstance(self._current, ToolCall):
+            call = self._current
+            return call.argument_progress(
+                lambda observer: observer.abort() if is_cut else observer.finish(call.arguments)
+            )
+        return self._current.finish() if self._current is not None else ()
 
-    def _written(self, delta: Text) -> Iterable[Delta]:
-        now = self._open
-        if now is None:
-            return (delta,)
-        now.write(delta)
-        if isinstance(now, _Spoken):
-            return now.said(delta)
-        if now.ignored or not now.function.streams_text:
-            return now.steps(lambda writing: writing.feed(delta.text))
-        return (delta,)
-
-    def _opened(self, delta: Open) -> Iterable[Delta]:
+    def _open(self, delta: Open) -> Iterable[Delta]:
         item = delta.item
-        offer, refused = None, ""
+        function, rejection = None, ""
         if isinstance(item, it.FunctionCall | it.CustomToolCall):
             namespace = None if item.namespace is UNSET else item.namespace
-            offer = self._offers.get((item.name, namespace))
-            refused = self._refuses(item.name, namespace)
-        if refused and self._allowed != 0:
-            call_id = self._ids("call")
-            self._open = call = ToolCall(_NOBODY, item, call_id, ignored=True, refused=refused)
-            self._said.append(call)
+            function = self._functions.get((item.name, namespace))
+            rejection = self._rejection(item.name, namespace)
+        if rejection and self._remaining_calls != 0:
+            self._add_call(_REJECTED_FUNCTION, item, is_ignored=True, rejection=rejection)
             return ()
-        if offer is None:
-            self.awaits_client |= isinstance(item, _CLIENTS)
-            self._open = _Spoken(item, self._reader)
-            self._said.append(self._open)
-            if self._caller is not None and isinstance(item, _CLIENTS):
-                return (replace(delta, item=replace(item, caller=self._caller)),)
-            return (delta,)
-        ignored = offer.handler is not None and self._allowed == 0
-        if offer.handler is not None and self._allowed:
-            self._allowed -= 1
-        call_id = self._ids("call")
-        self._open = call = ToolCall(offer, item, call_id, ignored=ignored, caller=self._caller)
-        self._said.append(call)
-        if ignored:
-            return ()
-        return call.open_deltas()
+        if function is None:
+            return self._open_plain(delta)
+        runs_here = function.handler is not None
+        is_ignored = runs_here and self._remaining_calls == 0
+        if runs_here and self._remaining_calls:
+            self._remaining_calls -= 1
+        call = self._add_call(function, item, is_ignored=is_ignored, caller=self._caller)
+        return () if is_ignored else call.open_deltas()
 
-    def _over(self) -> Iterable[Delta]:
-        """The open call has been said."""
-        now, self._open = self._open, None
-        if isinstance(now, _Spoken):
-            return now.end()
-        if now is None or now.ignored:
+    def _add_call(
+        self,
+        function: ToolFunction,
+        item: it.Item,
+        *,
+        is_ignored: bool,
+        rejection: str = "",
+        caller: it.Caller | None = None,
+    ) -> ToolCall:
+        call = ToolCall(
+            function,
+            item,
+            self._ids("call"),
+            is_ignored=is_ignored,
+            rejection=rejection,
+            caller=caller,
+        )
+        self._current = call
+        self._items.append(call)
+        return call
+
+    def _open_plain(self, delta: Open) -> Iterable[Delta]:
+        """Open an item that is not a call of a server-side tool."""
+        item = delta.item
+        is_client_call = isinstance(item, _CLIENT_CALLS)
+        self.awaits_client |= is_client_call
+        self._current = _PlainItem(item, self._new_citation_reader)
+        self._items.append(self._current)
+        if self._caller is not None and is_client_call:
+            return (replace(delta, item=replace(item, caller=self._caller)),)
+        return (delta,)
+
+    def _close_current(self) -> Iterable[Delta]:
+        """Return the deltas that end the current item."""
+        current, self._current = self._current, None
+        if isinstance(current, _PlainItem):
+            return current.finish()
+        if current is None or current.is_ignored:
             return ()
-        self.awaits_client |= now.function.handler is None
-        return now.close_deltas()
+        self.awaits_client |= current.function.handler is None
+        return current.close_deltas()

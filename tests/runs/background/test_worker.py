@@ -271,7 +271,7 @@ async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> No
     from antiphon.store.base import Retention
     from tests.runs.served import NOW
 
-    async with serving(ScriptedBackend([TEXT]), store, unstored_s=600) as served:
+    async with serving(ScriptedBackend([TEXT]), store, unstored_retention_s=600) as served:
         queued = await enqueue(served, store=False)
         await followed(served, queued.id)
         assert (await served.retrieve("t", queued.id)).status == "completed"

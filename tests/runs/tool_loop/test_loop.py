@@ -60,7 +60,7 @@ class Told:
                 search_functions=changes.pop("offers", (offer(run),)),
             ),
             prepare=self.backend.prepare,
-            limits=ToolLimits(**changes.pop("bounds", {})),
+            limits=ToolLimits(**changes.pop("limits", {})),
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             tenant="t",
             response_id="resp_1",
@@ -163,7 +163,7 @@ async def test_no_more_run_at_a_time_than_allowed() -> None:
         yield ToolResult(text="")
 
     script = [delta for n in range(6) for delta in look(str(n))]
-    await Told(script, said("x"), run=count, bounds={"side_by_side": 2}).all()
+    await Told(script, said("x"), run=count, limits={"max_parallel_calls": 2}).all()
     assert most == 2
 
 
@@ -207,7 +207,7 @@ async def _silent(
 async def test_a_tool_that_fails_is_an_item_that_failed_and_a_word_to_the_model(
     run: Any, why: str
 ) -> None:
-    told = await Told(look(), said("Sorry."), run=run, bounds={"call_s": 0.02}).all()
+    told = await Told(look(), said("Sorry."), run=run, limits={"call_timeout_s": 0.02}).all()
     (closed,) = told.closed
     assert (closed.status, closed.result["error"]["message"]) == ("failed", why)
     assert told.told() == [why]
@@ -228,14 +228,14 @@ async def test_what_is_too_long_for_the_context_is_cut_in_the_middle() -> None:
 
 @pytest.mark.requirement("D-76")
 async def test_turns_are_bounded() -> None:
-    told = await Told(look(), look(), look(), look(), bounds={"turns": 3}).all()
+    told = await Told(look(), look(), look(), look(), limits={"max_turns": 3}).all()
     assert len(told.backend.requests) == 3
     last = told.backend.requests[-1][1]
     assert last.tools == (LOOK, ASK)  # as before, or the prompt would be read anew
     # what the client runs may still be called
     assert last.tool_choice == ToolChoice("auto", frozenset({("ask", None)}))
     assert len(told.closed) == 2 and told.finish.reason == "turns"
-    told = await Told(look(), look(), said("Done."), bounds={"turns": 3}).all()
+    told = await Told(look(), look(), said("Done."), limits={"max_turns": 3}).all()
     assert told.finish.reason == "stop" and told.opened[-1] == "message"
 
 
@@ -253,31 +253,31 @@ async def test_what_was_not_allowed_before_is_not_at_the_end(
     choice: ToolChoice, left: frozenset[ToolName]
 ) -> None:
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
-    told = await Told(look(), said("x"), bounds={"turns": 2}, options=options).all()
+    told = await Told(look(), said("x"), limits={"max_turns": 2}, options=options).all()
     last = told.backend.requests[-1][1].tool_choice
     assert last == ToolChoice("auto", left)
 
 
-INCOMPLETE = {"at_end": "incomplete"}
+INCOMPLETE = {"at_limit": "incomplete"}
 
 
 async def test_an_operator_may_want_no_answer_at_a_bound() -> None:
-    told = await Told(look(), look(), look(), bounds={"turns": 2, **INCOMPLETE}).all()
+    told = await Told(look(), look(), look(), limits={"max_turns": 2, **INCOMPLETE}).all()
     assert len(told.closed) == 2  # what was called has run: a later request goes on from there
     assert told.finish.reason == "turns" and len(told.backend.requests) == 2
-    told = await Told(look(), said("Done."), bounds={"turns": 2, **INCOMPLETE}).all()
+    told = await Told(look(), said("Done."), limits={"max_turns": 2, **INCOMPLETE}).all()
     assert told.finish.reason == "stop"
-    told = await Told(look(), said("x"), bounds={"calls": 1, **INCOMPLETE}).all()
+    told = await Told(look(), said("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
     assert told.finish.reason == "stop"  # as many as it may
-    told = await Told([*look(), *look()], said("x"), bounds={"calls": 1, **INCOMPLETE}).all()
+    told = await Told([*look(), *look()], said("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
     assert told.finish.reason == "turns" and len(told.closed) == 1
 
 
-@pytest.mark.parametrize(("at_end", "asked"), [("answer", 2), ("incomplete", 1)])
-async def test_the_time_for_tools_is_bounded(at_end: str, asked: int) -> None:
+@pytest.mark.parametrize(("at_limit", "asked"), [("answer", 2), ("incomplete", 1)])
+async def test_the_time_for_tools_is_bounded(at_limit: str, asked: int) -> None:
     """A call that runs then is stopped, and the model is told."""
-    bounds = {"seconds": 0.02, "at_end": at_end}
-    told = await Told(look(), said("Sorry."), run=_hangs, bounds=bounds).all()
+    limits = {"max_seconds": 0.02, "at_limit": at_limit}
+    told = await Told(look(), said("Sorry."), run=_hangs, limits=limits).all()
     (closed,) = told.closed
     assert closed.status == "failed" and "too long" in closed.result["error"]["message"]
     assert len(told.backend.requests) == asked
@@ -348,7 +348,7 @@ async def test_a_tool_that_was_put_off_may_be_called_before_it_is_found() -> Non
 
 
 async def test_a_tool_that_takes_too_long_fails_on_the_wire_as_well() -> None:
-    told = await Told(look(), said("Sorry."), run=_hangs, bounds={"call_s": 0.02}).all()
+    told = await Told(look(), said("Sorry."), run=_hangs, limits={"call_timeout_s": 0.02}).all()
     steps = [d.name for d in told.deltas if isinstance(d, Progress)]
     assert steps == ["in_progress", "failed"]
 
@@ -460,12 +460,12 @@ async def test_what_was_running_is_not_run_again() -> None:
 async def test_bounds_and_usage_count_what_was_before_an_interruption() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
     begun = ResumePoint((1,), (2,), (done,), (), ((10, 4), (16, 4)))
-    told = Told([*said("Well."), finish()], bounds={"turns": 3})
+    told = Told([*said("Well."), finish()], limits={"max_turns": 3})
     told = await _continued(told, begun)
     last = told.backend.requests[-1][1].tool_choice
     assert last == ToolChoice("auto", frozenset({("ask", None)}))
     assert told.finish.usage.input_tokens == 10 + 16 + 5
-    told = await _continued(Told(look(), said("x"), bounds={"calls": 1}), begun)
+    told = await _continued(Told(look(), said("x"), limits={"max_calls": 1}), begun)
     assert told.closed == []  # the one call there could be has been made
 
 
