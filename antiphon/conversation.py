@@ -1,6 +1,6 @@
-"""What the model will see, and what is asked of it: the values a run hands to a backend.
+"""The values that a run passes to a backend: the conversation, and the options of the answer.
 
-Immutable. Assembled from the request and the store by ``runs``; it knows neither.
+They are immutable. ``runs`` builds them from the request and the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from antiphon.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
-from antiphon.wire.tools import Choice, Tool
+from antiphon.wire.tools import Tool, ToolChoiceObject
 
 __all__ = [
     "NEUTRAL_VALUES",
@@ -30,9 +30,12 @@ __all__ = [
 
 
 class ResumePoint(Struct, frozen=True):
-    """A reply that was interrupted: the prompt as it was then, and the token ids sampled since; the
-    items that were done by then, and those that were open. ``turns``: tokens read and sampled by
-    each turn of the model so far."""
+    """Where an interrupted reply continues.
+
+    ``prompt_ids``: the prompt. ``sampled_ids``: the token ids sampled since. ``items``: the
+    completed items. ``open_items``: the unfinished ones. ``turns``: tokens read and sampled by each
+    model call so far.
+    """
 
     prompt_ids: tuple[int, ...]
     sampled_ids: tuple[int, ...]
@@ -42,20 +45,21 @@ class ResumePoint(Struct, frozen=True):
 
 
 class PromptTokens(Struct, frozen=True):
-    """The token ids a model last saw and wrote in this conversation, to be extended by the next
-    turn. ``fingerprint`` names the tokenizer they belong to."""
+    """The token ids of the conversation up to the model's last turn; the next prompt extends them.
+    ``fingerprint`` names their tokenizer.
+    """
 
     ids: tuple[int, ...]
     fingerprint: str
 
 
 class Conversation(Struct, frozen=True):
-    """What the model will see: items, oldest first, with the instructions of this request.
+    """What the model will see: items, oldest first, and the instructions of this request.
 
-    Resolved: a backend that sees images finds each as a ``data:`` URL in ``image_url``, checked;
-    files are text. In the place of what can no longer be had stands a note.
+    References are resolved: images are validated ``data:`` URLs in ``image_url``, and files are
+    text. A note replaces content that is no longer available.
 
-    ``past``: how many of the items were there before; the rest are the request's ``input``.
+    ``past_count``: how many items existed before this request; the rest are its ``input``.
     """
 
     items: tuple[Item, ...]
@@ -85,7 +89,7 @@ class ToolChoice(Struct, frozen=True):
 
     mode: Literal["none", "auto", "required", "one"] = "auto"
     allowed: frozenset[ToolName] | None = None
-    hosted: tuple[Choice, ...] = ()
+    hosted: tuple[ToolChoiceObject, ...] = ()
 
     @property
     def must_call(self) -> bool:
@@ -99,15 +103,15 @@ class ToolChoice(Struct, frozen=True):
 
 
 class Options(SamplingOptions, frozen=True, kw_only=True):
-    """What a request asks of the model.
+    """The options of an answer.
 
-    ``tools``: those that the model sees.
-    ``strays``: calls of tools that may not be called are let through; the caller handles them.
-    ``guide``: a grammar that the answer obeys, in place of ``text.format``.
+    ``tools``: the tools that the model sees.
+    ``accept_stray_calls``: return calls of tools that may not be called; the caller handles them.
+    ``guide``: a grammar for the answer, instead of ``text.format``.
     ``truncate``: drop the oldest items of a conversation that is too long instead of rejecting it.
-    ``template``: arguments of the chat template, passed on as they are.
-    ``thinking_budget``: the most tokens of reasoning.
-    ``stop_shown``: the stop string that ends an answer is part of the answer.
+    ``template``: arguments of the chat template.
+    ``thinking_budget``: maximum number of reasoning tokens.
+    ``include_stop_text``: keep the stop string at the end of the answer.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -124,8 +128,9 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     include_stop_text: bool = False
 
     def requests(self, option: str) -> bool:
-        """Whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. A server that does not
-        know the option has to reject the request then."""
+        """Return whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. If so, a server
+        that does not support it must reject the request.
+        """
         return getattr(self, option) not in NEUTRAL_VALUES[option]
 
 
@@ -149,14 +154,15 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def caller_program_id(item: Item) -> str | None:
-    """The ``call_id`` of the program that made a call, or that its output goes to; None if that is
-    the model. The model sees neither."""
+    """Return the ``call_id`` of the program that made a call or receives its output; None if it is
+    the model. The model sees neither.
+    """
     caller = getattr(item, "caller", None)
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
-    """Programs that were handed out to be run and are not over: they wait for the client, or were
+    """Return the programs without an output: they wait for results from the client, or were
     interrupted."""
     known = tuple(items)
     over = {item.call_id for item in known if isinstance(item, ProgramOutput)}

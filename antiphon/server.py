@@ -10,29 +10,29 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.http import uvicorn_server
 from antiphon.http.app import create_app
 from antiphon.http.middleware import auth as guard
-from antiphon.http.uvicorn_server import bind, serve
 from antiphon.logs import capture_libraries, open_log
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import progress_bar
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
-from antiphon.retrieval.vector_search import check_numbers
+from antiphon.retrieval.vector_search import require_numpy
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.runs.tool_loop.executor import ToolLimits
@@ -43,12 +43,12 @@ from antiphon.store.base import Retention, Store
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
-from antiphon.wire.parsing.json_body import Limits as BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 
-__all__ = ["Serving", "address", "open_fetcher", "run"]
+__all__ = ["App", "Serving", "address", "open_app", "open_fetcher", "serve"]
 
 _SWEEP_S = 60
 
@@ -60,20 +60,64 @@ class Serving(Struct, frozen=True, kw_only=True):
     models: tuple[ServedModel, ...]
 
 
-async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
-    """Serve until a signal stops the server.
+class App:
+    """Antiphon as an ASGI app, with the service and the models behind it."""
 
-    ``announce`` is called when requests are answered; earlier requests wait. Raises ``SetupError``.
+    def __init__(self, asgi: ASGIApp, service: Service, models: catalog.Catalog) -> None:
+        self._asgi = asgi
+        self.service = service
+        self.models = models
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asgi(scope, receive, send)
+
+
+async def serve(
+    settings: Settings, announce: Callable[[Serving], None] = lambda serving: None
+) -> None:
+    """Serve until SIGTERM or SIGINT stops the server.
+
+    ``announce`` is called when requests are answered; earlier requests wait. The process's logging
+    goes to standard error. Raises ``SetupError``.
     """
     _check_exposure(settings)
-    prompts = Prompts(settings.prompts_dir, ids=_new_id)
-    prompts.check()
-    sockets = bind(settings.host, settings.port)
-    log = open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
+    Prompts(settings.prompts_dir, ids=_new_id).check()
+    sockets = uvicorn_server.bind(settings.host, settings.port)
+    log = _open_log(settings)
     capture_libraries(log)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
+        app = await stack.enter_async_context(open_app(settings, log=log))
+        url = address(settings.host, sockets[0].getsockname()[1])
+
+        def started() -> None:
+            if settings.log_format == "json":
+                log.info("serving", url=url, models=[model.name for model in app.models.all()])
+            announce(Serving(url=url, models=app.models.all()))
+
+        await uvicorn_server.serve(
+            app,
+            sockets,
+            drain=app.service.drain,
+            grace_s=settings.drain_s,
+            started=started,
+            max_frame_bytes=settings.max_body_bytes,
+        )
+
+
+@asynccontextmanager
+async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]:
+    """Open store, models, tools and service, and yield the ASGI app over them.
+
+    Serve the app with any ASGI server, or mount it in another app. At the end of the block runs
+    have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; by
+    default lines on standard error. Raises ``SetupError``.
+    """
+    log = log or _open_log(settings)
+    prompts = Prompts(settings.prompts_dir, ids=_new_id)
+    prompts.check()
+    async with AsyncExitStack() as stack:
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)
         seal = await _encryptor(settings, store)
@@ -111,22 +155,9 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             await stack.enter_async_context(
                 WebhookDeliveries(store.runs, sender, clock=_clock, random=random.random)
             )
+        stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
-        url = address(settings.host, sockets[0].getsockname()[1])
-
-        def started() -> None:
-            if settings.log_format == "json":
-                log.info("serving", url=url, models=[model.name for model in models.all()])
-            announce(Serving(url=url, models=models.all()))
-
-        await serve(
-            _app(settings, service, log),
-            sockets,
-            drain=service.drain,
-            grace_s=settings.drain_s,
-            started=started,
-            max_frame_bytes=settings.max_body_bytes,
-        )
+        yield App(_app(settings, service, log), service, models)
 
 
 def address(host: str, port: int) -> str:
@@ -134,6 +165,10 @@ def address(host: str, port: int) -> str:
     every = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
     name = every.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _open_log(settings: Settings) -> Any:
+    return open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
 
 
 def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
@@ -196,7 +231,7 @@ def _clock() -> float:
 def _check_embeddings(name: str | None, models: ModelCatalog) -> None:
     if name is None:
         return
-    check_numbers()
+    require_numpy()
     if not any(
         name in (model.name, *model.aliases) and model.embedding is not None
         for model in models.all()
@@ -227,7 +262,7 @@ def _is_loopback(host: str) -> bool:
 def _policy(settings: Settings) -> Policy:
     return Policy(
         keepalive_s=settings.keepalive_s,
-        patience_s=settings.upstream_start_wait_s,
+        first_delta_wait_s=settings.upstream_start_wait_s,
         timeout_s=settings.timeout_s or None,
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
@@ -240,11 +275,11 @@ def _policy(settings: Settings) -> Policy:
         mcp_labels={
             name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
         },
-        bounds=ToolLimits(
-            turns=settings.max_turns,
-            seconds=settings.max_tool_time_s or None,
-            call_s=settings.tool_timeout_s,
-            at_end=settings.on_tool_limit,
+        tool_limits=ToolLimits(
+            max_turns=settings.max_turns,
+            max_seconds=settings.max_tool_time_s or None,
+            call_timeout_s=settings.tool_timeout_s,
+            at_limit=settings.on_tool_limit,
         ),
         lease=LeaseConfig(lease_s=settings.lease_s, max_runs=settings.max_background_runs),
     )

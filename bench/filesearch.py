@@ -9,9 +9,9 @@ import time
 from array import array
 from collections.abc import Iterator
 
-from antiphon.retrieval.vector_search import Nearest
+from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store import open_store
-from antiphon.store.vectors import Chunk
+from antiphon.store.vectors import IndexedChunk
 from antiphon.testing.vector_check import entry_of, store_of
 
 from .table import Line, median
@@ -40,7 +40,7 @@ async def _searched(url: str) -> tuple[float, float, float]:
     for n in range(_FILES):
         await vectors.add_files("t", [entry_of(str(n))], None)
         chunks = [
-            Chunk(
+            IndexedChunk(
                 start=0,
                 # Few words are common, most are rare.
                 text=" ".join(
@@ -51,14 +51,14 @@ async def _searched(url: str) -> tuple[float, float, float]:
             for _ in range(_CHUNKS // _FILES)
         ]
         await vectors.finish_file("t", entry_of(str(n), status="completed"), chunks, "m")
-    nearest, asked = Nearest(vectors), array("f", [0.05] * _DIMENSIONS)
+    nearest, asked = VectorSearch(vectors), array("f", [0.05] * _DIMENSIONS)
 
     async def by_words() -> None:
         some = [vocabulary[int(len(vocabulary) * chance.random() ** 2)] for _ in range(6)]
         assert await vectors.search_words("t", "vs_a", some, ids, 100)
 
     async def by_meaning() -> None:
-        assert len(await nearest.found("t", "vs_a", "m", asked, None, 100)) == 100
+        assert len(await nearest.search("t", "vs_a", "m", asked, None, 100)) == 100
 
     async def taken(work: object) -> float:
         begun = time.perf_counter()

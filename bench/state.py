@@ -50,7 +50,7 @@ def appends() -> Iterator[Line]:
 
 async def _append(url: str) -> tuple[float, float]:
     from antiphon.store import open_store
-    from antiphon.store.records import Append, Batch
+    from antiphon.store.records import Append, EventBatch
     from antiphon.testing.run_check import begun
 
     store = await open_store(url)
@@ -59,7 +59,7 @@ async def _append(url: str) -> tuple[float, float]:
     flushes, each, at = 60, 3, 2
     clock, cpu = time.perf_counter(), time.process_time()
     for _ in range(flushes):
-        batch = Batch(first=at, count=each, lines=line * each, tokens=b"1234" * each)
+        batch = EventBatch(first=at, count=each, lines=line * each, tokens=b"1234" * each)
         await store.runs.append([Append(claim, batch) for claim in claims])
         at += each
     count = flushes * each * len(claims)

@@ -18,7 +18,7 @@ from antiphon.wire.parsing.errors import (
     missing_parameter,
 )
 from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
-from antiphon.wire.parsing.json_body import Limits
+from antiphon.wire.parsing.json_body import BodyLimits
 
 from .error_paths import ErrorPaths
 
@@ -27,7 +27,7 @@ __all__ = ["read_messages"]
 _CALL_TYPES = ("function", "custom")
 
 
-def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> list[Json]:
+def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> list[Json]:
     """Translate ``messages`` to items, as a client of the Responses API would write them. Raises
     ``InvalidRequest``.
     """
@@ -43,7 +43,7 @@ def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> lis
 class _MessageReader:
     """Translates messages one by one into ``items``, and notes their paths for errors."""
 
-    def __init__(self, paths: ErrorPaths, limits: Limits) -> None:
+    def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
         self._paths = paths
         self._limits = limits
@@ -197,7 +197,7 @@ _ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
 
 
 def _content(
-    raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]], limits: Limits
+    raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]], limits: BodyLimits
 ) -> str | list[Json]:
     if isinstance(raw, str):
         return raw

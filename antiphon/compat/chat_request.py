@@ -19,7 +19,7 @@ from antiphon.wire.parsing.errors import (
     missing_parameter,
 )
 from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import CreateResponse
@@ -59,12 +59,12 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
         return ChatStream(first, index, include_usage=self.include_usage, legacy=self.legacy)
 
 
-def parse_chat_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> ChatRequest:
+def parse_chat_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
     """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
     return read_chat_request(parse_json_object(body, limits), limits)
 
 
-def read_chat_request(raw: Json, limits: Limits = DEFAULT_LIMITS) -> ChatRequest:
+def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
     """Read a request from its fields. Raises ``InvalidRequest``."""
     if "messages" not in raw:
         raise missing_parameter("messages")
@@ -195,15 +195,15 @@ def _refuse(raw: Json) -> None:
 # --- translated fields ---------------------------------------------------------------------------
 
 
-def _messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     return {"input": read_messages(raw, path, paths, limits)}
 
 
-def _max_tokens(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _max_tokens(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     return {"max_output_tokens": raw}
 
 
-def _tools(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _tools(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     tools = read_array(raw, path, limits.tools)
     return {"tools": [_tool(tool, path, at, paths) for at, tool in enumerate(tools)]}
 
@@ -224,7 +224,7 @@ def _tool(raw: Any, path: str, at: int, paths: ErrorPaths) -> Json:
     return {**declared, "type": kind}
 
 
-def _functions(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _functions(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     functions = read_array(raw, path, limits.tools)
     tools = []
     for at, function in enumerate(functions):
@@ -233,7 +233,7 @@ def _functions(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     return {"tools": tools}
 
 
-def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     if not isinstance(raw, dict):
         return {"tool_choice": raw}
     fields = read_object(raw, path)
@@ -250,7 +250,7 @@ def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json
     return {"tool_choice": {**inner, "type": kind}}
 
 
-def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     paths.add("tool_choice", path)
     if isinstance(raw, str):
         if raw not in ("none", "auto"):
@@ -259,7 +259,7 @@ def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Js
     return {"tool_choice": {**read_object(raw, path), "type": "function"}}
 
 
-def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     fields = read_object(raw, path)
     paths.add("text.format", path)
     if fields.get("type") == "json_schema":
@@ -271,23 +271,23 @@ def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> 
     return {"text": {"format": fields}}
 
 
-def _verbosity(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _verbosity(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     paths.add("text.verbosity", path)
     return {"text": {"verbosity": raw}}
 
 
-def _reasoning_effort(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _reasoning_effort(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     paths.add("reasoning.effort", path)
     return {"reasoning": {"effort": raw}}
 
 
-def _logprobs(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _logprobs(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     if not isinstance(raw, bool):
         raise invalid_type(path, "a boolean", json_type_name(raw))
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
-def _stream_options(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
+def _stream_options(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> Json:
     fields = read_object(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
@@ -296,7 +296,7 @@ def _stream_options(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> J
     return {path: fields}
 
 
-_READERS: Mapping[str, Callable[[Any, str, ErrorPaths, Limits], Json]] = {
+_READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
     "messages": _messages,
     "max_completion_tokens": _max_tokens,
     "max_tokens": _max_tokens,

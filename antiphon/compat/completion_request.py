@@ -12,7 +12,7 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
 from antiphon.wire.parsing.fields import Json, read_object
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 from antiphon.wire.request import FIELDS, CreateResponse
@@ -62,7 +62,7 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
         return CompletionStream(self, first, index)
 
 
-def parse_completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CompletionRequest:
+def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CompletionRequest:
     """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
     raw = parse_json_object(body, limits)
     if "prompt" not in raw:

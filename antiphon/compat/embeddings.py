@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import empty_value, missing_parameter
 from antiphon.wire.parsing.fields import Json, convert
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.unsupported_fields import refuse_unsupported_fields
 
 from .text_inputs import TextInput, read_text_inputs
@@ -42,7 +42,7 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-def parse_embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> EmbeddingsRequest:
+def parse_embeddings_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> EmbeddingsRequest:
     """Parse a body. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "input" not in raw:

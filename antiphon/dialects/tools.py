@@ -22,10 +22,10 @@ __all__ = [
     "INPUT_SCHEMA",
     "PromptTool",
     "PromptTools",
-    "definitions_of",
+    "collect_tools",
     "namespace_notes",
     "restrict_tools",
-    "shown_tools",
+    "tool_definitions",
 ]
 
 #: What a custom tool takes, seen as a function.
@@ -52,7 +52,7 @@ class PromptTool(Struct, frozen=True, kw_only=True):
     shape: ToolShape
     path: str
     strict: bool | None = False
-    grammar: tl.Grammar | None = None
+    grammar: tl.GrammarFormat | None = None
     found: bool = False
 
     def definition(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class PromptTools(Struct, frozen=True, kw_only=True):
         return _flat_name(name, namespace)
 
 
-def shown_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
+def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     """The tools of the request and those its conversation added on the way. One that is declared
     again, as clients do with what a search found, is as it was declared last.
 
@@ -115,24 +115,24 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
         for (namespace, _), (tool, path, found) in latest.items()
     )
     may_call = (tool for tool in tools if choice.allows(tool.shape.wire_name, tool.shape.namespace))
-    shown = PromptTools(tools=tools, callable=tuple(may_call), required=choice.must_call)
-    if shown.required and not shown.callable:
+    prompt_tools = PromptTools(tools=tools, callable=tuple(may_call), required=choice.must_call)
+    if prompt_tools.required and not prompt_tools.callable:
         raise InvalidRequest(
             "Tool choice requires a call, but none of the tools it allows is in 'tools'.",
             param="tool_choice",
         )
-    return shown
+    return prompt_tools
 
 
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     """The same without tools that may not be called, for models that nothing keeps from it. What
-    the conversation itself tells of stays. Raises ``InvalidRequest`` as ``shown_tools``."""
+    the conversation itself tells of stays. Raises ``InvalidRequest`` as ``collect_tools``."""
     if options.tool_choice.allowed is None:
         return options
-    shown = shown_tools(options, items)
-    if not shown.restricted:
+    prompt_tools = collect_tools(options, items)
+    if not prompt_tools.restricted:
         return options
-    left = {(tool.shape.wire_name, tool.shape.namespace) for tool in shown.callable}
+    left = {(tool.shape.wire_name, tool.shape.namespace) for tool in prompt_tools.callable}
     return replace(options, tools=tuple(_left(options.tools, left)))
 
 
@@ -148,7 +148,7 @@ def _left(
             yield tool
 
 
-def definitions_of(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
+def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
     """Tools as they are shown, by themselves."""
     taken: set[str] = set()
     return [
@@ -202,7 +202,7 @@ def _shown(
         name, count = f"{flat}_{count}", count + 1
     taken.add(name)
     if isinstance(tool, tl.Custom):
-        grammar = tool.format if isinstance(tool.format, tl.Grammar) else None
+        grammar = tool.format if isinstance(tool.format, tl.GrammarFormat) else None
         return PromptTool(
             name=name,
             description=_described(tool, grammar),
@@ -228,7 +228,7 @@ def _flat_name(name: str, namespace: str | None) -> str:
     return name if namespace in (None, _PLAIN_NAMESPACE) else f"{namespace}__{name}"
 
 
-def _described(tool: tl.Custom, grammar: tl.Grammar | None) -> str:
+def _described(tool: tl.Custom, grammar: tl.GrammarFormat | None) -> str:
     text = "" if tool.description is UNSET else tool.description
     if grammar is None:
         return text

@@ -40,16 +40,16 @@ class Containers:
             raise NotFound("Containers are disabled on this server.", code="containers_disabled")
         return self._registry_or_none
 
-    async def create(self, tenant: str, request: wc.CreateContainer) -> wc.Container:
+    async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
         """Create a container with copies of uploaded files."""
         with _translate_errors():
             return await self._registry.create(tenant, request)
 
-    def list(self, tenant: str, params: PageParams) -> Page[wc.Container]:
+    def list(self, tenant: str, params: PageParams) -> Page[wc.ContainerResource]:
         """Return a page of the tenant's containers."""
         return self._registry.list(tenant, params)
 
-    def retrieve(self, tenant: str, container_id: str) -> wc.Container:
+    def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
         """Return a container, even an expired one."""
         return self._registry.get(tenant, container_id).resource
 

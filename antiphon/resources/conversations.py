@@ -9,7 +9,7 @@ from antiphon.input_items import resolve_items
 from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
-from antiphon.wire.conversations import Conversation, CreateConversation
+from antiphon.wire.conversations import ConversationResource, CreateConversation
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import duplicate_item
@@ -36,9 +36,9 @@ class Conversations:
         self._owner = owner
         self._lease_s = lease_s
 
-    async def create(self, tenant: str, request: CreateConversation) -> Conversation:
+    async def create(self, tenant: str, request: CreateConversation) -> ConversationResource:
         """Create a conversation with its first items."""
-        conversation = Conversation(
+        conversation = ConversationResource(
             id=self._ids("conv"), created_at=int(self._clock()), metadata=request.metadata or {}
         )
         items = await resolve_items(request.items, self._store, tenant, self._ids, param="items")
@@ -47,7 +47,7 @@ class Conversations:
 
     async def retrieve(
         self, tenant: str, conversation_id: str, *, param: str = "conversation_id"
-    ) -> Conversation:
+    ) -> ConversationResource:
         """Return a conversation without its items. ``param``: request field that holds the id."""
         found = await self._store.load_conversation(tenant, conversation_id)
         if found is None:
@@ -56,10 +56,10 @@ class Conversations:
 
     async def update(
         self, tenant: str, conversation_id: str, metadata: dict[str, str]
-    ) -> Conversation:
+    ) -> ConversationResource:
         """Replace the metadata."""
         old = await self.retrieve(tenant, conversation_id)
-        new = Conversation(id=old.id, created_at=old.created_at, metadata=metadata)
+        new = ConversationResource(id=old.id, created_at=old.created_at, metadata=metadata)
         await self._store.save_conversation(tenant, new)
         return new
 
@@ -95,7 +95,9 @@ class Conversations:
                 return item
         raise _item_not_found(item_id)
 
-    async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
+    async def delete_item(
+        self, tenant: str, conversation_id: str, item_id: str
+    ) -> ConversationResource:
         """Remove an item and return the conversation, as OpenAI does."""
         conversation = await self.retrieve(tenant, conversation_id)
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import RequestError, RunError
-from antiphon.retrieval.chunking import Piece, cut
-from antiphon.store.vectors import Chunk, IndexedFile, IndexingTask, VectorIndex
+from antiphon.retrieval.chunking import Passage, split_text
+from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.wire.vector_stores import FileStatus, LastError
 
 from .embeddings import Embeddings
@@ -114,25 +114,25 @@ class Indexer:
                 updated = _with_status(entry, "completed", size=size)
                 await self._vectors.finish_file(job.tenant, updated, chunks, self._model or "")
 
-    async def _chunks(self, job: IndexingTask, entry: IndexedFile) -> list[Chunk]:
+    async def _chunks(self, job: IndexingTask, entry: IndexedFile) -> list[IndexedChunk]:
         stored = await self._files.read(job.tenant, job.file_id)
         text = await self._documents.text(stored.content, name=stored.file.filename)
         strategy = entry.file.chunking_strategy.static
         pieces = await asyncio.to_thread(
-            cut, text, strategy.max_chunk_size_tokens, strategy.chunk_overlap_tokens
+            split_text, text, strategy.max_chunk_size_tokens, strategy.chunk_overlap_tokens
         )
         if self._model is None:
-            return [Chunk(start=piece.start, text=piece.text) for piece in pieces]
-        chunks: list[Chunk] = []
+            return [IndexedChunk(start=piece.start, text=piece.text) for piece in pieces]
+        chunks: list[IndexedChunk] = []
         for start in range(0, len(pieces), _EMBEDDING_BATCH):
             chunks += await self._with_vectors(pieces[start : start + _EMBEDDING_BATCH])
         return chunks
 
-    async def _with_vectors(self, pieces: Sequence[Piece]) -> list[Chunk]:
+    async def _with_vectors(self, pieces: Sequence[Passage]) -> list[IndexedChunk]:
         texts = [piece.text for piece in pieces]
         embedded = await self._embeddings.embed(self._model, texts, role="passage")
         return [
-            Chunk(start=piece.start, text=piece.text, vector=vector.tobytes())
+            IndexedChunk(start=piece.start, text=piece.text, vector=vector.tobytes())
             for piece, vector in zip(pieces, embedded.vectors, strict=True)
         ]
 

@@ -32,7 +32,7 @@ from antiphon.wire.parsing.requests import read_template
 from antiphon.wire.prompts import (
     TEMPLATE_FIELDS,
     CreatePrompt,
-    Prompt,
+    PromptResource,
     PromptValue,
 )
 from antiphon.wire.request import CreateResponse
@@ -113,7 +113,7 @@ class Prompts:
 
     # --- for the operator ------------------------------------------------------------------------
 
-    async def create(self, request: CreatePrompt) -> Prompt:
+    async def create(self, request: CreatePrompt) -> PromptResource:
         """Write a new version. Raises ``InvalidRequest`` for an invalid id."""
         id = request.id if request.id is not None else self._ids("pmpt")
         if not _ID.match(id):
@@ -126,10 +126,10 @@ class Prompts:
         version = await asyncio.to_thread(self._write, id, request.template)
         return await self.retrieve(id, version)
 
-    async def retrieve(self, id: str, version: str | None = None) -> Prompt:
+    async def retrieve(self, id: str, version: str | None = None) -> PromptResource:
         """Return a version, by default the newest. Raises ``NotFound``."""
         found, raw = await asyncio.to_thread(self._load, id, version)
-        return Prompt(
+        return PromptResource(
             id=id,
             version=found,
             versions=await asyncio.to_thread(self._versions, id),
@@ -137,7 +137,7 @@ class Prompts:
             template=raw,
         )
 
-    async def list(self) -> Page[Prompt]:
+    async def list(self) -> Page[PromptResource]:
         """Return the newest version of each prompt, by id."""
         return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
@@ -162,12 +162,12 @@ class Prompts:
     def _versions(self, id: str) -> tuple[str, ...]:
         return tuple(self._files(id))
 
-    def _all(self) -> Iterator[Prompt]:
+    def _all(self) -> Iterator[PromptResource]:
         if self._folder is None or not self._folder.is_dir():
             return
         for id in sorted(name for name in os.listdir(self._folder) if _ID.match(name)):
             if versions := self._versions(id):
-                yield Prompt(id=id, version=versions[-1], versions=versions)
+                yield PromptResource(id=id, version=versions[-1], versions=versions)
 
     def _load(self, id: str, version: str | None) -> tuple[str, Json]:
         files = self._files(id)

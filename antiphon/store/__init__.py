@@ -1,19 +1,28 @@
-"""Where responses, items and their tokens live, per tenant."""
+"""Storage of responses, conversations, files and runs, by tenant."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from antiphon.errors import SetupError
+from antiphon.plugins import load_plugin
 
 from .base import Store
 
-__all__ = ["open_store"]
+__all__ = ["StoreFactory", "open_store"]
+
+#: Opens a store from its URL. Other packages register one for a URL scheme as an entry point of
+#: the group ``antiphon.stores``. Raises ``SetupError``.
+StoreFactory = Callable[[str], Awaitable[Store]]
+
+_ENTRY_POINT_GROUP = "antiphon.stores"
+_BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
 
 async def open_store(url: str) -> Store:
-    """The store a setting names: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
-    ``SetupError``."""
+    """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
+    ``SetupError``.
+    """
     if url == "memory:":
         from antiphon.store.memory.store import MemoryStore
 
@@ -22,12 +31,14 @@ async def open_store(url: str) -> Store:
         from antiphon.store.postgres.store import PostgresStore
 
         return await PostgresStore.open(url)
-    place = url.removeprefix("sqlite:")
-    if not place or (place == url and "://" in url):
-        kind = url.partition(":")[0]  # the rest of an address may hold a password
-        raise SetupError(
-            f"No store is called {kind!r}: name memory:, sqlite:PATH or a path, or postgresql://…"
+    path = url.removeprefix("sqlite:")
+    if not path or (path == url and "://" in url):
+        # Only the scheme goes into an error: the rest of a URL may contain a password.
+        scheme = url.partition(":")[0]
+        factory: StoreFactory = load_plugin(
+            _ENTRY_POINT_GROUP, scheme, setting="store", built_in=_BUILT_IN
         )
+        return await factory(url)
     from antiphon.store.sqlite.store import SqliteStore
 
-    return await SqliteStore.open(Path(place).expanduser())
+    return await SqliteStore.open(Path(path).expanduser())

@@ -1,7 +1,7 @@
-"""The contract of a store: finished responses with what they were made of, and conversations.
+"""The contract of a store: finished responses with their inputs and tokens, and conversations.
 
-A response keeps only its own input, output and tokens, and a link to its parent; a turn costs what
-the turn adds. It knows the wire and nothing of runs. The memory store is the reference.
+A response is stored with its own input, output and tokens and a link to its parent, so a turn costs
+what the turn adds. The memory store is the reference.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import FileStore
@@ -23,17 +23,22 @@ __all__ = ["Retention", "Store"]
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """What a store may keep, all tenants together; None = no bound. What is over goes oldest
-    first. Bytes count whatever is still there, also what only descendants need."""
+    """Bounds of a store, over all tenants. None means no bound. The oldest responses are deleted
+    first.
+
+    ``max_bytes`` counts all stored rows, including deleted ancestors that descendants still need.
+    """
 
     max_age_s: float | None = None
     max_responses: int | None = None
     max_bytes: int | None = None
-    #: How long the events of a background run stay after its end, for readers that come back.
+    #: Seconds for which the events of a background run are kept after its end, for readers that
+    #: reconnect.
     max_log_age_s: float | None = 3600
 
     def is_exceeded(self, *, age_s: float, responses: int, bytes: int) -> bool:
-        """Whether the oldest response has to go: by its age, or for what the store holds."""
+        """Return whether the oldest response must be deleted, given its age and the size of the
+        store."""
         return (
             (self.max_age_s is not None and age_s > self.max_age_s)
             or (self.max_responses is not None and responses > self.max_responses)
@@ -42,83 +47,94 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """All methods are per tenant: a foreign id is an unknown id. Safe for concurrent use in one
-    event loop. Deleting or expiring a response makes its id unusable at once; what its descendants
-    still need of it stays, unreachable by id, until the last of them is gone."""
+    """The contract. All methods are per tenant: the id of another tenant is unknown.
+
+    Safe for concurrent use in one event loop. A deleted or expired response cannot be loaded. What
+    its descendants need of it is kept, unreachable by id, until the last of them is deleted.
+    """
 
     @property
     def runs(self) -> RunStore:
-        """The background runs kept in the same place."""
+        """The background runs of this store."""
 
     @property
     def files(self) -> FileStore:
-        """The files kept in the same place."""
+        """The files of this store."""
 
     @property
     def skills(self) -> SkillStore:
-        """The skills kept in the same place."""
+        """The skills of this store."""
 
     @property
     def vectors(self) -> VectorIndex:
-        """The vector stores kept in the same place."""
+        """The vector stores of this store."""
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
-        """Keep it, in place of what had its id. Returns when it is durable: the id may then be
-        announced. The parent is ``stored.response.previous_response_id``, if that is set. With
-        ``conversation``, its input and output are appended to that conversation in the same step,
-        if it still exists."""
+        """Store a response, replacing one with the same id. Return when it is durable.
+
+        ``stored.response.previous_response_id`` links to the parent. ``conversation``: append the
+        input and the output to this conversation in the same transaction, if it still exists.
+        """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        """The response, or None if it is unknown, deleted or expired."""
+        """Return the response; None if it is unknown, deleted or expired."""
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        """The response and all its ancestors, oldest first (deleted ancestors included); None if
-        the response itself is unknown, deleted or expired."""
+        """Return the response and all its ancestors, oldest first, including deleted ancestors.
+
+        None if the response itself is unknown, deleted or expired.
+        """
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        """A stored item by its id: input or output of a response that can be loaded, or part of a
+        """Return an item by its id: input or output of a loadable response, or part of a
         conversation."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        """Forget it, and its run with all events if it has one. False if there is no such
-        response."""
+        """Delete a response, and its run with all events. False if there is no such response."""
 
     async def sweep(self, retention: Retention, now: int) -> int:
-        """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
-        and free what no descendant needs; responses whose own time to expire has come; the events
-        of runs that ended longer ago than ``max_log_age_s``; files, and what is in vector
-        stores, whose time has come. Responses of runs that go on are counted, and left alone.
-        Afterwards the bounds hold. Returns how many responses expired."""
+        """Delete everything that expired, and free what no descendant needs. Return how many
+        responses expired.
+
+        Expired are: responses beyond ``retention`` (``now``, in unix seconds, is compared with
+        ``created_at``), responses with an expiry time in the past, events of runs that ended more
+        than ``max_log_age_s`` ago, files, and contents of vector stores. Responses of active runs
+        are counted but not deleted. Afterwards the bounds hold.
+        """
 
     async def save_conversation(
-        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+        self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
-        """Keep a new conversation with its first items, or new labels of one that exists."""
+        """Store a new conversation with its first items, or new metadata of an existing one."""
 
-    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
-        """The conversation without its items, or None."""
+    async def load_conversation(
+        self, tenant: str, conversation_id: str
+    ) -> ConversationResource | None:
+        """Return the conversation without its items, or None."""
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        """Forget it and its list of items; responses made in it stay. False if it is unknown."""
+        """Delete a conversation and its list of items. Its responses stay. False if it is
+        unknown."""
 
     async def add_conversation_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> bool:
-        """Append items, each with an id that is new there. False if the conversation is unknown."""
+        """Append items, each with an id that is new in the conversation. False if it is unknown."""
 
     async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
-        """All its items, oldest first; none if it is unknown."""
+        """Return all items, oldest first; none if the conversation is unknown."""
 
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
-        """Take an item out of a conversation. False if it was not in it."""
+        """Remove an item from a conversation. False if it is not part of it."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
-        """The secret kept under this name; ``fresh`` is kept if there is none. The same for
-        everybody who uses this store."""
+        """Return the secret of this name; store ``new_secret`` if there is none. All processes on
+        this store get the same secret.
+        """
 
     async def close(self) -> None:
-        """Finish what was begun; later calls raise."""
+        """Finish pending operations. Later calls raise ``RunError``."""

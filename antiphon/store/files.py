@@ -1,6 +1,6 @@
-"""The contract of kept files: what clients upload, and what later is made for them.
+"""The contract of a file store.
 
-A file never changes. Its content is read whole: what is bigger than memory bears is not taken in.
+Files are immutable. Their content is read as a whole, so upload limits bound it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ __all__ = ["FileQuery", "FileStore"]
 
 
 class FileQuery(Struct, frozen=True, kw_only=True):
-    """Which files of a tenant: those of a ``purpose`` (None: of all), the oldest first or the
-    newest, at most ``limit`` behind the file ``after``. Expired at ``now`` (unix seconds) is
-    gone."""
+    """A page of a tenant's files.
+
+    ``purpose``: only files with this purpose; None: all. ``after``: the file before the page.
+    ``now``: unix seconds; files that expired by then are left out.
+    """
 
     purpose: str | None = None
     newest_first: bool = True
@@ -27,23 +29,26 @@ class FileQuery(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """All methods are per tenant: a foreign id is an unknown id. A file is gone for good once it is
-    deleted or ``Store.sweep`` finds its time has come."""
+    """The contract. All methods are per tenant: the id of another tenant is unknown. Deletion, also
+    by ``Store.sweep``, is final.
+    """
 
     async def put(
         self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        """Keep a new file. False, and nothing is kept, if all files of the tenant together would be
-        more than ``most`` bytes. Returns when it is durable."""
+        """Store a new file. Return when it is durable.
+
+        False, and nothing is stored, if the tenant's files would exceed ``max_bytes`` in all.
+        """
 
     async def get(self, tenant: str, file_id: str) -> File | None:
-        """The file, or None."""
+        """Return the file, or None."""
 
     async def read(self, tenant: str, file_id: str) -> bytes | None:
-        """Its content, or None."""
+        """Return the content of a file, or None."""
 
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
-        """A page in the order they were made; None if ``after`` is unknown."""
+        """Return a page of files in the order of creation; None if ``after`` is unknown."""
 
     async def delete(self, tenant: str, file_id: str) -> bool:
-        """Forget it and its content. False if it is unknown."""
+        """Delete a file and its content. False if it is unknown."""

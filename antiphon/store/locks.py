@@ -1,6 +1,4 @@
-"""Who lives, and who holds which conversation, where one process has the store: neither need
-outlive it.
-"""
+"""Heartbeats and conversation locks of a store that one process uses. They live in memory."""
 
 from __future__ import annotations
 
@@ -11,24 +9,26 @@ __all__ = ["ConversationLocks", "OwnerHeartbeats"]
 
 
 class OwnerHeartbeats:
-    """When each was last heard of."""
+    """The time of each owner's last heartbeat."""
 
     def __init__(self) -> None:
         self._last_heartbeats: dict[str, float] = {}
 
     def record(self, owner: str) -> None:
-        """It lives."""
+        """Record a heartbeat of an owner."""
         self._last_heartbeats[owner] = time.monotonic()
 
     def living_owners(self, lease_s: float) -> frozenset[str]:
-        """Those last heard of less than ``lease_s`` ago. Who was never heard of here has died with
-        the process it lived in."""
+        """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
+
+        Owners without a heartbeat belonged to an earlier process and are dead.
+        """
         since = time.monotonic() - lease_s
-        return frozenset(owner for owner, heard in self._last_heartbeats.items() if heard > since)
+        return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
 
 
 class ConversationLocks:
-    """Which response has which conversation, and for which owner."""
+    """Which response holds the lock of which conversation, and for which owner."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
@@ -36,7 +36,7 @@ class ConversationLocks:
         self._locks: dict[tuple[str, str], tuple[str, str]] = {}
 
     def holder(self, tenant: str, conversation_id: str) -> str:
-        """Which response has it; empty if none."""
+        """Return the response that holds the lock; "" if there is none."""
         return self._locks.get((tenant, conversation_id), ("", ""))[0]
 
     def acquire(
@@ -49,35 +49,43 @@ class ConversationLocks:
         lease_s: float,
         unclaimed: str | None,
     ) -> bool:
-        """False: another response has it, whose owner is alive, or which is ``waiting`` for one."""
-        had, by = self._locks.get((tenant, conversation_id), (holder, owner))
-        if had != holder and (had == unclaimed or by in self._owners.living_owners(lease_s)):
+        """Lock a conversation for ``holder``.
+
+        False if another response holds the lock and its owner is alive, or if that response is
+        ``unclaimed``: its run waits for an owner.
+        """
+        current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
+        if current != holder and (
+            current == unclaimed or current_owner in self._owners.living_owners(lease_s)
+        ):
             return False
         self._locks[tenant, conversation_id] = (holder, owner)
         self._owners.record(owner)
         return True
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Give it back, if it is this one's."""
-        held = self._locks.get((tenant, conversation_id))
-        if held is not None and held[0] == holder:
+        """Release a lock, if ``holder`` still holds it."""
+        lock = self._locks.get((tenant, conversation_id))
+        if lock is not None and lock[0] == holder:
             del self._locks[tenant, conversation_id]
 
     def transfer(self, tenant: str, holder: str, owner: str) -> None:
-        """The run was claimed."""
+        """Transfer the locks of a run to the owner that claimed it."""
         for key in self._keys_held_by(tenant, holder):
             self._locks[key] = (holder, owner)
 
     def remove_holder(self, tenant: str, holder: str) -> None:
-        """The response has ended, or is gone."""
+        """Release the locks of a response that ended or was deleted."""
         for key in self._keys_held_by(tenant, holder):
             del self._locks[key]
 
     def release_owner(self, owner: str, running: Collection[tuple[str, str]]) -> None:
-        """The owner stops; what its runs hold waits for whoever goes on with them."""
-        for (tenant, conversation_id), (holder, by) in list(self._locks.items()):
-            if by == owner and (tenant, holder) not in running:
+        """Release the locks of an owner that stops, except those of its ``running`` runs: they pass
+        to the next owner.
+        """
+        for (tenant, conversation_id), (holder, lock_owner) in list(self._locks.items()):
+            if lock_owner == owner and (tenant, holder) not in running:
                 del self._locks[tenant, conversation_id]
 
     def _keys_held_by(self, tenant: str, holder: str) -> list[tuple[str, str]]:
-        return [key for key, held in self._locks.items() if (key[0], held[0]) == (tenant, holder)]
+        return [key for key, lock in self._locks.items() if (key[0], lock[0]) == (tenant, holder)]

@@ -10,11 +10,11 @@ from antiphon.wire.response import Response
 
 __all__ = [
     "Append",
-    "Batch",
     "Claim",
     "DueWebhook",
+    "EventBatch",
+    "EventPage",
     "Job",
-    "Page",
     "StoredResponse",
     "TurnTokens",
     "WebhookEvent",
@@ -66,7 +66,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     attempts: int = 1
 
 
-class Batch(Struct, frozen=True, kw_only=True):
+class EventBatch(Struct, frozen=True, kw_only=True):
     """Consecutive events of one run.
 
     ``first``: sequence number of the first event. ``lines``: one line of JSON an event, each ended
@@ -88,7 +88,7 @@ class Append(Struct, frozen=True):
     """A batch to append to the event log of a claimed run."""
 
     claim: Claim
-    batch: Batch
+    batch: EventBatch
 
 
 class WebhookEvent(Struct, frozen=True):
@@ -108,8 +108,8 @@ class DueWebhook(Struct, frozen=True):
     attempts: int
 
 
-class Page(Struct, frozen=True):
+class EventPage(Struct, frozen=True):
     """Batches in order. ``ended``: the run has ended and no events follow these."""
 
-    batches: tuple[Batch, ...]
+    batches: tuple[EventBatch, ...]
     ended: bool

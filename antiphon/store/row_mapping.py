@@ -1,5 +1,7 @@
-"""Values as rows, and back: bodies, inputs and outputs as the JSON they are on the wire, token ids
-packed. The same for every database.
+"""Conversion between values and database rows, the same for every database.
+
+Bodies, inputs and outputs are stored as their JSON on the wire, token ids packed. A ``*_row``
+function returns columns; a ``*_of`` function reads them.
 """
 
 from __future__ import annotations
@@ -11,15 +13,15 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.search_terms import index_terms
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.files import File
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
-from .records import Batch, Claim, Job, StoredResponse, TurnTokens
-from .vectors import Chunk, IndexedFile, IndexUsage
+from .records import Claim, EventBatch, Job, StoredResponse, TurnTokens
+from .vectors import IndexedChunk, IndexedFile, IndexUsage
 
 __all__ = [
     "chunk_row",
@@ -44,7 +46,7 @@ __all__ = [
 
 encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
-_decode_conversation = msgspec.json.Decoder(Conversation).decode
+_decode_conversation = msgspec.json.Decoder(ConversationResource).decode
 _decode_file = msgspec.json.Decoder(File).decode
 _decode_vector_store = msgspec.json.Decoder(VectorStore).decode
 _decode_indexed_file = msgspec.json.Decoder(IndexedFile).decode
@@ -57,8 +59,9 @@ Row = Sequence[Any]
 
 
 def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> tuple[Any, ...]:
-    """tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-    expires_at."""
+    """Return the columns tenant, id, parent, created_at, bytes, body, input, output, base, tokens,
+    fingerprint, expires_at.
+    """
     response, tokens = stored.response, stored.tokens
     body = encode(replace(response, output=()))
     input_, output = encode(stored.input), encode(response.output)
@@ -80,7 +83,7 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
 
 
 def stored_of(row: Row) -> StoredResponse:
-    """Of body, input, output, base, tokens, fingerprint."""
+    """Read the columns body, input, output, base, tokens, fingerprint."""
     body, input_, output, base, tokens, fingerprint = row
     return StoredResponse(
         response=replace(_decode_response(body), output=_decode_items(output)),
@@ -92,61 +95,61 @@ def stored_of(row: Row) -> StoredResponse:
 
 
 def items_of(row: Row) -> tuple[Item, ...]:
-    """Of input, output."""
+    """Read the columns input, output."""
     return (*_decode_items(row[0]), *_decode_items(row[1]))
 
 
 def item_of(row: Row) -> Item:
-    """Of a body."""
+    """Read the column body."""
     item: Item = _decode_item(row[0])
     return item
 
 
-def conversation_of(row: Row) -> Conversation:
-    """Of a body."""
+def conversation_of(row: Row) -> ConversationResource:
+    """Read the column body."""
     return _decode_conversation(row[0])
 
 
 def file_row(tenant: str, file: File) -> tuple[Any, ...]:
-    """tenant, id, purpose, bytes, expires_at, body."""
+    """Return the columns tenant, id, purpose, bytes, expires_at, body."""
     expires_at = None if file.expires_at is msgspec.UNSET else file.expires_at
     return (tenant, file.id, file.purpose, file.bytes, expires_at, encode(file))
 
 
 def file_of(row: Row) -> File:
-    """Of a body."""
+    """Read the column body."""
     return _decode_file(row[0])
 
 
 def vector_store_of(row: Row) -> VectorStore:
-    """Of a body."""
+    """Read the column body."""
     return _decode_vector_store(row[0])
 
 
 def indexed_file_row(indexed: IndexedFile) -> tuple[Any, ...]:
-    """id, batch, status, bytes, body."""
+    """Return the columns id, batch, status, bytes, body."""
     file = indexed.file
     return (file.id, indexed.batch, file.status, file.usage_bytes, encode(indexed))
 
 
 def indexed_file_of(row: Row) -> IndexedFile:
-    """Of a body."""
+    """Read the column body."""
     return _decode_indexed_file(row[0])
 
 
-def chunk_row(chunk: Chunk) -> tuple[int, str, str | None]:
-    """start, text, and the text as it is indexed where that is another one."""
+def chunk_row(chunk: IndexedChunk) -> tuple[int, str, str | None]:
+    """Return the columns start, text, and the text to index, None if it is the same."""
     words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
 
 
 def file_batch_of(row: Row) -> FileBatch:
-    """Of a body."""
+    """Read the column body."""
     return _decode_batch(row[0])
 
 
 def usage_of(rows: Sequence[Row]) -> IndexUsage:
-    """Of status, count, bytes; a row for each status."""
+    """Read rows of the columns status, count, bytes, one row per status."""
     counts = {status: count for status, count, _ in rows}
     return IndexUsage(
         counts=FileCounts(**counts, total=sum(counts.values())),
@@ -155,12 +158,12 @@ def usage_of(rows: Sequence[Row]) -> IndexUsage:
 
 
 def skill_version_of(row: Row) -> SkillVersion:
-    """Of a body."""
+    """Read the column body."""
     return _decode_skill_version(row[0])
 
 
 def skill_of(row: Row) -> Skill:
-    """Of id, created_at, the highest number, the body of the default version."""
+    """Read the columns id, created_at, highest version number, body of the default version."""
     name, created_at, latest, body = row
     chosen = _decode_skill_version(body)
     return Skill(
@@ -173,14 +176,14 @@ def skill_of(row: Row) -> Skill:
     )
 
 
-def event_batch_of(row: Row) -> Batch:
-    """Of first, count, lines, tokens."""
+def event_batch_of(row: Row) -> EventBatch:
+    """Read the columns first, count, lines, tokens."""
     first, count, lines, tokens = row
-    return Batch(first=first, count=count, lines=lines, tokens=tokens)
+    return EventBatch(first=first, count=count, lines=lines, tokens=tokens)
 
 
 def claim_of(row: Row) -> Claim:
-    """Of tenant, id, model, request, prompt, epoch, attempts."""
+    """Read the columns tenant, id, model, request, prompt, epoch, attempts."""
     tenant, name, model, request, prompt, epoch, attempts = row
     job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
     return Claim(job=job, epoch=epoch, attempts=attempts)

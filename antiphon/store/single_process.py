@@ -1,5 +1,5 @@
-"""The part of a run store that needs no storage where one process has the store: heartbeats,
-conversation locks, subscriptions and the listener. None of it need outlive the process.
+"""Run store parts that a single process keeps in memory: heartbeats, conversation locks,
+subscriptions and the listener.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ __all__ = ["SingleProcessRuns"]
 
 
 class SingleProcessRuns:
-    """Base of the run stores of one process.
-
-    ``check`` raises ``RunError`` if the store is closed."""
+    """Base of the run stores that one process uses. ``check`` raises ``RunError`` if the store is
+    closed."""
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:
         self._check = check or (lambda: None)
@@ -54,7 +53,7 @@ class SingleProcessRuns:
         self._listener = listener
 
     async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
-        """Whether the response has a run that no owner has claimed. Implemented by each store."""
+        """Return whether the response has a run that no owner has claimed."""
         raise NotImplementedError
 
     def _notify_queued(self) -> None:
@@ -62,6 +61,6 @@ class SingleProcessRuns:
             self._listener.on_run_queued()
 
     def _notify_lost(self, response_id: str, epoch: int, old_owner: str | None) -> None:
-        """Tell the listener that a run was taken from ``old_owner``, if anybody had it."""
+        """Notify the listener that a run was taken from ``old_owner``, if it had an owner."""
         if old_owner and self._listener is not None:
             self._listener.on_run_lost(response_id, epoch)

@@ -1,6 +1,6 @@
-"""The contract of kept skills: bundles of files in versions, which never change.
+"""The contract of a skill store: bundles of files in immutable versions.
 
-A store does not look into a bundle.
+Stores treat bundles as opaque bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["SkillDraft", "SkillStore"]
 
 
 class SkillDraft(Struct, frozen=True, kw_only=True):
-    """A version before it has a number. ``id`` is its own."""
+    """A version that has no number yet. ``id``: the id of the version."""
 
     id: str
     skill_id: str
@@ -24,7 +24,7 @@ class SkillDraft(Struct, frozen=True, kw_only=True):
     description: str
 
     def to_version(self, number: int) -> SkillVersion:
-        """As it is kept and shown."""
+        """Return the version with its number."""
         return SkillVersion(
             id=self.id,
             created_at=self.created_at,
@@ -36,14 +36,17 @@ class SkillDraft(Struct, frozen=True, kw_only=True):
 
 
 class SkillStore(Protocol):
-    """All methods are per tenant: a foreign id is an unknown id. Numbers of versions are given
-    once, from 1 on. What is kept returns when it is durable."""
+    """The contract. All methods are per tenant: the id of another tenant is unknown. Version
+    numbers start at 1 and are never reused. Methods that store return when the data is durable.
+    """
 
     async def create(
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        """Keep a new skill; the draft is its version 1, the default. False, and nothing is kept, if
-        all bundles of the tenant together would be more than ``most`` bytes."""
+        """Store a new skill with the draft as version 1, its default.
+
+        False, and nothing is stored, if the tenant's bundles would exceed ``max_bytes`` in all.
+        """
 
     async def add_version(
         self,
@@ -54,27 +57,31 @@ class SkillStore(Protocol):
         default: bool,
         max_bytes: int | None = None,
     ) -> SkillVersion | None:
-        """Keep a new version of a skill, as its default if that is wanted. None, and nothing is
-        kept, if the skill is unknown or all bundles together would be more than ``most``."""
+        """Store a new version of a skill. ``default``: make it the default version.
+
+        None, and nothing is stored, if the skill is unknown or the tenant's bundles would exceed
+        ``max_bytes`` in all.
+        """
 
     async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
-        """Make it the default. False if there is no such version."""
+        """Make a version the default. False if there is no such version."""
 
     async def get(self, tenant: str, skill_id: str) -> Skill | None:
-        """The skill, or None."""
+        """Return the skill, or None."""
 
     async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
-        """In the order they were made."""
+        """Return all skills in the order of creation."""
 
     async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
-        """The oldest first; none of what is unknown."""
+        """Return all versions, oldest first; none if the skill is unknown."""
 
     async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
-        """The files of a version, or None."""
+        """Return the files of a version, or None."""
 
     async def delete(self, tenant: str, skill_id: str) -> bool:
-        """Forget it with all its versions. False if it is unknown."""
+        """Delete a skill with all its versions. False if it is unknown."""
 
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
-        """Forget it; with the last one goes the skill. False if it is unknown, or the default while
-        there are others."""
+        """Delete a version; deleting the last version deletes the skill. False if it is unknown, or
+        if it is the default and there are others.
+        """

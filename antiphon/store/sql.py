@@ -1,4 +1,4 @@
-"""SQL kept as SQL: named queries from one file a database, migrations from numbered ones."""
+"""SQL files: named queries from one file per database, and numbered migrations."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def queries(package: str) -> Mapping[str, str]:
 
 def migrations(package: str) -> tuple[tuple[str, str], ...]:
     """Return (name, script) of a store package's migrations, in the order they are applied."""
-    there = resources.files(package).joinpath("migrations")
-    files = sorted((f for f in there.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    folder = resources.files(package).joinpath("migrations")
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return tuple((file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)

@@ -1,7 +1,7 @@
-"""Tails: what runs append, handed to the followers that wait for it in this process.
+"""Subscriptions: batches that runs append, delivered to the readers in this process.
 
-A tail keeps little. A follower that lags finds a gap and reads the store again, so a slow one costs
-no memory and nobody waits for it. It knows nothing of where batches are kept.
+A subscription buffers few batches. A reader that lags finds a gap and reads the store again, so
+that slow readers cost no memory and block nobody.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 
-from .records import Batch
+from .records import EventBatch
 
 __all__ = ["Subscription", "Subscriptions"]
 
 _Key = tuple[str, str]
 
-#: Batches a tail keeps for a follower that is busy sending.
+#: Batches that a subscription buffers for a busy reader.
 _MAX_BATCHES = 64
 
 
 class Subscription:
-    """One follower's view of one run. Made by ``Tails.follow``; to be closed."""
+    """One reader's view of one run, a context manager. Made by ``Subscriptions.subscribe``."""
 
     __slots__ = ("_batches", "_key", "_subscriptions", "_waiter", "is_stale")
 
     def __init__(self, subscriptions: Subscriptions, key: _Key) -> None:
         self._subscriptions = subscriptions
         self._key = key
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[EventBatch] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        #: Something happened that is not in the tail: the store has to be read.
+        #: The buffer is incomplete; the reader must read the store.
         self.is_stale = False
 
     def __enter__(self) -> Subscription:
@@ -45,9 +45,12 @@ class Subscription:
     ) -> None:
         self._subscriptions.remove(self._key, self)
 
-    def next_batch(self, after: int) -> Batch | None:
-        """The batch that holds the event after this one, if it is here. What is older is dropped;
-        with a gap there is None, and ``dirty`` is set."""
+    def next_batch(self, after: int) -> EventBatch | None:
+        """Return the batch with the event after ``after``, if it is buffered. Older batches are
+        dropped.
+
+        None if there is a gap; ``is_stale`` is set then.
+        """
         while self._batches:
             batch = self._batches[0]
             if batch.first > after + 1:
@@ -60,13 +63,13 @@ class Subscription:
         return None
 
     async def wait(self) -> None:
-        """Until there is a batch, or ``dirty`` is set."""
+        """Wait until a batch is buffered or ``is_stale`` is set."""
         while not self._batches and not self.is_stale:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def add(self, batch: Batch) -> None:
-        """The next batch of the run."""
+    def add(self, batch: EventBatch) -> None:
+        """Add the next batch of the run."""
         if len(self._batches) >= _MAX_BATCHES:
             self._batches.clear()
             self.is_stale = True
@@ -75,7 +78,8 @@ class Subscription:
         self._wake()
 
     def mark_stale(self) -> None:
-        """Something happened: the run ended, or its batches are elsewhere."""
+        """Tell the reader to read the store: the run ended, or its batches are not buffered
+        here."""
         self.is_stale = True
         self._wake()
 
@@ -85,38 +89,39 @@ class Subscription:
 
 
 class Subscriptions:
-    """All followers of a process, by the run they follow."""
+    """All subscriptions of a process, by run."""
 
     def __init__(self) -> None:
         self._by_run: dict[_Key, set[Subscription]] = {}
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        """A new tail of this run."""
+        """Return a new subscription to a run."""
         key = (tenant, response_id)
-        tail = Subscription(self, key)
-        self._by_run.setdefault(key, set()).add(tail)
-        return tail
+        subscription = Subscription(self, key)
+        self._by_run.setdefault(key, set()).add(subscription)
+        return subscription
 
     def subscribed_runs(self) -> tuple[_Key, ...]:
-        """The runs that somebody here follows."""
+        """Return the runs that have subscriptions here."""
         return tuple(self._by_run)
 
-    def publish(self, tenant: str, response_id: str, batch: Batch) -> None:
-        """This batch was kept."""
-        for tail in self._by_run.get((tenant, response_id), ()):
-            tail.add(batch)
+    def publish(self, tenant: str, response_id: str, batch: EventBatch) -> None:
+        """Deliver a stored batch to the subscriptions of its run."""
+        for subscription in self._by_run.get((tenant, response_id), ()):
+            subscription.add(batch)
 
     def mark_stale(self, keys: Iterable[_Key] | None = None) -> None:
-        """These runs (None: all) have to be looked at in the store: they ended or were deleted, or
-        news of them may have been lost."""
+        """Tell the readers of these runs (None: of all runs) to read the store: the runs ended or
+        were deleted, or notifications may have been lost.
+        """
         for key in self.subscribed_runs() if keys is None else keys:
-            for tail in self._by_run.get(key, ()):
-                tail.mark_stale()
+            for subscription in self._by_run.get(key, ()):
+                subscription.mark_stale()
 
     def remove(self, key: _Key, subscription: Subscription) -> None:
-        """Called by a tail that is closed."""
-        tails = self._by_run.get(key)
-        if tails is not None:
-            tails.discard(subscription)
-            if not tails:
+        """Remove a subscription that was closed."""
+        subscriptions = self._by_run.get(key)
+        if subscriptions is not None:
+            subscriptions.discard(subscription)
+            if not subscriptions:
                 del self._by_run[key]

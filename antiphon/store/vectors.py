@@ -1,5 +1,6 @@
-"""The contract of kept vector stores: files cut into chunks that can be found by their words, with
-vectors to be found by what they mean. It ranks by words; what vectors mean it does not know.
+"""The contract of a vector index: files cut into chunks, found by their words or their vectors.
+
+The index ranks by words. Ranking by vectors is done by its callers.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from msgspec import Struct
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore, VectorStoreFile
 
 __all__ = [
-    "Chunk",
     "ChunkHit",
     "ChunkVectors",
     "IndexUsage",
+    "IndexedChunk",
     "IndexedFile",
     "IndexingTask",
     "VectorIndex",
@@ -24,15 +25,16 @@ __all__ = [
 
 
 class IndexedFile(Struct, frozen=True, kw_only=True):
-    """A file in a vector store: how far it is, what it is called, and with which batch it came."""
+    """A file in a vector store: its indexing status, its name, and the batch that added it."""
 
     file: VectorStoreFile
     filename: str
     batch: str | None = None
 
 
-class Chunk(Struct, frozen=True, kw_only=True):
-    """A piece of a file's text. ``start``: in characters. ``vector``: 32-bit floats, packed."""
+class IndexedChunk(Struct, frozen=True, kw_only=True):
+    """A piece of a file's text. ``start``: offset in characters. ``vector``: packed 32-bit
+    floats."""
 
     start: int
     text: str
@@ -40,7 +42,9 @@ class Chunk(Struct, frozen=True, kw_only=True):
 
 
 class ChunkHit(Struct, frozen=True, kw_only=True):
-    """A chunk that was found, by its number. More ``score`` is better; of use only to compare."""
+    """A chunk that matches a search, by its number. Scores can only be compared within one search;
+    higher is better.
+    """
 
     chunk: int
     file_id: str
@@ -48,14 +52,14 @@ class ChunkHit(Struct, frozen=True, kw_only=True):
 
 
 class VectorsVersion(Struct, frozen=True):
-    """Differs whenever the vectors of a vector store do."""
+    """Differs whenever the vectors of a vector store differ."""
 
     last: int
     count: int
 
 
 class ChunkVectors(Struct, frozen=True, kw_only=True):
-    """The vectors of a vector store, one behind the other."""
+    """The vectors of a vector store, concatenated."""
 
     chunks: tuple[int, ...]
     file_ids: tuple[str, ...]
@@ -63,14 +67,14 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
 
 
 class IndexUsage(Struct, frozen=True, kw_only=True):
-    """What there is in a vector store or a batch. ``bytes``: of what was made of the files."""
+    """Number of files by status, and index size in bytes, of a vector store or a batch."""
 
     counts: FileCounts
     bytes: int
 
 
 class IndexingTask(Struct, frozen=True, kw_only=True):
-    """A file that is still to be made searchable."""
+    """A file that waits to be indexed."""
 
     tenant: str
     store_id: str
@@ -78,71 +82,77 @@ class IndexingTask(Struct, frozen=True, kw_only=True):
 
 
 class VectorIndex(Protocol):
-    """All methods are per tenant: a foreign id is an unknown id. Who is asked for something in an
-    unknown vector store answers as if it were empty. A file that is deleted from the store is gone
-    from all vector stores."""
+    """The contract. All methods are per tenant: the id of another tenant is unknown.
+
+    An unknown vector store behaves like an empty one. Deleting a file from the store removes it
+    from all vector stores.
+    """
 
     async def put(self, tenant: str, store: VectorStore) -> None:
-        """Keep a new one, or what is changed of one that exists."""
+        """Store a new vector store, or changes of an existing one."""
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
-        """As it was kept, or None."""
+        """Return the vector store, or None."""
 
     async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
-        """In the order they were made."""
+        """Return all vector stores in the order of creation."""
 
     async def delete(self, tenant: str, store_id: str) -> bool:
-        """Forget it with all that is in it. False if it is unknown."""
+        """Delete a vector store with its contents. False if it is unknown."""
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
-        """How far its files are, or those of a batch."""
+        """Return counts and size of a vector store, or of one of its batches."""
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
     ) -> bool:
-        """Keep files of one vector store, in place of those of the same ids and without their
-        chunks, and the batch they came with. False if the vector store is unknown."""
+        """Add files of one vector store and the batch they belong to. Files with the same ids are
+        replaced and lose their chunks. False if the vector store is unknown.
+        """
 
     async def finish_file(
-        self, tenant: str, indexed: IndexedFile, chunks: Sequence[Chunk], model: str
+        self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
-        """Keep what became of a file, if it is still in progress; else False, and nothing is
-        kept. ``model``: whose vectors they are."""
+        """Store the result of indexing a file. False, and nothing is stored, if the file is no
+        longer in progress. ``model``: the model that computed the vectors.
+        """
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
-        """Keep other attributes of a file. False if it is unknown, or its status is another by
-        now."""
+        """Store new attributes of a file. False if it is unknown or its status changed
+        meanwhile."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
-        """The file, or None."""
+        """Return the file, or None."""
 
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
-        """All files, in the order they were added."""
+        """Return all files in the order they were added."""
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
-        """Take a file out. False if it is unknown."""
+        """Remove a file. False if it is unknown."""
 
     async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
-        """As it was kept, or None."""
+        """Return the batch, or None."""
 
-    async def list_chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
-        """The pieces of a file in order, without vectors."""
+    async def list_chunks(
+        self, tenant: str, store_id: str, file_id: str
+    ) -> tuple[IndexedChunk, ...]:
+        """Return the chunks of a file in order, without vectors."""
 
     async def chunk_texts(
         self, tenant: str, store_id: str, chunks: Collection[int]
     ) -> dict[int, str]:
-        """The texts of chunks by their numbers."""
+        """Return the texts of chunks by chunk number."""
 
     async def search_words(
         self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
     ) -> tuple[ChunkHit, ...]:
-        """The chunks of these files that hold any of the words, the best first."""
+        """Return the chunks of these files that contain any of the words, best first."""
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
-        """Of the vectors of a model."""
+        """Return the version of a model's vectors."""
 
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
-        """All vectors of a model."""
+        """Return all vectors of a model."""
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
-        """Files of all tenants that are in progress, the oldest first."""
+        """Return the files of all tenants that are in progress, oldest first."""

@@ -14,14 +14,14 @@ from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import (
     Append,
-    Batch,
     Claim,
     DueWebhook,
+    EventBatch,
     Job,
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 
 from .store_check import turn
 
@@ -32,10 +32,10 @@ Check = Callable[[Store], Awaitable[None]]
 PATIENCE_S = 30
 
 
-def batch(first: int, count: int = 1, tokens: bytes = b"") -> Batch:
+def batch(first: int, count: int = 1, tokens: bytes = b"") -> EventBatch:
     """``count`` lines that say their number."""
     lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
-    return Batch(first=first, count=count, lines=lines, tokens=tokens)
+    return EventBatch(first=first, count=count, lines=lines, tokens=tokens)
 
 
 def job(name: str, tenant: str = "t", model: str = "m") -> Job:
@@ -83,7 +83,7 @@ async def _read(
         while True:
             over = False
             if (found := tail.next_batch(after)) is not None:
-                batches: tuple[Batch, ...] = (found,)
+                batches: tuple[EventBatch, ...] = (found,)
             elif not tail.is_stale:
                 if waits is not None:
                     waits.set()
@@ -267,7 +267,7 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
 
 
 async def adds_a_turn_to_its_conversation_and_lets_it_go(store: Store) -> None:
-    await store.save_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     claim = await begun(store)
     assert await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is False
@@ -295,7 +295,9 @@ async def begins_a_run_of_one_id_once(store: Store) -> None:
 
 async def keeps_a_batch_whole(store: Store) -> None:
     claim = await begun(store)
-    large = Batch(first=2, count=1, lines=b'"' + b"x" * 300_000 + b'"\n', tokens=bytes(range(256)))
+    large = EventBatch(
+        first=2, count=1, lines=b'"' + b"x" * 300_000 + b'"\n', tokens=bytes(range(256))
+    )
     await store.runs.append((Append(claim, large),))
     page = await store.runs.events("t", "resp_a", 1, limit=1)
     assert page is not None and page.batches == (replace(large, tokens=b""),)

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import StoredResponse, TurnTokens
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Item, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
@@ -186,7 +186,7 @@ async def takes_many_at_once(store: Store) -> None:
 
 
 async def keeps_conversations(store: Store) -> None:
-    talk = Conversation(id="conv_a", created_at=1, metadata={"k": "v"})
+    talk = ConversationResource(id="conv_a", created_at=1, metadata={"k": "v"})
     first, second = turn("a").input[0], turn("b").input[0]
     await store.save_conversation("t", talk, (first,))
     assert await store.load_conversation("t", "conv_a") == talk
@@ -198,7 +198,7 @@ async def keeps_conversations(store: Store) -> None:
     assert await store.load_conversation_items("u", "conv_a") == ()
     assert await store.load_item("t", second.id) == second
     assert await store.load_item("u", second.id) is None
-    relabelled = Conversation(id="conv_a", created_at=1, metadata={})
+    relabelled = ConversationResource(id="conv_a", created_at=1, metadata={})
     await store.save_conversation("t", relabelled)
     assert await store.load_conversation("t", "conv_a") == relabelled
     assert await store.remove_conversation_item("t", "conv_a", first.id) is True
@@ -211,7 +211,7 @@ async def keeps_conversations(store: Store) -> None:
 
 
 async def adds_a_turn_to_its_conversation(store: Store) -> None:
-    await store.save_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     stored = turn("a")
     await store.save("t", stored, conversation="conv_a")
     expected = (*stored.input, *stored.response.output)

@@ -8,7 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.vectors import Chunk, IndexedFile, IndexingTask, VectorIndex, VectorsVersion
+from antiphon.store.vectors import (
+    IndexedChunk,
+    IndexedFile,
+    IndexingTask,
+    VectorIndex,
+    VectorsVersion,
+)
 from antiphon.wire.vector_stores import FileBatch, FileStatus, VectorStore, VectorStoreFile
 
 from .file_check import filed
@@ -45,7 +51,8 @@ async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "
     """A file of these chunks, the vector of each being its place."""
     assert await vectors.add_files(tenant, [entry_of(name)], None)
     chunks = [
-        Chunk(start=100 * at, text=text, vector=_vector(at, 1)) for at, text in enumerate(texts)
+        IndexedChunk(start=100 * at, text=text, vector=_vector(at, 1))
+        for at, text in enumerate(texts)
     ]
     done = entry_of(name, status="completed", size=10)
     assert await vectors.finish_file(tenant, done, chunks, "m")
@@ -133,7 +140,7 @@ async def tells_how_far_files_are(store: Store) -> None:
     assert await vectors.get_batch("t", "vs_a", "vsfb_1") == batch
     assert await vectors.get_batch("u", "vs_a", "vsfb_1") is None
     done = replace(entry_of("y", status="completed", size=7), batch="vsfb_1")
-    assert await vectors.finish_file("t", done, [Chunk(start=0, text="hi")], "")
+    assert await vectors.finish_file("t", done, [IndexedChunk(start=0, text="hi")], "")
     all, part = await vectors.usage("t", "vs_a"), await vectors.usage("t", "vs_a", "vsfb_1")
     assert (all.counts.total, all.counts.in_progress, all.counts.completed) == (3, 2, 1)
     assert (part.counts.total, part.counts.completed, part.bytes) == (2, 1, 7)
@@ -151,7 +158,7 @@ async def settles_only_what_is_in_progress(store: Store) -> None:
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "fox")
     late = entry_of("a", status="failed")
-    assert not await vectors.finish_file("t", late, [Chunk(start=0, text="fox")], "m")
+    assert not await vectors.finish_file("t", late, [IndexedChunk(start=0, text="fox")], "m")
     assert not await vectors.finish_file("t", entry_of("b", status="completed"), (), "m")
     assert await _found(vectors, "fox") == "a: fox"
     done = entry_of("a", status="completed", size=10)

@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import invalid_value, json_type_name, missing_parameter
 from antiphon.wire.parsing.fields import convert, known_fields
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 from .skills import ShellSkill, read_shell_skills
 
 __all__ = [
     "MEMORY_BYTES",
     "AutoContainer",
-    "Container",
     "ContainerExpiresAfter",
     "ContainerFile",
+    "ContainerResource",
     "CreateContainer",
     "NetworkPolicy",
     "parse_create_container",
@@ -78,7 +78,7 @@ class CreateContainer(Struct, frozen=True, kw_only=True):
     skills: tuple[ShellSkill, ...] = ()
 
 
-class Container(Struct, frozen=True, kw_only=True):
+class ContainerResource(Struct, frozen=True, kw_only=True):
     """A container as the API shows it. Times are unix seconds."""
 
     id: str
@@ -117,7 +117,7 @@ def read_auto_container(raw: Mapping[str, Any], path: str, type: str = "auto") -
     return replace(convert(given, AutoContainer, path), skills=skills)
 
 
-def parse_create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateContainer:
+def parse_create_container(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateContainer:
     """Parse the body of ``POST /containers``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "name" not in raw:
@@ -128,7 +128,7 @@ def parse_create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Crea
     return replace(convert(given, CreateContainer, ""), skills=skills)
 
 
-def parse_file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> str:
     """Parse the file id in a JSON body of ``POST /containers/{id}/files``. Raises
     ``InvalidRequest``.
     """

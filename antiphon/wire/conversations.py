@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from .items import Item
 
-__all__ = ["Conversation", "CreateConversation"]
+__all__ = ["ConversationResource", "CreateConversation"]
 
 
-class Conversation(Struct, frozen=True, kw_only=True):
+class ConversationResource(Struct, frozen=True, kw_only=True):
     """A conversation without its items. ``created_at``: unix seconds."""
 
     id: str

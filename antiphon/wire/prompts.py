@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from .response import PromptRef, PromptValue
 
-__all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "Prompt", "PromptRef", "PromptValue"]
+__all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "PromptRef", "PromptResource", "PromptValue"]
 
 Json = dict[str, Any]
 
@@ -50,7 +50,7 @@ class CreatePrompt(Struct, frozen=True, kw_only=True):
     id: str | None = None
 
 
-class Prompt(Struct, frozen=True, kw_only=True):
+class PromptResource(Struct, frozen=True, kw_only=True):
     """A version of a prompt.
 
     ``variables``: names of the placeholders in its texts. ``versions``: all versions, oldest first.

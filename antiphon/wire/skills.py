@@ -19,7 +19,7 @@ from antiphon.wire.parsing.fields import (
     read_object,
     read_tag,
 )
-from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 __all__ = [
     "DeletedSkillVersion",
@@ -137,7 +137,7 @@ def read_local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:
     )
 
 
-def parse_default_version(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
+def parse_default_version(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> str:
     """Parse the new default version in the body of ``POST /skills/{id}``. Raises
     ``InvalidRequest``.
     """

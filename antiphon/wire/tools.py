@@ -14,7 +14,6 @@ __all__ = [
     "HOSTED_CHOICES",
     "ApplyPatch",
     "Callers",
-    "Choice",
     "CodeInterpreter",
     "Computer",
     "ComputerUsePreview",
@@ -22,7 +21,7 @@ __all__ = [
     "CustomFormat",
     "FileSearch",
     "Function",
-    "Grammar",
+    "GrammarFormat",
     "ImageGeneration",
     "LocalShell",
     "Mcp",
@@ -32,6 +31,7 @@ __all__ = [
     "TextFormat",
     "Tool",
     "ToolBase",
+    "ToolChoiceObject",
     "ToolChoiceParam",
     "ToolSearch",
     "WebSearch",
@@ -67,14 +67,14 @@ class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"
     """Free text."""
 
 
-class Grammar(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
+class GrammarFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
     """Text that matches a grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str
 
 
-CustomFormat = TextFormat | Grammar
+CustomFormat = TextFormat | GrammarFormat
 
 
 class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
@@ -246,7 +246,7 @@ HOSTED_CHOICES = (
 )
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ToolChoiceObject(Struct, frozen=True, kw_only=True):
     """A choice of one tool by type and name, or, with type ``allowed_tools``, a mode and the tools
     it covers.
     """
@@ -256,7 +256,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     namespace: str | UnsetType = UNSET
     server_label: str | UnsetType = UNSET
     mode: Literal["auto", "required", "none"] | UnsetType = UNSET
-    tools: tuple[Choice, ...] | UnsetType = UNSET
+    tools: tuple[ToolChoiceObject, ...] | UnsetType = UNSET
 
 
-ToolChoiceParam = Literal["none", "auto", "required"] | Choice
+ToolChoiceParam = Literal["none", "auto", "required"] | ToolChoiceObject

@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options, ToolChoice
-from antiphon.dialects.tools import PromptTools, namespace_notes, shown_tools
+from antiphon.dialects.tools import PromptTools, collect_tools, namespace_notes
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import AdditionalTools, ToolSearchOutput
-from antiphon.wire.tools import Custom, Function, Grammar, Namespace, Tool, WebSearch
+from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool, WebSearch
 
 F, G = Function(name="f", description="F."), Function(name="g")
-PATCH = Custom(name="patch", format=Grammar(syntax="lark", definition="start: X"))
+PATCH = Custom(name="patch", format=GrammarFormat(syntax="lark", definition="start: X"))
 SPACE = Namespace(name="ns", tools=(F, PATCH))
 
 
 def shown(*tools: Tool, items: Any = (), **options: Any) -> PromptTools:
-    return shown_tools(Options(tools=tools, **options), items)
+    return collect_tools(Options(tools=tools, **options), items)
 
 
 def names(tools: Any) -> list[str]:

@@ -19,7 +19,7 @@ from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_create_prompt, parse_create_response
-from antiphon.wire.prompts import Prompt
+from antiphon.wire.prompts import PromptResource
 from antiphon.wire.response import Response
 from tests.runs.served import create, service
 
@@ -284,7 +284,7 @@ async def test_file_damaged_after_startup_is_a_request_error(tmp_path: Path) -> 
         await asked(prompt={"id": "p"})
 
 
-async def made(prompts: Prompts, **body: Any) -> Prompt:
+async def made(prompts: Prompts, **body: Any) -> PromptResource:
     return await prompts.create(parse_create_prompt(json.dumps(body).encode()))
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.retrieval.chunking import cut, joined, tokens
-from antiphon.retrieval.rank_fusion import best, fused
-from antiphon.retrieval.vector_search import Nearest
+from antiphon.retrieval.chunking import estimate_tokens, join_chunks, split_text
+from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
+from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.vectors import Chunk
+from antiphon.store.vectors import IndexedChunk
 from antiphon.testing.vector_check import entry_of, store_of
 
 WORDS = st.lists(
@@ -23,12 +23,12 @@ WORDS = st.lists(
 @given(WORDS.map("".join), st.integers(2, 40), st.floats(0, 0.5))
 @example("fjord" * 20, 8, 0.0)
 def test_all_of_a_text_is_in_a_piece(text: str, size: int, share: float) -> None:
-    pieces = cut(text, size, int(share * size))
+    pieces = split_text(text, size, int(share * size))
     if not text.strip():
         assert pieces == []
         return
-    assert joined(pieces) == text
-    assert all(tokens(piece.text) <= size for piece in pieces)
+    assert join_chunks(pieces) == text
+    assert all(estimate_tokens(piece.text) <= size for piece in pieces)
     assert all(text.startswith(piece.text, piece.start) for piece in pieces)
     starts = [piece.start for piece in pieces]
     assert starts == sorted(set(starts))
@@ -36,7 +36,7 @@ def test_all_of_a_text_is_in_a_piece(text: str, size: int, share: float) -> None
 
 def test_pieces_overlap_and_end_where_a_text_does() -> None:
     lines = [f"Line {n} says something of its own." for n in range(60)]
-    pieces = cut("\n".join(lines), 100, 50)
+    pieces = split_text("\n".join(lines), 100, 50)
     assert all(piece.text.lstrip("\n").startswith("Line ") for piece in pieces)
     assert all(piece.text.endswith(".") for piece in pieces)
     whole = "".join(piece.text for piece in pieces)
@@ -44,25 +44,25 @@ def test_pieces_overlap_and_end_where_a_text_does() -> None:
 
 
 def test_what_both_rankings_put_first_scores_1() -> None:
-    scores = fused([(1.0, ["a", "b"]), (1.0, ["a", "c"])])
+    scores = fuse_rankings([(1.0, ["a", "b"]), (1.0, ["a", "c"])])
     assert scores["a"] == 1.0 > scores["b"] == scores["c"] > 0
-    assert fused([(3.0, ["a"]), (1.0, ["b"])]) == {"a": 0.75, "b": 0.25}
-    assert fused([]) == {} and fused([(0.0, ["a"]), (1.0, ["b"])])["b"] == 1.0
-    assert best([{"a": 0.5}, {"a": 0.2, "b": 0.9}]) == [("b", 0.9), ("a", 0.5)]
+    assert fuse_rankings([(3.0, ["a"]), (1.0, ["b"])]) == {"a": 0.75, "b": 0.25}
+    assert fuse_rankings([]) == {} and fuse_rankings([(0.0, ["a"]), (1.0, ["b"])])["b"] == 1.0
+    assert best_scores([{"a": 0.5}, {"a": 0.2, "b": 0.9}]) == [("b", 0.9), ("a", 0.5)]
 
 
 async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
     vectors = MemoryStore().vectors
     await vectors.put("t", store_of("a"))
-    nearest = Nearest(vectors, room=1)
+    nearest = VectorSearch(vectors, cache_bytes=1)
 
     async def add(name: str, *numbers: float) -> None:
         await vectors.add_files("t", [entry_of(name)], None)
-        chunk = Chunk(start=0, text=name, vector=array("f", numbers).tobytes())
+        chunk = IndexedChunk(start=0, text=name, vector=array("f", numbers).tobytes())
         assert await vectors.finish_file("t", entry_of(name, status="completed"), [chunk], "m")
 
     async def found(files: list[str] | None = None, limit: int = 9) -> list[str]:
-        hits = await nearest.found("t", "vs_a", "m", array("f", [1, 0]), files, limit)
+        hits = await nearest.search("t", "vs_a", "m", array("f", [1, 0]), files, limit)
         return [hit.file_id for hit in hits]
 
     assert await found() == []
@@ -79,4 +79,4 @@ async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
 
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_nothing_is_cut_to_nothing(text: str) -> None:
-    assert cut(text, 100, 50) == [] and joined([]) == ""
+    assert split_text(text, 100, 50) == [] and join_chunks([]) == ""

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import Append, Batch, Claim, StoredResponse
+from antiphon.store.records import Append, Claim, EventBatch, StoredResponse
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from tests.searching import examples
 
 NAMES = st.sampled_from("abc")
@@ -161,7 +161,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, name=NAMES, added=NAMES)
     def talk(self, tenant: str, name: str, added: str) -> None:
-        label = Conversation(id=f"conv_{name}", created_at=1, metadata={"at": str(self.clock)})
+        label = ConversationResource(
+            id=f"conv_{name}", created_at=1, metadata={"at": str(self.clock)}
+        )
         self.all("put_conversation", tenant, label, turn(added).input)
 
     @rule(tenant=TENANTS, name=NAMES, added=NAMES, gone=st.booleans())
@@ -295,7 +297,7 @@ class Agreement(RuleBasedStateMachine):
 
     def number(self, claim: Claim) -> int:
         """Of the next event of its run."""
-        history: tuple[Batch, ...] = self.run_all("history", claim)
+        history: tuple[EventBatch, ...] = self.run_all("history", claim)
         return history[-1].last + 1 if history else 0
 
     def one_epoch(self, appends: list[Append], claim: Claim) -> bool:
@@ -314,7 +316,7 @@ async def read_on(world: World, tenant: str, name: str) -> list[int] | None:
         world.readers[tenant, name][0].is_stale = True
     tail, after = world.readers[tenant, name]
     while True:
-        batches: tuple[Batch, ...] = ()
+        batches: tuple[EventBatch, ...] = ()
         if (found := tail.next_batch(after)) is not None:
             batches = (found,)
         elif not tail.is_stale:

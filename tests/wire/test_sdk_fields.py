@@ -160,7 +160,7 @@ INNER: list[tuple[Any, Any, set[str]]] = [
     (rs.JsonObjectFormat, ResponseFormatJSONObject, set()),
     (rs.PlainFormat, ResponseFormatText, set()),
     (tl.TextFormat, custom_tool_input_format.Text, set()),
-    (tl.Grammar, custom_tool_input_format.Grammar, set()),
+    (tl.GrammarFormat, custom_tool_input_format.Grammar, set()),
     (it.InputText, sdk.ResponseInputText, set()),
     (it.InputImage, sdk.ResponseInputImage, set()),
     (it.InputFile, sdk.ResponseInputFile, set()),

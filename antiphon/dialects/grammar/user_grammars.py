@@ -50,7 +50,9 @@ def guide_rule(rules: LarkRules, guide: Guide) -> str:
         ) from None
 
 
-def _written(rules: LarkRules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
+def _written(
+    rules: LarkRules, prefix: str, grammar: tl.GrammarFormat | Guide, escapes: Escapes
+) -> str:
     """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
     if grammar.syntax == "regex":
         start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"

@@ -17,7 +17,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
-from antiphon.wire.parsing.json_body import Limits as BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 from .request_context import header, request_context
 

@@ -25,7 +25,7 @@ from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event
-from antiphon.wire.parsing.json_body import Limits as BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 

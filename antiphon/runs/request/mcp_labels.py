@@ -1,5 +1,5 @@
-"""MCP labels that an operator lets stand for tools of this server: clients of other servers ask in
-that way for code and searches. It knows no MCP.
+"""MCP server labels that the operator maps to built-in tools of this server. Clients of some other
+servers request code execution and web search by MCP label.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _TOOLS: Mapping[str, tl.Tool] = {
 
 
 def replace_mcp_labels(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
-    """The request with the tools that its labels stand for; what it says of a URL is of no use.
-    ``labels``: label → type of a tool. Raises ``InvalidRequest`` for what only a server can do."""
+    """Replace MCP tools with the built-in tools that their labels stand for. ``labels``: label →
+    type of the tool. The server URL is ignored. Raises ``InvalidRequest`` for fields that only an
+    MCP server supports.
+    """
     if not labels:
         return request
     tools = tuple(_tool(tool, labels, f"tools[{at}]") for at, tool in enumerate(request.tools))
@@ -38,13 +40,14 @@ def _tool(tool: tl.Tool, labels: Mapping[str, str], path: str) -> tl.Tool:
     kind = labels.get(tool.server_label) if isinstance(tool, tl.Mcp) else None
     if kind is None or not isinstance(tool, tl.Mcp):
         return tool
-    asked = {
+    given = {
         "require_approval": tool.require_approval not in (UNSET, "never"),
         "allowed_tools": tool.allowed_tools is not UNSET,
     }
-    for field in (field for field, is_given in asked.items() if is_given):
+    for field in (field for field, is_given in given.items() if is_given):
         raise InvalidRequest(
-            f"'{tool.server_label}' stands for {kind} of this server, which knows no '{field}'.",
+            f"The label '{tool.server_label}' stands for the tool '{kind}' of this server, which"
+            f" does not support '{field}'.",
             param=f"{path}.{field}",
             code="unsupported_parameter",
         )

@@ -1,4 +1,4 @@
-"""Options for the backend, from the request and the defaults of its model."""
+"""The options for the backend, from the request and the defaults of its model."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ __all__ = [
 ]
 
 _LOGPROBS = "message.output_text.logprobs"
-#: What a field means that neither the request nor the model gives: OpenAI's defaults.
+#: OpenAI's defaults, for fields that neither the request nor the model sets.
 DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
 def apply_defaults(
     request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
 ) -> CreateResponse:
-    """The request with the model's defaults where it says nothing, so that the echo is what was
-    really done. ``budgets``: effort → the most tokens of thinking."""
+    """Fill fields that the request leaves out with the model's defaults, so that the response
+    echoes the values in effect. ``budgets``: reasoning effort → maximum tokens of reasoning.
+    """
     effort = request.reasoning.effort if request.reasoning is not None else None
     if effort is not None and effort in budgets:
         defaults = {**defaults, "thinking_token_budget": budgets[effort]}
@@ -49,14 +50,15 @@ def apply_defaults(
 
 
 def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
-    """Kinds of items that the request does not want to be told of."""
+    """Return the item types that the request excludes from the output."""
     return (Reasoning,) if request.include_reasoning is False else ()
 
 
 def build_options(request: CreateResponse) -> Options:
-    """The options of the request for the backend, without its tools."""
+    """Build the backend's options from the request, without its tools. Raises
+    ``InvalidRequest``."""
     return Options(
-        parallel_tool_calls=_may_call_several(request),
+        parallel_tool_calls=_allows_parallel_calls(request),
         text=_format(request),
         guide=request.structured_outputs.guide if request.structured_outputs else None,
         reasoning=request.reasoning,
@@ -85,16 +87,19 @@ def build_options(request: CreateResponse) -> Options:
     )
 
 
-def _may_call_several(request: CreateResponse) -> bool:
-    """A function that a request names is called exactly once, as OpenAI's guide to function calling
-    says of ``tool_choice``."""
+def _allows_parallel_calls(request: CreateResponse) -> bool:
+    """Whether the model may make several calls. A function that ``tool_choice`` names is called
+    exactly once (OpenAI's guide to function calling).
+    """
     choice = request.tool_choice
     is_named = isinstance(choice, tl.ToolChoiceObject) and choice.type in ("function", "custom")
     return request.parallel_tool_calls is not False and not is_named
 
 
 def _format(request: CreateResponse) -> TextConfig:
-    """The format of the answer, wherever the request asks for it."""
+    """Return the format of the answer, from ``text.format`` or ``structured_outputs``. Raises
+    ``InvalidRequest`` if both are set.
+    """
     text, guides = text_config(request), request.structured_outputs
     if guides is None:
         return text
@@ -110,9 +115,12 @@ def _format(request: CreateResponse) -> TextConfig:
 
 
 def text_config(request: CreateResponse) -> TextConfig:
+    """Return the request's ``text`` field, plain text by default."""
     return request.text or TextConfig(format=PlainFormat())
 
 
 def given_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
-    """Echo only what was given: null is not allowed in these."""
+    """Return those of the named fields that the request sets. They are echoed only then, because
+    null is not allowed in them.
+    """
     return {name: value for name in names if (value := getattr(request, name)) is not None}

@@ -1,4 +1,4 @@
-"""Tools of a request: which of them the model sees, which run here, and which may be called."""
+"""The tools of a request: which of them the model sees, which run here, and which may be called."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
 
     ``visible_tools``: what the model sees, without the functions of ``server_tools``.
     ``request_tools``: all tools of the request that the model may call, deferred ones included.
-    ``choice``: the request's ``tool_choice``.
-    ``ignored_types``: types of tools that nobody runs here; the model does not see them.
-    ``search_functions``: the function of ``tool_search``.
+    ``choice``: the request's ``tool_choice``. ``ignored_types``: types of tools that nobody runs
+    here; the model does not see them. ``search_functions``: the function of ``tool_search``.
     ``program_functions``: functions of the client that programs of the model may call; None if the
     model cannot write programs here.
     """

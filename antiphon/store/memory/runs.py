@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from antiphon.errors import RunError
 from antiphon.store.records import (
     Append,
-    Batch,
     Claim,
     DueWebhook,
+    EventBatch,
+    EventPage,
     Job,
-    Page,
     StoredResponse,
     WebhookEvent,
 )
@@ -41,7 +41,7 @@ class _Run(Struct):
     then."""
 
     job: Job
-    batches: list[Batch] = []
+    batches: list[EventBatch] = []
     epoch: int = 0
     attempts: int = 0
     owner: str | None = None
@@ -76,7 +76,7 @@ class MemoryRuns(SingleProcessRuns):
         self._runs: dict[_Key, _Run] = {}
         self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
-    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
         self._check()
         if (job.tenant, job.id) in self._runs:
             raise RunError("The store has a run of this id.")
@@ -134,7 +134,7 @@ class MemoryRuns(SingleProcessRuns):
         self,
         claim: Claim,
         stored: StoredResponse,
-        batch: Batch,
+        batch: EventBatch,
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
@@ -179,12 +179,14 @@ class MemoryRuns(SingleProcessRuns):
         self._check()
         self._webhooks.pop(event_id, None)
 
-    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
+    async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         self._check()
         run = self._runs.get((claim.job.tenant, claim.job.id))
         return tuple(run.batches) if run is not None else ()
 
-    async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
+    async def events(
+        self, tenant: str, response_id: str, after: int, *, limit: int
+    ) -> EventPage | None:
         self._check()
         run = self._runs.get((tenant, response_id))
         if run is None:
@@ -193,7 +195,7 @@ class MemoryRuns(SingleProcessRuns):
         begin = bisect_right(run.batches, after, key=_last)
         end = bisect_right(run.batches, after + limit, key=_first)
         found = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
-        return Page(found, ended=run.ended_at is not None and end >= len(run.batches))
+        return EventPage(found, ended=run.ended_at is not None and end >= len(run.batches))
 
     # --- for the store beside it -----------------------------------------------------------------
 
@@ -236,7 +238,7 @@ class MemoryRuns(SingleProcessRuns):
             return None
         return run
 
-    def _add_batch(self, run: _Run, batch: Batch) -> None:
+    def _add_batch(self, run: _Run, batch: EventBatch) -> None:
         if batch.count:
             run.batches.append(batch)
             run.attempts = 0

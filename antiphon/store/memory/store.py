@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon.errors import RunError
 from antiphon.store.base import Retention
 from antiphon.store.records import StoredResponse
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import MemoryFiles
@@ -43,7 +43,7 @@ class _ResponseRow(Struct):
 class _ConversationRow(Struct):
     """A conversation and its items by id, in order."""
 
-    conversation: Conversation
+    conversation: ConversationResource
     items: dict[str, Item] = {}
 
     def add(self, items: tuple[Item, ...]) -> None:
@@ -168,7 +168,7 @@ class MemoryStore:
         return len(live)
 
     async def save_conversation(
-        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+        self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         self._check()
         talk = self._conversations.setdefault(
@@ -177,7 +177,9 @@ class MemoryStore:
         talk.conversation = conversation
         talk.add(items)
 
-    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+    async def load_conversation(
+        self, tenant: str, conversation_id: str
+    ) -> ConversationResource | None:
         self._check()
         talk = self._conversations.get((tenant, conversation_id))
         return talk.conversation if talk is not None else None

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 
 from antiphon.search_terms import index_terms
 from antiphon.store.vectors import (
-    Chunk,
     ChunkHit,
     ChunkVectors,
+    IndexedChunk,
     IndexedFile,
     IndexingTask,
     IndexUsage,
@@ -32,7 +32,7 @@ class _ChunkRow(Struct):
     """A chunk with its number, and whose its vector is."""
 
     number: int
-    chunk: Chunk
+    chunk: IndexedChunk
     model: str
 
 
@@ -102,7 +102,7 @@ class MemoryVectorIndex:
         return True
 
     async def finish_file(
-        self, tenant: str, indexed: IndexedFile, chunks: Sequence[Chunk], model: str
+        self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
         file_row = self._file_row(tenant, indexed.file.vector_store_id, indexed.file.id)
         if file_row is None or file_row.indexed.file.status != "in_progress":
@@ -140,10 +140,12 @@ class MemoryVectorIndex:
         store_row = self._store(tenant, store_id)
         return store_row.batches.get(batch_id) if store_row is not None else None
 
-    async def list_chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
+    async def list_chunks(
+        self, tenant: str, store_id: str, file_id: str
+    ) -> tuple[IndexedChunk, ...]:
         file_row = self._file_row(tenant, store_id, file_id)
         chunks = (chunk_row.chunk for chunk_row in file_row.chunks) if file_row is not None else ()
-        return tuple(Chunk(start=chunk.start, text=chunk.text) for chunk in chunks)
+        return tuple(IndexedChunk(start=chunk.start, text=chunk.text) for chunk in chunks)
 
     async def chunk_texts(
         self, tenant: str, store_id: str, chunks: Collection[int]

@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import RunError
-from antiphon.store.records import Batch
+from antiphon.store.records import EventBatch
 from antiphon.store.row_mapping import event_batch_of
 from antiphon.store.runs import RunListener
 from antiphon.store.subscriptions import Subscriptions
@@ -26,7 +26,7 @@ __all__ = ["Notice", "RunNotifications"]
 _log = structlog.get_logger(__name__)
 
 #: PostgreSQL's limit is 8000.
-_MAX_BYTES = 7_900
+_MAX_NOTICE_BYTES = 7_900
 
 _Key = tuple[str, str]
 
@@ -46,7 +46,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def encode(self, by: str) -> str:
         """As the payload of a notification."""
         text = _encode(msgspec.structs.replace(self, by=by))
-        if len(text) > _MAX_BYTES:
+        if len(text) > _MAX_NOTICE_BYTES:
             text = _encode(Notice(by=by, queued=self.queued, all=True))
         return text.decode()
 
@@ -95,7 +95,7 @@ class RunNotifications:
 
     # --- of this process -------------------------------------------------------------------------
 
-    def publish_local(self, tenant: str, response_id: str, batch: Batch) -> None:
+    def publish_local(self, tenant: str, response_id: str, batch: EventBatch) -> None:
         """This process appended: its followers need no database."""
         followed = self._subscribed_runs.get((tenant, response_id))
         if followed is not None:
@@ -168,7 +168,7 @@ class RunNotifications:
             name, followed = rows[row]
             self._publish(name, followed, event_batch_of(columns))
 
-    def _publish(self, name: _Key, followed: _SubscribedRun, batch: Batch) -> None:
+    def _publish(self, name: _Key, followed: _SubscribedRun, batch: EventBatch) -> None:
         if batch.first == followed.last + 1:
             self._subscriptions.publish(*name, batch)
         elif batch.last > followed.last:  # not what is next: readers look for themselves

@@ -83,7 +83,7 @@ class ConnectionPool:
                 max_size=connections,
                 command_timeout=_TIMEOUT_S,
                 timeout=_TIMEOUT_S,
-                init=_set_up,
+                init=_set_search_path,
                 reset=_skip_reset,
                 server_settings={"application_name": "antiphon"},
             )
@@ -254,7 +254,7 @@ class Transaction:
         return await self._connection.fetchval(self._queries[name], *arguments)
 
 
-async def _set_up(connection: Any) -> None:
+async def _set_search_path(connection: Any) -> None:
     """A new connection: the tables are in a schema of their own, apart from what else is there."""
     await connection.execute("SET search_path TO antiphon")
 

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from antiphon.store.records import (
     Append,
-    Batch,
     Claim,
     DueWebhook,
+    EventBatch,
+    EventPage,
     Job,
-    Page,
     StoredResponse,
     WebhookEvent,
 )
@@ -43,7 +43,7 @@ class PostgresRuns:
         self._process_id = secrets.token_hex(6)
         self._notifications = RunNotifications(pool, self._subscriptions, self._process_id)
 
-    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
         async with self._pool.transaction() as transaction:
             await self._save(transaction, job.tenant, stored, listed=False)
             run = await transaction.value(
@@ -117,7 +117,7 @@ class PostgresRuns:
         self,
         claim: Claim,
         stored: StoredResponse,
-        batch: Batch,
+        batch: EventBatch,
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
@@ -131,7 +131,7 @@ class PostgresRuns:
         self,
         claim: Claim,
         stored: StoredResponse,
-        batch: Batch,
+        batch: EventBatch,
         conversation: str | None,
         expires_at: int | None,
         webhook: WebhookEvent | None,
@@ -170,18 +170,20 @@ class PostgresRuns:
     async def delete_webhook(self, event_id: str) -> None:
         await self._pool.rows("settle_letter", event_id)
 
-    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
+    async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         rows = await self._pool.rows("history", claim.job.tenant, claim.job.id)
         return tuple(map(event_batch_of, rows))
 
-    async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
+    async def events(
+        self, tenant: str, response_id: str, after: int, *, limit: int
+    ) -> EventPage | None:
         # A number of events beyond ``after`` is a number of the log: no event is left out.
         first, last = min(after + 1, _MAX_SEQUENCE_NUMBER), min(after + limit, _MAX_SEQUENCE_NUMBER)
         rows = await self._pool.rows("events", tenant, index_key(response_id), first, last)
         if not rows:
             return None
         batches = tuple(event_batch_of(row[1:]) for row in rows if row[1] is not None)
-        return Page(batches, ended=rows[0][0])
+        return EventPage(batches, ended=rows[0][0])
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
         self._notifications.start()
@@ -218,10 +220,10 @@ class PostgresRuns:
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:
         await transaction.rows("notify", notice.encode(self._process_id))
 
-    async def _add_batch(self, transaction: Transaction, run: int, batch: Batch) -> None:
+    async def _add_batch(self, transaction: Transaction, run: int, batch: EventBatch) -> None:
         if batch.count:
             await transaction.rows("add_batch", run, *_columns(batch))
 
 
-def _columns(batch: Batch) -> tuple[int, int, bytes, bytes]:
+def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes]:
     return batch.first, batch.count, batch.lines, batch.tokens

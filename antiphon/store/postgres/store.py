@@ -18,7 +18,7 @@ from antiphon.store.row_mapping import (
     response_row,
     stored_of,
 )
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import PostgresFiles
@@ -126,14 +126,16 @@ class PostgresStore:
         return len(oldest)
 
     async def save_conversation(
-        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+        self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         async with self._pool.transaction() as transaction:
             row = (tenant, index_key(conversation.id), encode(conversation))
             await transaction.rows("put_conversation", *row)
             await _append(transaction, tenant, conversation.id, items)
 
-    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+    async def load_conversation(
+        self, tenant: str, conversation_id: str
+    ) -> ConversationResource | None:
         found = await self._pool.decoded_rows(
             conversation_of, "conversation", tenant, index_key(conversation_id)
         )

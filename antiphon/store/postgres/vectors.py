@@ -16,9 +16,9 @@ from antiphon.store.row_mapping import (
     vector_store_of,
 )
 from antiphon.store.vectors import (
-    Chunk,
     ChunkHit,
     ChunkVectors,
+    IndexedChunk,
     IndexedFile,
     IndexingTask,
     IndexUsage,
@@ -74,7 +74,7 @@ class PostgresVectorIndex:
             return True
 
     async def finish_file(
-        self, tenant: str, indexed: IndexedFile, chunks: Sequence[Chunk], model: str
+        self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
         async with self._pool.transaction() as transaction:
             row = await self._store_row(transaction, tenant, indexed.file.vector_store_id)
@@ -118,9 +118,11 @@ class PostgresVectorIndex:
         found = await self._pool.decoded_rows(file_batch_of, "vector_batch", *place)
         return found[0] if found else None
 
-    async def list_chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
+    async def list_chunks(
+        self, tenant: str, store_id: str, file_id: str
+    ) -> tuple[IndexedChunk, ...]:
         rows = await self._pool.rows("chunks", tenant, index_key(store_id), index_key(file_id))
-        return tuple(Chunk(start=start, text=text) for start, text in rows)
+        return tuple(IndexedChunk(start=start, text=text) for start, text in rows)
 
     async def chunk_texts(
         self, tenant: str, store_id: str, chunks: Collection[int]

@@ -165,7 +165,7 @@ class Database:
                     mine = [each for each in group if each.loop is loop]
                     with contextlib.suppress(RuntimeError):  # that loop is gone
                         loop.call_soon_threadsafe(_settle_writes, mine)
-                if job is _NOTHING_QUEUED:
+                if job is _QUEUE_EMPTY:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
@@ -175,7 +175,7 @@ class Database:
             try:
                 job = self._writes.get_nowait()
             except queue.Empty:
-                return group, _NOTHING_QUEUED
+                return group, _QUEUE_EMPTY
             if job is None:
                 return group, None
             group.append(job)
@@ -206,7 +206,7 @@ class Database:
 
 
 #: Stands for "wait for the next job".
-_NOTHING_QUEUED: Any = object()
+_QUEUE_EMPTY: Any = object()
 
 
 def _settle_writes(jobs: list[_Write]) -> None:

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from antiphon.store.records import (
     Append,
-    Batch,
     Claim,
     DueWebhook,
+    EventBatch,
+    EventPage,
     Job,
-    Page,
     StoredResponse,
     WebhookEvent,
 )
@@ -62,7 +62,7 @@ class SqliteRuns(SingleProcessRuns):
         self._queries = database.queries
         self._save = save
 
-    async def create(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
         keep = self._save(job.tenant, stored, listed=False)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -146,7 +146,7 @@ class SqliteRuns(SingleProcessRuns):
         self,
         claim: Claim,
         stored: StoredResponse,
-        batch: Batch,
+        batch: EventBatch,
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
@@ -205,12 +205,14 @@ class SqliteRuns(SingleProcessRuns):
 
         await self._database.write(work)
 
-    async def load_batches(self, claim: Claim) -> tuple[Batch, ...]:
+    async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         key = (claim.job.tenant, claim.job.id)
         return tuple(await self._database.rows("history", key, event_batch_of))
 
-    async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
-        def work(connection: sqlite3.Connection) -> Page | None:
+    async def events(
+        self, tenant: str, response_id: str, after: int, *, limit: int
+    ) -> EventPage | None:
+        def work(connection: sqlite3.Connection) -> EventPage | None:
             asked = (min(after + 1, _MAX_SEQUENCE_NUMBER), tenant, response_id)
             with closing(connection.execute(self._queries["events"], asked)) as rows:
                 return _page(rows, after, limit)
@@ -249,26 +251,28 @@ class SqliteRuns(SingleProcessRuns):
             return None
         return row[0], row[2]
 
-    def _add_batch(self, connection: sqlite3.Connection, run: int | None, batch: Batch) -> None:
+    def _add_batch(
+        self, connection: sqlite3.Connection, run: int | None, batch: EventBatch
+    ) -> None:
         if batch.count:
             row = (run, batch.first, batch.count, batch.lines, batch.tokens)
             connection.execute(self._queries["add_batch"], row)
             connection.execute(self._queries["advance_run"], (batch.last + 1, run))
 
-    def _publish(self, claim: Claim, batch: Batch) -> None:
+    def _publish(self, claim: Claim, batch: EventBatch) -> None:
         if batch.count:
             self._subscriptions.publish(claim.job.tenant, claim.job.id, batch)
 
 
-def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> Page | None:
+def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> EventPage | None:
     """Of rows (ended, first, count, lines), no more of which are read than it takes."""
-    found: list[Batch] = []
+    found: list[EventBatch] = []
     over = None
     for ended, first, count, lines in rows:
         over = bool(ended)
         if first is None or first + count - 1 <= after:
             continue
         if first > after + limit:  # a number of events is a number of the log: none is left out
-            return Page(tuple(found), ended=False)
-        found.append(Batch(first=first, count=count, lines=lines))
-    return None if over is None else Page(tuple(found), ended=over)
+            return EventPage(tuple(found), ended=False)
+        found.append(EventBatch(first=first, count=count, lines=lines))
+    return None if over is None else EventPage(tuple(found), ended=over)

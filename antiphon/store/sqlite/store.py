@@ -20,7 +20,7 @@ from antiphon.store.row_mapping import (
     response_row,
     stored_of,
 )
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .database import Database
@@ -114,7 +114,7 @@ class SqliteStore:
         return expired
 
     async def save_conversation(
-        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+        self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         row = (tenant, conversation.id, encode(conversation))
 
@@ -124,7 +124,9 @@ class SqliteStore:
 
         await self._database.write(work)
 
-    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+    async def load_conversation(
+        self, tenant: str, conversation_id: str
+    ) -> ConversationResource | None:
         found = await self._database.rows(
             "conversation", (tenant, conversation_id), conversation_of
         )

@@ -15,9 +15,9 @@ from antiphon.store.row_mapping import (
     vector_store_of,
 )
 from antiphon.store.vectors import (
-    Chunk,
     ChunkHit,
     ChunkVectors,
+    IndexedChunk,
     IndexedFile,
     IndexingTask,
     IndexUsage,
@@ -77,7 +77,7 @@ class SqliteVectorIndex:
         return await self._database.write(work)
 
     async def finish_file(
-        self, tenant: str, indexed: IndexedFile, chunks: Sequence[Chunk], model: str
+        self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
         file_id, store_id = indexed.file.id, indexed.file.vector_store_id
 
@@ -125,10 +125,12 @@ class SqliteVectorIndex:
         found = await self._database.rows("vector_batch", key, file_batch_of)
         return found[0] if found else None
 
-    async def list_chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
+    async def list_chunks(
+        self, tenant: str, store_id: str, file_id: str
+    ) -> tuple[IndexedChunk, ...]:
         key = (tenant, store_id, file_id)
         rows = await self._database.rows("chunks", key, tuple)
-        return tuple(Chunk(start=start, text=text) for start, text in rows)
+        return tuple(IndexedChunk(start=start, text=text) for start, text in rows)
 
     async def chunk_texts(
         self, tenant: str, store_id: str, chunks: Collection[int]

@@ -138,9 +138,9 @@ class Container:
         return self._box is None and not self._use_count and not self._is_closed
 
     @property
-    def resource(self) -> wc.Container:
+    def resource(self) -> wc.ContainerResource:
         """The container as the API shows it."""
-        return wc.Container(
+        return wc.ContainerResource(
             id=self.id,
             created_at=int(self._created),
             name=self.request.name,

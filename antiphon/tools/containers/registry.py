@@ -61,7 +61,7 @@ class ContainerRegistry:
         await asyncio.gather(*(container.close() for container in self._containers.values()))
         await self._sandbox.close()
 
-    async def create(self, tenant: str, request: wc.CreateContainer) -> wc.Container:
+    async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
         """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``."""
         self.policy.check(request.memory_limit, "memory_limit")
         if request.expires_after is not None and request.expires_after.minutes * 60 > max(
@@ -225,7 +225,7 @@ class ContainerRegistry:
         name, content = await self._uploads.read(tenant, file_id)
         return await container.write_file(safe_file_name(name), content)
 
-    def list(self, tenant: str, page_params: PageParams) -> Page[wc.Container]:
+    def list(self, tenant: str, page_params: PageParams) -> Page[wc.ContainerResource]:
         """Return one page of containers. Raises ``InvalidRequest`` for an unknown cursor."""
         containers = [
             container.resource

@@ -18,7 +18,7 @@ from antiphon.wire import items as it
 
 from .errors import duplicate_item, invalid_type, invalid_value, json_type_name, missing_parameter
 from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
-from .json_body import DEFAULT_LIMITS, Limits
+from .json_body import DEFAULT_LIMITS, BodyLimits
 from .tools import read_tools
 
 __all__ = ["read_items", "read_part"]
@@ -51,7 +51,7 @@ _NAMED_OUTPUT_PARTS = ("output_text", "refusal")
 _TOOL_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
-def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
+def read_items(raw: Any, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
     """Read the items of an array at ``path``. Raises ``InvalidRequest``."""
     items = read_array(raw, path, limits.items)
     read: list[it.Item] = []
@@ -69,7 +69,7 @@ def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it
     return tuple(read)
 
 
-def _read_item(raw: Any, path: str, limits: Limits) -> it.Item:
+def _read_item(raw: Any, path: str, limits: BodyLimits) -> it.Item:
     fields = read_object(raw, path)
     if "type" not in fields and (implied := _implied_type(fields)):
         fields["type"] = implied
@@ -89,7 +89,7 @@ def _implied_type(fields: Json) -> str | None:
     return "message" if "role" in fields else "item_reference" if "id" in fields else None
 
 
-def _normalize_message(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_message(fields: Json, path: str, limits: BodyLimits) -> None:
     role = fields.get("role")
     if role is None:
         raise missing_parameter(f"{path}.role")
@@ -174,7 +174,7 @@ def _drop_logprob_nulls(raw: Any) -> Any:
     return fields
 
 
-def _normalize_reasoning(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_reasoning(fields: Json, path: str, limits: BodyLimits) -> None:
     """Accept ``text`` parts: other servers use this type in ``content`` and in ``summary``."""
     for name, tag, into in (
         ("content", "reasoning_text", it.ReasoningText),
@@ -189,7 +189,7 @@ def _normalize_reasoning(fields: Json, path: str, limits: Limits) -> None:
         del fields["content"]
 
 
-def _normalize_tool_output(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_tool_output(fields: Json, path: str, limits: BodyLimits) -> None:
     if isinstance(fields.get("output"), list):
         parts = read_array(fields["output"], f"{path}.output", limits.parts)
         fields["output"] = _read_parts(
@@ -197,17 +197,17 @@ def _normalize_tool_output(fields: Json, path: str, limits: Limits) -> None:
         )
 
 
-def _normalize_screenshot(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_screenshot(fields: Json, path: str, limits: BodyLimits) -> None:
     if isinstance(fields.get("output"), dict):
         fields["output"] = drop_nulls(fields["output"])
 
 
-def _normalize_tools(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_tools(fields: Json, path: str, limits: BodyLimits) -> None:
     if "tools" in fields:
         fields["tools"] = read_tools(fields["tools"], f"{path}.tools", limits.tools)
 
 
-def _normalize_mcp_tools(fields: Json, path: str, limits: Limits) -> None:
+def _normalize_mcp_tools(fields: Json, path: str, limits: BodyLimits) -> None:
     """Drop null fields of tools: clients require that they are absent."""
     if isinstance(fields.get("tools"), list):
         fields["tools"] = [
@@ -216,7 +216,7 @@ def _normalize_mcp_tools(fields: Json, path: str, limits: Limits) -> None:
 
 
 #: Item class → function that normalizes its fields. For other classes, dropping nulls is enough.
-_NORMALIZERS: Mapping[type[it.Item], Callable[[Json, str, Limits], None]] = {
+_NORMALIZERS: Mapping[type[it.Item], Callable[[Json, str, BodyLimits], None]] = {
     it.Message: _normalize_message,
     it.Reasoning: _normalize_reasoning,
     it.FunctionCallOutput: _normalize_tool_output,

@@ -17,12 +17,12 @@ from antiphon.text import replace_lone_surrogates
 
 from .errors import json_type_name
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "parse_json_object"]
+__all__ = ["DEFAULT_LIMITS", "BodyLimits", "parse_json_object"]
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class BodyLimits(Struct, frozen=True, kw_only=True):
     """Limits of a request body.
 
     ``items`` per array of items, ``parts`` per item, ``tools`` per list. ``nesting``: depth of
@@ -39,10 +39,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     members: int = 1_000_000
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = BodyLimits()
 
 
-def parse_json_object(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]:
+def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -> dict[str, Any]:
     """Parse a body that must be a JSON object. Raises ``InvalidRequest``.
 
     Null fields at the top level mean "not given" and are dropped, unless ``nulls`` is true.
@@ -74,7 +74,7 @@ def parse_json_object(body: bytes, limits: Limits, *, nulls: bool = False) -> di
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def _decode_with_surrogates(body: bytes, limits: Limits) -> Any:
+def _decode_with_surrogates(body: bytes, limits: BodyLimits) -> Any:
     """Parse JSON with lone surrogates and replace them by U+FFFD.
 
     JSON allows them, and clients that cut text inside a surrogate pair send them. No tokenizer can

@@ -39,14 +39,14 @@ from .errors import (
 )
 from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 from .items import read_items, read_part
-from .json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .previous_messages import read_previous_messages
 from .request_checks import check_request
 from .tools import check_name, read_tool_choice, read_tools
 from .unsupported_fields import refuse_unsupported_fields
 
 __all__ = [
-    "Limits",
+    "BodyLimits",
     "parse_compact_request",
     "parse_conversation_metadata",
     "parse_create_conversation",
@@ -84,12 +84,12 @@ _MOVED_FIELDS: Mapping[str, str] = {
 }
 
 
-def parse_create_response(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
+def parse_create_response(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
     """Parse the body of ``POST /responses``. Raises ``InvalidRequest``."""
     return read_create(parse_json_object(body, limits), limits)
 
 
-def read_create(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
+def read_create(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
     """Read a request for a response from its fields. Raises ``InvalidRequest``."""
     request = _prepend_previous_messages(_read_request(raw, CreateResponse, limits))
     if request.input is None and not request.has_context:
@@ -111,14 +111,16 @@ def _prepend_previous_messages(request: CreateResponse) -> CreateResponse:
     return replace(request, input=(*earlier, *(request.input or ())), previous_input_messages=None)
 
 
-def parse_input_tokens_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokensRequest:
+def parse_input_tokens_request(
+    body: bytes, limits: BodyLimits = DEFAULT_LIMITS
+) -> InputTokensRequest:
     """Parse the body of ``POST /responses/input_tokens``. Raises ``InvalidRequest``."""
     request = _read_request(parse_json_object(body, limits), InputTokensRequest, limits)
     check_request(request.as_create())
     return request
 
 
-def parse_compact_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CompactRequest:
+def parse_compact_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CompactRequest:
     """Parse the body of ``POST /responses/compact``. Raises ``InvalidRequest``."""
     request = _read_request(parse_json_object(body, limits), CompactRequest, limits)
     if not request.input and request.previous_response_id is None:
@@ -127,7 +129,7 @@ def parse_compact_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Compa
     return request
 
 
-def parse_create_prompt(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreatePrompt:
+def parse_create_prompt(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreatePrompt:
     """Parse the body of ``POST /prompts``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "template" not in raw:
@@ -141,7 +143,7 @@ def parse_create_prompt(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateP
     return convert({**raw, "template": fields}, CreatePrompt, "")
 
 
-def read_template(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
+def read_template(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
     """Read the fields that a stored prompt sets. Raises ``InvalidRequest``."""
     for name in raw:
         if name not in TEMPLATE_FIELDS:
@@ -159,7 +161,9 @@ def read_template(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
     return request
 
 
-def parse_create_conversation(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateConversation:
+def parse_create_conversation(
+    body: bytes, limits: BodyLimits = DEFAULT_LIMITS
+) -> CreateConversation:
     """Parse the body of ``POST /conversations``; an empty body is an empty conversation. Raises
     ``InvalidRequest``.
     """
@@ -170,7 +174,7 @@ def parse_create_conversation(body: bytes, limits: Limits = DEFAULT_LIMITS) -> C
     )
 
 
-def parse_conversation_metadata(body: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, str]:
+def parse_conversation_metadata(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> dict[str, str]:
     """Parse the metadata in the body of ``POST /conversations/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "metadata" not in raw:
@@ -178,7 +182,7 @@ def parse_conversation_metadata(body: bytes, limits: Limits = DEFAULT_LIMITS) ->
     return read_metadata(raw["metadata"])
 
 
-def parse_new_items(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
+def parse_new_items(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
     """Parse the items in the body of ``POST /conversations/{id}/items``. Raises
     ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
@@ -187,11 +191,11 @@ def parse_new_items(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[it.It
     return read_items(raw["items"], "items", _item_limits(limits))
 
 
-def _item_limits(limits: Limits) -> Limits:
+def _item_limits(limits: BodyLimits) -> BodyLimits:
     return replace(limits, items=min(limits.items, _MAX_NEW_ITEMS))
 
 
-def _read_request(raw: Json, cls: type[_R], limits: Limits) -> _R:
+def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
     for old, new in _MOVED_FIELDS.items():
         if old in raw:
             raise InvalidRequest(
@@ -213,7 +217,7 @@ def _read_request(raw: Json, cls: type[_R], limits: Limits) -> _R:
 # --- fields with a parser of their own -----------------------------------------------------------
 
 
-def _read_input(raw: Any, path: str, limits: Limits) -> tuple[it.Item, ...]:
+def _read_input(raw: Any, path: str, limits: BodyLimits) -> tuple[it.Item, ...]:
     if isinstance(raw, str):
         if len(raw) > _MAX_TEXT_CHARS:
             raise too_long(path, len(raw), _MAX_TEXT_CHARS)
@@ -223,18 +227,18 @@ def _read_input(raw: Any, path: str, limits: Limits) -> tuple[it.Item, ...]:
     return read_items(raw, path, limits)
 
 
-def _read_tools(raw: Any, path: str, limits: Limits) -> Any:
+def _read_tools(raw: Any, path: str, limits: BodyLimits) -> Any:
     return read_tools(raw, path, limits.tools)
 
 
-def _read_choice(raw: Any, path: str, limits: Limits) -> Any:
+def _read_choice(raw: Any, path: str, limits: BodyLimits) -> Any:
     return read_tool_choice(raw, path)
 
 
 _FORMATS: Mapping[str, type[Format]] = classes_by_tag(Format.__args__)
 
 
-def _read_text(raw: Any, path: str, limits: Limits) -> TextConfig:
+def _read_text(raw: Any, path: str, limits: BodyLimits) -> TextConfig:
     fields = read_object(raw, path)
     if "format" in fields:
         fields["format"] = _read_format(fields["format"], f"{path}.format")
@@ -256,15 +260,15 @@ def _read_format(raw: Any, path: str) -> Format:
     return form
 
 
-def _read_reasoning(raw: Any, path: str, limits: Limits) -> ReasoningConfig:
+def _read_reasoning(raw: Any, path: str, limits: BodyLimits) -> ReasoningConfig:
     return convert(read_object(raw, path), ReasoningConfig, path)
 
 
-def _read_stream_options(raw: Any, path: str, limits: Limits) -> StreamOptions:
+def _read_stream_options(raw: Any, path: str, limits: BodyLimits) -> StreamOptions:
     return convert(read_object(raw, path), StreamOptions, path)
 
 
-def _read_conversation(raw: Any, path: str, limits: Limits) -> ConversationRef:
+def _read_conversation(raw: Any, path: str, limits: BodyLimits) -> ConversationRef:
     if isinstance(raw, str):
         raw = {"id": raw}
     if not isinstance(raw, dict):
@@ -275,7 +279,7 @@ def _read_conversation(raw: Any, path: str, limits: Limits) -> ConversationRef:
 _VARIABLE_PARTS = ("input_text", "input_image", "input_file")
 
 
-def _read_prompt(raw: Any, path: str, limits: Limits) -> PromptRef:
+def _read_prompt(raw: Any, path: str, limits: BodyLimits) -> PromptRef:
     fields = read_object(raw, path)
     if "variables" in fields:
         variables = read_object(fields["variables"], f"{path}.variables")
@@ -294,7 +298,9 @@ def _read_variable(raw: Any, path: str) -> Any:
     return read_part(raw, path, _VARIABLE_PARTS)
 
 
-def _read_context_management(raw: Any, path: str, limits: Limits) -> tuple[ContextManagement, ...]:
+def _read_context_management(
+    raw: Any, path: str, limits: BodyLimits
+) -> tuple[ContextManagement, ...]:
     entries = read_array(raw, path, _MAX_CONTEXT_ENTRIES)
     if not entries:
         raise empty_value(path, ())
@@ -307,11 +313,11 @@ def _read_context_entry(raw: Any, path: str) -> ContextManagement:
     return convert(fields, ContextManagement, path)
 
 
-def _read_stop(raw: Any, path: str, limits: Limits) -> Any:
+def _read_stop(raw: Any, path: str, limits: BodyLimits) -> Any:
     return [raw] if isinstance(raw, str) else raw
 
 
-def _read_metadata(raw: Any, path: str, limits: Limits) -> dict[str, str]:
+def _read_metadata(raw: Any, path: str, limits: BodyLimits) -> dict[str, str]:
     return read_metadata(raw, path)
 
 
@@ -333,7 +339,7 @@ def read_metadata(raw: Any, path: str = "metadata") -> dict[str, str]:
     return raw
 
 
-def _read_logit_bias(raw: Any, path: str, limits: Limits) -> dict[int, float]:
+def _read_logit_bias(raw: Any, path: str, limits: BodyLimits) -> dict[int, float]:
     if not isinstance(raw, dict):
         raise invalid_type(path, "an object", json_type_name(raw))
     biases: dict[int, float] = {}
@@ -358,7 +364,7 @@ def _token_id_error(path: str) -> InvalidRequest:
     )
 
 
-_READERS: Mapping[str, Callable[[Any, str, Limits], Any]] = {
+_READERS: Mapping[str, Callable[[Any, str, BodyLimits], Any]] = {
     "input": _read_input,
     "tools": _read_tools,
     "tool_choice": _read_choice,

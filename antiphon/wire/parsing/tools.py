@@ -117,7 +117,7 @@ def read_tool_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
     return _read_choice(raw, path)
 
 
-def _read_choice(raw: Any, path: str) -> tl.Choice:
+def _read_choice(raw: Any, path: str) -> tl.ToolChoiceObject:
     fields = read_object(raw, path)
     tag = read_tag(fields, path, _CHOICES)
     for name in _REQUIRED_FIELDS.get(tag, ()):
@@ -127,10 +127,10 @@ def _read_choice(raw: Any, path: str) -> tl.Choice:
             )
     if tag == "allowed_tools":
         fields["tools"] = _read_allowed_tools(fields["tools"], f"{path}.tools")
-    return convert(fields, tl.Choice, path)
+    return convert(fields, tl.ToolChoiceObject, path)
 
 
-def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.Choice, ...]:
+def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.ToolChoiceObject, ...]:
     choices = read_array(raw, path, _MAX_ALLOWED_TOOLS)
     if not choices:
         raise empty_value(path, choices)
@@ -144,7 +144,7 @@ def check_tool_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool
         raise InvalidRequest(
             "Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice"
         )
-    if not isinstance(choice, tl.Choice):
+    if not isinstance(choice, tl.ToolChoiceObject):
         return
     for one in choice.tools if choice.type == "allowed_tools" and choice.tools else (choice,):
         if not any(_chooses(one, tool) for tool in declared):
@@ -153,7 +153,7 @@ def check_tool_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool
             )
 
 
-def _chooses(choice: tl.Choice, tool: tl.Tool) -> bool:
+def _chooses(choice: tl.ToolChoiceObject, tool: tl.Tool) -> bool:
     match tool:
         case tl.Namespace():
             is_in_namespace = choice.namespace in (UNSET, tool.name)

@@ -23,7 +23,7 @@ from .errors import (
     too_many_properties,
 )
 from .fields import Json, drop_nulls, known_fields, read_array, read_object, read_tag
-from .json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .requests import read_metadata
 
 __all__ = [
@@ -109,7 +109,9 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     ranking: RankingOptions = RankingOptions()
 
 
-def parse_create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateVectorStore:
+def parse_create_vector_store(
+    body: bytes, limits: BodyLimits = DEFAULT_LIMITS
+) -> CreateVectorStore:
     """Parse the body of ``POST /vector_stores``. Raises ``InvalidRequest``."""
     raw = known_fields(parse_json_object(body, limits) if body.strip() else {}, _STORE_FIELDS, "")
     cut = _read_chunking(raw)
@@ -123,7 +125,9 @@ def parse_create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> C
     )
 
 
-def parse_update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> UpdateVectorStore:
+def parse_update_vector_store(
+    body: bytes, limits: BodyLimits = DEFAULT_LIMITS
+) -> UpdateVectorStore:
     """Parse the body of ``POST /vector_stores/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
     known_fields(raw, UpdateVectorStore.__struct_fields__, "")
@@ -135,12 +139,12 @@ def parse_update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> U
     )
 
 
-def parse_add_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AddFile:
+def parse_add_file(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> AddFile:
     """Parse the body of ``POST /vector_stores/{id}/files``. Raises ``InvalidRequest``."""
     return _read_file(parse_json_object(body, limits), "")
 
 
-def parse_file_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
+def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
     """Parse the body of ``POST /vector_stores/{id}/file_batches``. Raises ``InvalidRequest``.
 
     Either ``file_ids`` with attributes and chunking for all, or ``files`` with their own. Of two
@@ -174,7 +178,7 @@ def parse_file_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddF
     )
 
 
-def parse_file_attributes(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Attributes:
     """Parse the attributes that replace the file's attributes. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
     known_fields(raw, ("attributes",), "")
@@ -183,7 +187,7 @@ def parse_file_attributes(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attri
     return _read_attributes(drop_nulls(raw))
 
 
-def parse_search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> SearchRequest:
+def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequest:
     """Parse the body of ``POST /vector_stores/{id}/search``. Raises ``InvalidRequest``."""
     raw = known_fields(parse_json_object(body, limits), _SEARCH_FIELDS, "")
     if raw.get("rewrite_query"):

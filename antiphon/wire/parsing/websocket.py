@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.request import CreateResponse
 
 from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
-from .json_body import DEFAULT_LIMITS, Limits, parse_json_object
+from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .requests import read_create
 
 __all__ = ["CreateFrame", "FrameEnvelope", "SteerFrame", "read_envelope", "read_frame"]
@@ -45,7 +45,7 @@ class SteerFrame(Struct, frozen=True):
     previous_response_id: str | None
 
 
-def read_envelope(text: str, limits: Limits = DEFAULT_LIMITS) -> FrameEnvelope:
+def read_envelope(text: str, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelope:
     """Parse the JSON of a frame and check its type and lane. Raises ``InvalidRequest``."""
     fields = parse_json_object(text.encode(), limits)
     kind = fields.pop("type", None)
@@ -65,7 +65,7 @@ def read_envelope(text: str, limits: Limits = DEFAULT_LIMITS) -> FrameEnvelope:
 
 
 def read_frame(
-    envelope: FrameEnvelope, limits: Limits = DEFAULT_LIMITS
+    envelope: FrameEnvelope, limits: BodyLimits = DEFAULT_LIMITS
 ) -> CreateFrame | SteerFrame:
     """Parse the fields of a frame. Raises ``InvalidRequest``."""
     fields = dict(envelope.fields)

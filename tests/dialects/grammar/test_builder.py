@@ -14,13 +14,13 @@ from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.parser.parser import FormatParser
-from antiphon.dialects.tools import shown_tools
+from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.extensions import Guide, read_structured_outputs
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Custom, Function, Grammar, Namespace, Tool
+from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool
 from tests.dialects.grammars import Held
 from tests.dialects.replies import items, read, reply, specials, thinking_of, written
 
@@ -61,7 +61,7 @@ def held(
 ) -> Held:
     maker, tokenizer = grammarian(form, special=special, thinks=thinks)
     options = Options(**asked)
-    return Held(tokenizer, maker.constraint(options, shown_tools(options, ()), thinking), end)
+    return Held(tokenizer, maker.constraint(options, collect_tools(options, ()), thinking), end)
 
 
 def refused(form: str = "hermes", **asked: Any) -> InvalidRequest:
@@ -114,7 +114,7 @@ def test_the_schema_alone_is_told_where_it_is_enough() -> None:
 
     def alone(thinking: bool = False, **asked: Any) -> Any:
         options = Options(text=schema(AGE), **asked)
-        constraint = maker.constraint(options, shown_tools(options, ()), thinking)
+        constraint = maker.constraint(options, collect_tools(options, ()), thinking)
         assert constraint is not None
         return constraint.schema
 
@@ -124,7 +124,7 @@ def test_the_schema_alone_is_told_where_it_is_enough() -> None:
 
 def test_nothing_is_asked_nothing_is_held() -> None:
     maker, _ = grammarian()
-    assert maker.constraint(Options(), shown_tools(Options(), ()), False) is None
+    assert maker.constraint(Options(), collect_tools(Options(), ()), False) is None
 
 
 def test_a_schema() -> None:
@@ -212,7 +212,7 @@ UNIQUE = {"type": "array", "uniqueItems": True, "items": STRING}
 def test_what_a_grammar_cannot_hold_to_is_left_to_be_judged(value: Any, written: str) -> None:
     maker, _ = grammarian("hermes")
     text = schema(value, strict=False)
-    constraint = maker.constraint(Options(text=text), shown_tools(Options(), ()), False)
+    constraint = maker.constraint(Options(text=text), collect_tools(Options(), ()), False)
     assert constraint is not None and constraint.partial and constraint.schema is None
     assert held(text=text).may_write(written) and not held(text=text).may_begin('{"b"')
 
@@ -353,7 +353,7 @@ def test_a_strict_function_closes_what_it_leaves_open() -> None:
 def constraint(form: str, *tools: Tool, **asked: Any) -> Constraint | None:
     maker, _ = grammarian(form)
     options = Options(tools=tools, **asked)
-    return maker.constraint(options, shown_tools(options, ()), False)
+    return maker.constraint(options, collect_tools(options, ()), False)
 
 
 def test_a_function_that_is_not_strict_is_free_until_forced() -> None:
@@ -391,7 +391,7 @@ def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
 def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
     tokenizer, options = ByteTokenizer(()), Options(tools=(WEATHER, CLOCK))
     maker = GrammarBuilder(tokenizer, replace(TOOLS["hermes"], doubtful=True), None)
-    free = Held(tokenizer, maker.constraint(options, shown_tools(options, ()), False))
+    free = Held(tokenizer, maker.constraint(options, collect_tools(options, ()), False))
     wrong = call("weather", '{"city": 3}')
     for text in ("", "<tool_call> is how", OSLO, f"So: {OSLO}", f"A <tool_call>\n{OSLO}\n{TIME}"):
         assert free.may_write(text), text
@@ -463,7 +463,7 @@ PATCH = 'start: begin line+\nbegin: "*** Begin\\n"\nline: "+" /[^\\n]+/ "\\n"\n'
 
 
 def custom(syntax: Any, definition: str, name: str = "tool") -> Custom:
-    return Custom(name=name, format=Grammar(syntax=syntax, definition=definition))
+    return Custom(name=name, format=GrammarFormat(syntax=syntax, definition=definition))
 
 
 def forced(*tools: Tool, form: str = "hermes") -> Held:
@@ -665,11 +665,13 @@ def test_every_format_can_be_held_to_one_call_behind_its_thinking(form: str, fre
         **asked,
     )
     trip, wrong = ("trip", {"city": "Oslo", "days": 2}), ("trip", {"city": "Oslo", "days": "two"})
-    thought = "Where?" if thinks.open else ""
-    assert answer.may_write(reply(row, thought, "", written(row, [trip])))
-    assert not answer.may_write(reply(row, thought, "", written(row, [wrong])))
+    reasoning_done = "Where?" if thinks.open else ""
+    assert answer.may_write(reply(row, reasoning_done, "", written(row, [trip])))
+    assert not answer.may_write(reply(row, reasoning_done, "", written(row, [wrong])))
     if not free:  # what follows the one call is read by nobody
-        assert not answer.may_write(reply(row, thought, "", written(row, [trip, ("clock", {})])))
+        assert not answer.may_write(
+            reply(row, reasoning_done, "", written(row, [trip, ("clock", {})]))
+        )
 
 
 @pytest.mark.requirement("FM-HELD")
@@ -684,7 +686,7 @@ def test_what_may_be_written_is_read(form: str) -> None:
     parameters = closed(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
     trip = Function(name="trip", parameters=parameters)
     options = Options(tools=(trip, CLOCK), tool_choice=ToolChoice("required"))
-    shown = shown_tools(options, ())
+    shown = collect_tools(options, ())
     grammar = GrammarBuilder(tokenizer, row, None).constraint(options, shown, False)
     for seed in range(3):
         ids = Held(tokenizer, grammar, end=end).written(random.Random(seed))

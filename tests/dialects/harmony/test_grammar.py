@@ -11,7 +11,7 @@ import pytest
 from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.harmony.grammar import Grammarian
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
-from antiphon.dialects.tools import shown_tools
+from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -19,7 +19,7 @@ from antiphon.tokens import Chunk
 from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Custom, Function, Grammar, Namespace
+from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace
 from tests.dialects.grammars import Held
 
 END = "<|endoftext|>"
@@ -37,13 +37,13 @@ def closed(**properties: Any) -> dict[str, Any]:
 
 WEATHER = Function(name="weather", parameters=closed(city={"type": "string"}), strict=True)
 LOOSE = Function(name="loose", parameters=closed(), strict=False)
-PATCH = Custom(name="patch", format=Grammar(syntax="regex", definition=r'[a-z"]+\n'))
+PATCH = Custom(name="patch", format=GrammarFormat(syntax="regex", definition=r'[a-z"]+\n'))
 
 
-def held(begun: Any = None, *, thought: bool = False, **asked: Any) -> Held:
+def held(begun: Any = None, *, reasoning_done: bool = False, **asked: Any) -> Held:
     options = Options(**asked)
-    shown = shown_tools(options, ())
-    found = Grammarian(TOKENIZER).reply(options, shown, begun, thought=thought)
+    shown = collect_tools(options, ())
+    found = Grammarian(TOKENIZER).reply(options, shown, begun, reasoning_done=reasoning_done)
     return Held(TOKENIZER, found, END)
 
 
@@ -92,9 +92,9 @@ def test_strict_arguments_in_a_free_answer() -> None:
 def test_what_asks_for_nothing_is_not_held() -> None:
     for asked in ({}, {"tools": (LOOSE,)}):
         options = Options(**asked)  # type: ignore[arg-type]
-        assert Grammarian(TOKENIZER).reply(options, shown_tools(options, ()), None) is None
+        assert Grammarian(TOKENIZER).reply(options, collect_tools(options, ()), None) is None
     options = Options(tools=(Function(name="f", parameters=closed()),))
-    found = Grammarian(TOKENIZER).reply(options, shown_tools(options, ()), None)
+    found = Grammarian(TOKENIZER).reply(options, collect_tools(options, ()), None)
     assert found is not None and not found.needed
 
 
@@ -147,10 +147,10 @@ def test_prompts_that_began_the_reply() -> None:
 
 
 def test_what_follows_thinking_that_was_cut_short() -> None:
-    must = held(thought=True, tools=(WEATHER,), tool_choice=ToolChoice("required"))
+    must = held(reasoning_done=True, tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(CALL) and not must.may_begin(THINK)
-    assert held(thought=True, text=AGE).may_write('{"age":3}<|return|>')
-    assert held(thought=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
+    assert held(reasoning_done=True, text=AGE).may_write('{"age":3}<|return|>')
+    assert held(reasoning_done=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
 
 
 def test_its_own_tools_are_called_while_it_thinks() -> None:
@@ -165,7 +165,7 @@ def test_its_own_tools_are_called_while_it_thinks() -> None:
 
 # --- what a grammar allows is read as what was asked ---------------------------------------------
 
-ODD = Custom(name="odd", format=Grammar(syntax="regex", definition="[a-c<|>]+"))
+ODD = Custom(name="odd", format=GrammarFormat(syntax="regex", definition="[a-c<|>]+"))
 FORM = TextConfig(
     format=JsonSchemaFormat(
         name="n", schema=closed(a={"type": "string"}, n={"type": "integer"}), strict=True
@@ -188,7 +188,7 @@ def test_whatever_is_allowed_is_read_as_it_was_asked(
     asked: dict[str, Any], textual: list[str]
 ) -> None:
     options = Options(**asked)
-    shown = shown_tools(options, ())
+    shown = collect_tools(options, ())
     constraint = Grammarian(TOKENIZER).reply(options, shown, None)
     grammar = Held(TOKENIZER, constraint, END, textual)
     for seed in range(60):

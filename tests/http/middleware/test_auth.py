@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits, TokenBucket
-from antiphon.wire.parsing.json_body import Limits as BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 

@@ -23,7 +23,7 @@ from antiphon.store.sql import migrations, queries
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begun, ended
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Message
 
 ROOT = Path(__file__).parents[3]
@@ -177,7 +177,7 @@ async def test_ids_that_no_index_takes(database: Postgres, name: str) -> None:
     assert await store.load_conversation("t", name) is None
     assert await store.runs.events("t", name, -1, limit=1) is None
     assert await store.runs.take_over("t", name) is None
-    await store.save_conversation("t", Conversation(id="conv_a", created_at=1), (said,))
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), (said,))
     await store.add_conversation_items("t", "conv_a", (said,))
     assert await store.load_conversation_items("t", "conv_a") == (said,)
     assert await store.remove_conversation_item("t", "conv_a", name) is True

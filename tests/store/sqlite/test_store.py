@@ -23,7 +23,7 @@ from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import Conversation
+from antiphon.wire.conversations import ConversationResource
 
 ROOT = Path(__file__).parents[3]
 SAVING = """
@@ -452,7 +452,7 @@ async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
     store = await SqliteStore.open(path)
     stored = await store.load("t", "resp_a")
     assert stored is not None and stored.response.model == "m"
-    await store.save_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     await store.close()
     with closing(sqlite3.connect(path)) as connection:
         applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.requests import Limits, parse_create_response, parse_input_tokens_request
+from antiphon.wire.parsing.requests import (
+    BodyLimits,
+    parse_create_response,
+    parse_input_tokens_request,
+)
 
 #: As long as ids of this server.
 LONG_ID = "msg_" + "0" * 48
@@ -17,9 +21,9 @@ F = {"type": "function", "name": "f"}
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 
-def parse_error(body: bytes, limits: Limits | None = None) -> InvalidRequest:
+def parse_error(body: bytes, limits: BodyLimits | None = None) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        parse_create_response(body, limits or Limits())
+        parse_create_response(body, limits or BodyLimits())
     error = caught.value
     assert error.status == 400
     assert len(error.message) < 800

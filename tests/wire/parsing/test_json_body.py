@@ -9,12 +9,12 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from antiphon.wire.parsing.requests import Limits, parse_create_response
+from antiphon.wire.parsing.requests import BodyLimits, parse_create_response
 
 
-def parse_error(body: bytes, limits: Limits | None = None) -> InvalidRequest:
+def parse_error(body: bytes, limits: BodyLimits | None = None) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        parse_create_response(body, limits or Limits())
+        parse_create_response(body, limits or BodyLimits())
     assert len(caught.value.message) < 300
     return caught.value
 
@@ -98,11 +98,11 @@ def schema_body(levels: int) -> bytes:
 
 def test_nesting_is_limited() -> None:
     # The body, `tools`, the tool, its `parameters`, and the innermost object take five levels.
-    parse_create_response(schema_body(Limits().nesting - 5))
-    error = parse_error(schema_body(Limits().nesting - 4))
+    parse_create_response(schema_body(BodyLimits().nesting - 5))
+    error = parse_error(schema_body(BodyLimits().nesting - 4))
     assert error.code == "invalid_value"
     assert "deeper than 64 levels" in error.message
-    parse_create_response(schema_body(95), Limits(nesting=100))
+    parse_create_response(schema_body(95), BodyLimits(nesting=100))
 
 
 def test_brackets_in_text_are_not_nesting() -> None:
@@ -121,10 +121,10 @@ def test_very_deep_nesting_is_refused(opening: bytes) -> None:
 @pytest.mark.parametrize(
     ("limits", "fields", "param"),
     [
-        (Limits(items=2), {"input": [{"role": "user", "content": "hi"}] * 3}, "input"),
-        (Limits(tools=2), {"tools": [{"type": "web_search"}] * 3}, "tools"),
+        (BodyLimits(items=2), {"input": [{"role": "user", "content": "hi"}] * 3}, "input"),
+        (BodyLimits(tools=2), {"tools": [{"type": "web_search"}] * 3}, "tools"),
         (
-            Limits(tools=2),
+            BodyLimits(tools=2),
             {
                 "tools": [
                     {
@@ -137,18 +137,20 @@ def test_very_deep_nesting_is_refused(opening: bytes) -> None:
             "tools[0].tools",
         ),
         (
-            Limits(tools=2),
+            BodyLimits(tools=2),
             {"input": [{"type": "additional_tools", "tools": [{"type": "web_search"}] * 3}]},
             "input[0].tools",
         ),
         (
-            Limits(parts=2),
+            BodyLimits(parts=2),
             {"input": [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 3}]},
             "input[0].content",
         ),
     ],
 )
-def test_number_of_entries_is_limited(limits: Limits, fields: dict[str, Any], param: str) -> None:
+def test_number_of_entries_is_limited(
+    limits: BodyLimits, fields: dict[str, Any], param: str
+) -> None:
     error = parse_error(json.dumps({"input": "hi", **fields}).encode(), limits)
     assert (error.param, error.code) == (param, "array_above_max_length")
     assert error.message == (
@@ -160,8 +162,8 @@ def test_number_of_entries_is_limited(limits: Limits, fields: dict[str, Any], pa
 
 def test_number_of_members_is_limited() -> None:
     body = b'{"input":"12:30:00","metadata":{"a":"b"}}'
-    parse_create_response(body, Limits(members=5))
-    error = parse_error(body, Limits(members=4))
+    parse_create_response(body, BodyLimits(members=5))
+    error = parse_error(body, BodyLimits(members=4))
     assert (error.param, error.code) == (None, "invalid_value")
     assert "more than 4 members" in error.message
 
@@ -204,4 +206,4 @@ def test_text_length_is_limited(name: str) -> None:
 def test_body_of_brackets_is_refused_before_parsing() -> None:
     body = b'{"input": [' + b"{}," * 600_000 + b"{}]}"
     with pytest.raises(InvalidRequest, match="arrays and objects"):
-        parse_create_response(body, Limits())
+        parse_create_response(body, BodyLimits())

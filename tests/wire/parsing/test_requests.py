@@ -319,7 +319,7 @@ def test_text_format_and_forced_tool_may_be_combined() -> None:
         tools=[{"type": "function", "name": "f", "parameters": {}}],
         tool_choice={"type": "function", "name": "f"},
     )
-    assert request.tool_choice == tl.Choice(type="function", name="f")
+    assert request.tool_choice == tl.ToolChoiceObject(type="function", name="f")
 
 
 def test_fields_of_other_apis_without_effect_are_accepted() -> None:
@@ -409,7 +409,7 @@ F = {"type": "function", "name": "f", "parameters": {}}
 def test_tool_choice_matches_its_tool(choice: Any, tools: list[Any], items: list[Any]) -> None:
     items = [*items, {"role": "user", "content": "hi"}]
     request = parse_request(tool_choice=choice, tools=tools, input=items)
-    assert isinstance(request.tool_choice, tl.Choice)
+    assert isinstance(request.tool_choice, tl.ToolChoiceObject)
 
 
 # --- context -------------------------------------------------------------------------------------
