@@ -61,8 +61,9 @@ class Reply(Protocol):
 
     @property
     def input_tokens(self) -> int:
-        """Tokens of the prompt. An estimate if ``kept`` is None: then only an upstream counts
-        them."""
+        """Tokens of the prompt. An estimate if ``prompt_tokens`` is None: then only an upstream
+        counts them.
+        """
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
@@ -82,29 +83,31 @@ class Reply(Protocol):
         return False
 
     def resume(self, point: ResumePoint) -> Reply:
-        """This reply, continued where it was interrupted: its deltas are those behind the tokens
-        still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
+        """This reply, continued after an interruption. Its deltas start behind the tokens sampled
+        so far, and its usage covers the whole reply. Raises ``CannotContinue``.
+        """
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate.
 
-        Deltas that become known at one time come as one tuple, the ids sampled for them first; they
-        are recorded, stored and sent together. Closing the iterator stops the model within one
-        token. Raises ``RunError``.
+        Deltas that become known at the same time come as one tuple, preceded by the ids sampled for
+        them. They are recorded, stored and sent together. Closing the iterator stops the model
+        within one token. Raises ``RunError``.
         """
 
     def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
-        """Further fields of the response at its end. ``sampled``: the token ids of its output.
-        Raises ``RunError`` if a requested field cannot be given."""
+        """Further fields of the response at its end. ``sampled``: the token ids of the output.
+        Raises ``RunError`` if a requested field cannot be provided.
+        """
         return {}
 
 
 class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a model can answer at once. Sent to clients.
 
-    ``value``: ``loaded``, ``loading``, ``unloaded`` or, after a failed load, ``failed``. While it
-    loads, ``stage`` names what is fetched or read, ``bytes`` is the part that is done, and
-    ``total_bytes`` the whole, if that is known.
+    ``value``: ``loaded``, ``loading``, ``unloaded`` or, after a failed load, ``failed``. While the
+    model loads, ``stage`` names the current step, ``bytes`` counts the bytes done, and
+    ``total_bytes`` is their total, if known.
     """
 
     value: str
@@ -154,7 +157,7 @@ class Backend(Protocol):
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens as their literals. Raises ``BackendError``."""
-        raise BackendError("The tokens of this model are not known here.")
+        raise BackendError("This server does not know the tokens of this model.")
 
     async def close(self) -> None:
         """Free the model. Does nothing by default."""
@@ -166,7 +169,7 @@ def text_completion_unsupported(name: str | None = None) -> InvalidRequest:
     model."""
     model = "This model" if name is None else f"The model '{name}'"
     return InvalidRequest(
-        f"{model} does not continue texts: ask it at /v1/responses or /v1/chat/completions.",
+        f"{model} does not support text completion. Use /v1/responses or /v1/chat/completions.",
         param="model",
         code="unsupported_model",
     )
@@ -183,10 +186,8 @@ async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGener
 def upstream_usage(
     input_tokens: int, output_tokens: int, *, cached_tokens: int = 0, reasoning_tokens: int = 0
 ) -> Usage:
-    """Token usage reported by an upstream, clamped to sane values.
-
-    ``given``: input tokens, ``cached`` of them from a cache. ``said``: output tokens, ``thought``
-    of them reasoning.
+    """Token usage reported by an upstream, clamped to sane values. ``cached_tokens`` are part of
+    the input, ``reasoning_tokens`` of the output.
     """
     input_tokens, output_tokens, cached_tokens, reasoning_tokens = (
         max(0, min(n, _MAX_TOKENS))

@@ -22,7 +22,7 @@ class CatalogModel(Protocol):
     def backend(self) -> Backend: ...
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """What makes its vectors, if it makes any; then it answers nothing."""
+        """Its embedding backend; None for a model that answers conversations."""
 
     @property
     def context_size(self) -> int | None: ...
@@ -38,13 +38,15 @@ class CatalogModel(Protocol):
         """Whether it can answer at once."""
 
     async def ready(self) -> None:
-        """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
+        """Start loading the model if necessary and wait for a short time. Raises ``Overloaded``."""
 
 
 class ModelCatalog(Protocol):
     """The catalog: which models are served."""
 
     def find(self, name: str | None) -> CatalogModel:
-        """By name or alias; None: the default model. Raises ``NotFound``, ``model_not_found``."""
+        """The model with this name or alias; None: the default model. Raises ``NotFound`` with the
+        code ``model_not_found``.
+        """
 
     def all(self) -> tuple[CatalogModel, ...]: ...

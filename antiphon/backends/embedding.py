@@ -1,4 +1,4 @@
-"""Models that make embeddings, where models that answer are served: they refuse to answer."""
+"""Embedding models as backends: they produce embeddings and reject conversations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["EmbeddingBackend", "OnDemandEmbeddingBackend"]
 
 
 class _EmbeddingOnly(Backend):
-    """Answers nothing."""
+    """Rejects every conversation."""
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
@@ -27,8 +27,7 @@ class _EmbeddingOnly(Backend):
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         raise InvalidRequest(
-            f"The model '{self._name}' makes embeddings: it cannot answer. Ask it at"
-            " /v1/embeddings.",
+            f"The model '{self._name}' only produces embeddings. Use it at /v1/embeddings.",
             param="model",
             code="unsupported_model",
         )
@@ -43,7 +42,7 @@ class EmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """It stays within."""
+        """Yield the embedder, which stays open within the block."""
         yield self._embedder
 
     async def close(self) -> None:
@@ -51,27 +50,29 @@ class EmbeddingBackend(_EmbeddingOnly):
 
 
 class OnDemandEmbeddingBackend(_EmbeddingOnly):
-    """The same over a backend that is loaded by whoever uses it, and closed when idle."""
+    """``Backend`` over an embedding backend that is loaded when used and closed when idle."""
 
-    def __init__(self, name: str, lazy: OnDemandBackend) -> None:
+    def __init__(self, name: str, on_demand: OnDemandBackend) -> None:
         super().__init__(name)
-        self._lazy = lazy
+        self._on_demand = on_demand
 
     @property
     def status(self) -> Status:
-        return self._lazy.status
+        return self._on_demand.status
 
     async def ready(self) -> bool:
-        return await self._lazy.ready()
+        return await self._on_demand.ready()
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """It stays loaded within. Raises ``BackendError`` where it cannot be loaded."""
-        async with self._lazy.use() as backend:
+        """Load the model, keep it loaded within the block and yield it. Raises ``BackendError`` if
+        it cannot be loaded.
+        """
+        async with self._on_demand.use() as backend:
             if not isinstance(backend, EmbeddingBackend):
-                raise BackendError(f"The model '{self._name}' makes no embeddings.")
+                raise BackendError(f"The model '{self._name}' does not produce embeddings.")
             async with backend.use() as embedder:
                 yield embedder
 
     async def close(self) -> None:
-        await self._lazy.close()
+        await self._on_demand.close()

@@ -1,7 +1,7 @@
-"""A backend that is there while it is needed: loaded by its first request, closed when idle.
+"""A backend that is loaded by its first request and unloaded when idle.
 
-Works with whatever makes a backend. A request waits a little for the load, so that it can still be
-refused before its run; beyond that its run begins, and whoever reads it hears that it is alive.
+It works with any kind of backend. A request waits a short time for the load, so that it can still
+be rejected with an HTTP error. After that its run starts, and the reader gets keepalives.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ __all__ = ["OnDemandBackend", "OnDemandReply", "Progress"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds a request waits for the load before its run begins.
-PATIENCE_S = 5.0
-_RETRY_S = 10
-#: Seconds between two lines of the log on how far a load is.
-_LOG_S = 10.0
+#: Seconds that a request waits for the load before its run starts.
+READY_TIMEOUT_S = 5.0
+_RETRY_AFTER_S = 10
+#: Seconds between two log lines about the progress of a load.
+_LOG_INTERVAL_S = 10.0
 
 
-#: Told what is fetched or read, how many bytes of it are there, and of how many, if that is known.
-#: May be called by any thread.
+#: Reports the progress of a load: the stage, the bytes done, and the total bytes if known. May be
+#: called by any thread.
 Progress = Callable[[str, int, int | None], None]
-#: Has a backend prepare what was asked.
+#: Prepares the request's reply with a backend.
 Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class _Unloaded(Backend):
-    """Stands in for the inner backend while none is loaded. It describes the model as far as that
-    is known; nobody may prepare a reply with it."""
+    """Stands in for the inner backend while none is loaded. It describes the model as far as known;
+    it cannot prepare replies.
+    """
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
@@ -60,8 +61,9 @@ class _Unloaded(Backend):
 
     @classmethod
     def after(cls, backend: Backend) -> _Unloaded:
-        """What is still known of ``backend`` after it was unloaded. Its functions are dropped: they
-        would keep the model in memory."""
+        """The stand-in for ``backend`` after unloading. It drops the backend's functions: they
+        would keep the model in memory.
+        """
         unloaded = cls(backend.context_size)
         unloaded.recommended_options = backend.recommended_options
         unloaded.capabilities = replace(backend.capabilities, reasoning_retention=None)
@@ -76,8 +78,8 @@ class OnDemandBackend(BackendWrapper):
     when idle.
 
     ``idle_s``: seconds without a request after which it is unloaded; 0 for never. ``context_size``
-    is reported until the first load. ``patience_s``: seconds that ``ready`` and ``prepare`` wait
-    for a load. Concurrent requests share one load; after a failed load the next request tries
+    is reported until the first load. ``ready_timeout_s``: seconds that ``ready`` and ``prepare``
+    wait for a load. Concurrent requests share one load; after a failed load the next request tries
     again. Use it from one event loop only.
     """
 
@@ -91,13 +93,13 @@ class OnDemandBackend(BackendWrapper):
         *,
         idle_s: float = 0,
         context_size: int | None = None,
-        patience_s: float = PATIENCE_S,
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         super().__init__(_Unloaded(context_size))
         self._name = name
         self._make = make
         self._idle_s = idle_s
-        self._patience_s = patience_s
+        self._ready_timeout_s = ready_timeout_s
         #: When the progress of the load was last logged, by the clock of the event loop.
         self._logged_at = 0.0
         self._loading: asyncio.Task[Backend] | None = None
@@ -112,18 +114,18 @@ class OnDemandBackend(BackendWrapper):
             await self._load()
 
     async def ready(self) -> bool:
-        """Start loading and wait for ``patience_s``. Returns whether the model is loaded. Raises
-        ``Overloaded`` if it cannot be loaded."""
+        """Start loading and wait for ``ready_timeout_s``. Returns whether the model is loaded.
+        Raises ``Overloaded`` if it cannot be loaded."""
         async with self._in_use():
             try:
-                async with asyncio.timeout(self._patience_s):
+                async with asyncio.timeout(self._ready_timeout_s):
                     await self._load()
             except TimeoutError:
                 return False
             except (SetupError, BackendError):
                 raise Overloaded(
-                    _unavailable(self._name),
-                    retry_after_s=_RETRY_S,
+                    _unavailable_message(self._name),
+                    retry_after_s=_RETRY_AFTER_S,
                     status=503,
                     code="server_error",
                 ) from None
@@ -160,7 +162,7 @@ class OnDemandBackend(BackendWrapper):
             try:
                 backend = await self._load()
             except SetupError:
-                raise BackendError(_unavailable(self._name)) from None
+                raise BackendError(_unavailable_message(self._name)) from None
             yield backend
 
     async def close(self) -> None:
@@ -181,10 +183,10 @@ class OnDemandBackend(BackendWrapper):
         if not isinstance(self._inner, _Unloaded):
             return self._inner
         if self._loading is None:
-            self._loading = asyncio.create_task(self._loaded())
-            self._loading.add_done_callback(_heard)
+            self._loading = asyncio.create_task(self._run_load())
+            self._loading.add_done_callback(_retrieve_exception)
         try:
-            # Whoever leaves does not take the load away from the others.
+            # A cancelled request must not cancel the load, which other requests await.
             return await asyncio.shield(self._loading)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -192,9 +194,9 @@ class OnDemandBackend(BackendWrapper):
                 raise BackendError("The model is closed.") from None
             raise
 
-    async def _loaded(self) -> Backend:
+    async def _run_load(self) -> Backend:
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         try:
             if self._closing is not None:  # its memory is needed
                 await asyncio.shield(self._closing)
@@ -212,19 +214,19 @@ class OnDemandBackend(BackendWrapper):
             raise SetupError(f"model {self._name}: {error or type(error).__name__}") from None
         finally:
             self._loading = None
-        _log.info("model is ready", model=self._name, seconds=round(loop.time() - begun, 2))
+        _log.info("model is ready", model=self._name, seconds=round(loop.time() - started, 2))
         self._inner = backend
         self.status = Status(value="loaded")
         return backend
 
     def _progress(
-        self, clock: Callable[[], float], stage: str, there: int, total: int | None
+        self, clock: Callable[[], float], stage: str, loaded: int, total: int | None
     ) -> None:
-        self.status = Status(value="loading", stage=stage, bytes=there, total_bytes=total)
-        if (now := clock()) >= self._logged_at + _LOG_S:
+        self.status = Status(value="loading", stage=stage, bytes=loaded, total_bytes=total)
+        if (now := clock()) >= self._logged_at + _LOG_INTERVAL_S:
             self._logged_at = now
-            share = f"{100 * there // total} %" if total else f"{there >> 20} MiB"
-            _log.info("model is being loaded", model=self._name, stage=stage, there=share)
+            loaded_share = f"{100 * loaded // total} %" if total else f"{loaded >> 20} MiB"
+            _log.info("model is being loaded", model=self._name, stage=stage, loaded=loaded_share)
 
     # --- unloading -------------------------------------------------------------------------------
 
@@ -294,18 +296,18 @@ class OnDemandReply(ReplyWrapper):
 
     def resume(self, point: ResumePoint) -> OnDemandReply:
         reply = self._reply.resume(point)
-        again = OnDemandReply(self._on_demand, self._prepare, self._backend, reply)
-        again._resume_point = point
-        return again
+        resumed = OnDemandReply(self._on_demand, self._prepare, self._backend, reply)
+        resumed._resume_point = point
+        return resumed
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         async with self._on_demand.use() as backend:
-            reply = await self._prepared_by(backend)
+            reply = await self._ensure_prepared(backend)
             async with aclosing(reply.deltas()) as deltas:
-                async for known in deltas:
-                    yield known
+                async for batch in deltas:
+                    yield batch
 
-    async def _prepared_by(self, backend: Backend) -> Reply:
+    async def _ensure_prepared(self, backend: Backend) -> Reply:
         """The inner reply, prepared again unless ``backend`` prepared it."""
         if self._backend is backend:
             return self._reply
@@ -319,11 +321,13 @@ class OnDemandReply(ReplyWrapper):
         return reply
 
 
-def _unavailable(name: str) -> str:
+def _unavailable_message(name: str) -> str:
     return f"The model '{name}' could not be loaded; the server's log says why."
 
 
-def _heard(task: asyncio.Task[Backend]) -> None:
-    """What failed was logged; nobody may be left to hear it."""
+def _retrieve_exception(task: asyncio.Task[Backend]) -> None:
+    """Mark a failed load's exception as retrieved: it was logged, and perhaps nobody awaits the
+    task.
+    """
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""A backend without a model: it plays what it was given. For tests, benches and examples."""
+"""A backend without a model: it plays scripted replies. For tests, benchmarks and examples."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from antiphon.wire.response import Usage
 
 __all__ = ["Script", "ScriptedBackend", "ScriptedReply"]
 
-#: One reply: a text, said word by word; deltas, played as they are; or an error, raised before the
-#: run (``RequestError``) or when the reply begins (``RunError``).
+#: One reply: a text, sent word by word; deltas, sent unchanged; or an error, raised before the run
+#: (``RequestError``) or when generation starts (``RunError``).
 Script = str | Sequence[Delta] | RequestError | RunError
 
-#: What becomes known at one time, one after the other.
-Steps = Sequence[tuple[Delta, ...]]
+#: Deltas in the batches in which a reply yields them.
+Batches = Sequence[tuple[Delta, ...]]
 
-#: A script as it is played, and how many words that are.
-_Played = tuple[Steps | RunError, int] | RequestError
+#: A script's batches and the number of its words, or the error that it raises.
+_Playable = tuple[Batches | RunError, int] | RequestError
 
-#: Requests a backend remembers; it may serve for days.
-_REMEMBERED = 1000
+#: The most requests that a backend records; it may serve for days.
+_MAX_REQUESTS = 1000
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 
 
 class ScriptedBackend(Backend):
-    """``Backend`` that plays ``scripts``, one a request, beginning again after the last; or what a
-    function makes of the request.
+    """``Backend`` that plays ``scripts``, one per request, starting over after the last.
+    ``scripts`` may also be a function that returns the script for a request.
 
-    Deltas without a ``Finish`` get one. A "token" is a word. ``wait_s``: pause before every delta.
-    ``tokens``: give every delta a token id of its own, its place, from which an interrupted reply
-    can be continued.
+    Deltas without a ``Finish`` get one. Each word counts as a token. ``wait_s``: pause before every
+    delta. ``tokens``: give every delta a token id, its index, so that an interrupted reply can be
+    continued.
     """
 
     context_size: int | None = None
@@ -55,126 +55,130 @@ class ScriptedBackend(Backend):
         tokens: bool = False,
     ) -> None:
         self.context_size = context_size
-        self._tokens = tokens
-        #: What is played for each script, made once.
-        self._played: dict[int, _Played] = {}
+        self._has_tokens = tokens
+        #: The batches of each script, prepared once.
+        self._prepared_scripts: dict[int, _Playable] = {}
         self._scripts = scripts
         self._wait_s = wait_s
-        self._count = 0
-        #: What was asked lately, in order.
-        self.requests: deque[tuple[Conversation, Options]] = deque(maxlen=_REMEMBERED)
-        #: Replies that were closed before their end.
+        self._request_count = 0
+        #: The latest requests, in order.
+        self.requests: deque[tuple[Conversation, Options]] = deque(maxlen=_MAX_REQUESTS)
+        #: Number of replies that were closed before their end.
         self.aborted = 0
         self.closed = False
 
     async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
         self.requests.append((conversation, options))
-        played = self._next(conversation, options)
-        self._count += 1
-        if isinstance(played, RequestError):
-            raise played
-        steps, words = played
-        return ScriptedReply(self, steps, _words(conversation), words, self._wait_s)
+        playable = self._next(conversation, options)
+        self._request_count += 1
+        if isinstance(playable, RequestError):
+            raise playable
+        batches, words = playable
+        return ScriptedReply(self, batches, _count_words(conversation), words, self._wait_s)
 
-    def _next(self, conversation: Conversation, options: Options) -> _Played:
+    def _next(self, conversation: Conversation, options: Options) -> _Playable:
         if callable(self._scripts):
-            return self._made(self._scripts(conversation, options))
-        at = self._count % len(self._scripts)
-        if at not in self._played:
-            self._played[at] = self._made(self._scripts[at])
-        return self._played[at]
+            return self._prepare_script(self._scripts(conversation, options))
+        at = self._request_count % len(self._scripts)
+        if at not in self._prepared_scripts:
+            self._prepared_scripts[at] = self._prepare_script(self._scripts[at])
+        return self._prepared_scripts[at]
 
-    def _made(self, script: Script) -> _Played:
+    def _prepare_script(self, script: Script) -> _Playable:
         if isinstance(script, RequestError):
             return script
         if isinstance(script, RunError):
             return script, 0
-        deltas = _said(script) if isinstance(script, str) else script
+        deltas = _message_deltas(script) if isinstance(script, str) else script
         words = sum(isinstance(delta, Text) for delta in deltas)
-        return _steps(_numbered(deltas) if self._tokens else deltas), words
+        return _batches(_with_token_ids(deltas) if self._has_tokens else deltas), words
 
     async def close(self) -> None:
         self.closed = True
 
 
 class ScriptedReply(Reply):
-    """``Reply`` of a script, step by step."""
+    """``Reply`` that plays a script."""
 
     input_tokens = 0
 
     def __init__(
         self,
         backend: ScriptedBackend,
-        steps: Steps | RunError,
+        batches: Batches | RunError,
         input_tokens: int,
         words: int,
         wait_s: float,
     ) -> None:
         self._backend = backend
-        self._steps = steps
-        self._words = words
+        self._batches = batches
+        self._count_words = words
         self._wait_s = wait_s
         self.input_tokens = input_tokens
 
     def resume(self, point: ResumePoint) -> ScriptedReply:
-        steps = () if isinstance(self._steps, RunError) else self._steps
+        batches = () if isinstance(self._batches, RunError) else self._batches
         sampled = len(point.sampled_ids)
         if sampled and not any(
-            isinstance(delta, SampledTokens) for step in steps for delta in step
+            isinstance(delta, SampledTokens) for batch in batches for delta in batch
         ):
             raise CannotContinue("it was played without tokens")
         if not sampled:
             return self
         return ScriptedReply(
-            self._backend, steps[sampled:], self.input_tokens, self._words, self._wait_s
+            self._backend, batches[sampled:], self.input_tokens, self._count_words, self._wait_s
         )
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        if isinstance(self._steps, RunError):
-            raise self._steps
-        step: tuple[Delta, ...] = (Close(),)
+        if isinstance(self._batches, RunError):
+            raise self._batches
+        batch: tuple[Delta, ...] = (Close(),)
         try:
-            for step in self._steps:  # and no more: what is measured is the server around it
+            for batch in self._batches:  # and no more: what is measured is the server around it
                 await asyncio.sleep(self._wait_s)
-                yield step
-            if not isinstance(step[-1], Finish):
-                step = (Finish("stop", _usage(self.input_tokens, self._words)),)
-                yield step
+                yield batch
+            if not isinstance(batch[-1], Finish):
+                batch = (Finish("stop", _usage(self.input_tokens, self._count_words)),)
+                yield batch
         finally:
-            self._backend.aborted += not isinstance(step[-1], Finish)
+            self._backend.aborted += not isinstance(batch[-1], Finish)
 
 
-def _steps(deltas: Iterable[Delta]) -> Steps:
-    """What becomes known at one time: each delta with the ids sampled behind it."""
-    steps: list[tuple[Delta, ...]] = []
+def _batches(deltas: Iterable[Delta]) -> Batches:
+    """Group the deltas as they are yielded: each delta with the ids sampled for it."""
+    batches: list[tuple[Delta, ...]] = []
     sampled: tuple[Delta, ...] = ()
     for delta in deltas:
         if isinstance(delta, SampledTokens):
             sampled = (delta,)
         else:
-            steps.append((*sampled, delta))
+            batches.append((*sampled, delta))
             sampled = ()
-    return [*steps, sampled] if sampled else steps
+    return [*batches, sampled] if sampled else batches
 
 
-def _said(text: str) -> list[Delta]:
-    """A message that says ``text`` word by word."""
+def _message_deltas(text: str) -> list[Delta]:
+    """A message with ``text``, one delta per word."""
     words: list[Delta] = [Text(word) for word in _WORD.findall(text)]
     return [Open(Message(role="assistant", content=())), *words, Close()]
 
 
-def _numbered(deltas: Iterable[Delta]) -> list[Delta]:
-    """Each delta as a token of its own."""
+def _with_token_ids(deltas: Iterable[Delta]) -> list[Delta]:
+    """Give each delta a token id of its own."""
     return [
         each for number, delta in enumerate(deltas) for each in (SampledTokens((number,)), delta)
     ]
 
 
-def _usage(given: int, said: int) -> Usage:
-    return Usage(input_tokens=given, output_tokens=said, total_tokens=given + said)
+def _usage(input_tokens: int, output_tokens: int) -> Usage:
+    return Usage(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens,
+    )
 
 
-def _words(conversation: Conversation) -> int:
+def _count_words(conversation: Conversation) -> int:
     texts = [conversation.instructions or ""]
     for item in conversation.items:
         if isinstance(item, Message):

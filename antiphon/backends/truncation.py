@@ -1,8 +1,8 @@
-"""Truncation: the oldest items of a conversation are left out until the rest fits.
+"""Truncation: drop the oldest items of a conversation until the rest fits.
 
-A call and its output go together, and what a turn thought goes with what it did. System and
-developer messages, declared tools and the last user message stay. It knows no tokens: the caller
-says what fits.
+A call and its output are dropped together, and so are a turn's reasoning and its next item. System
+and developer messages, declared tools and the last user message are never dropped. The caller
+decides what fits.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ from antiphon.wire import items as it
 
 __all__ = ["droppable_groups", "shorten_conversation"]
 
-_Form = TypeVar("_Form")
+_Rendered = TypeVar("_Rendered")
 
 
 def shorten_conversation(
-    conversation: Conversation, form: Callable[[Conversation], _Form], fits: Callable[[_Form], bool]
-) -> tuple[_Form, tuple[str, ...]] | None:
-    """The form of the conversation with as few items left out as fit, and the ids of those; None
-    if even the shortest does not fit. ``form`` is called a logarithmic number of times."""
+    conversation: Conversation,
+    render: Callable[[Conversation], _Rendered],
+    fits: Callable[[_Rendered], bool],
+) -> tuple[_Rendered, tuple[str, ...]] | None:
+    """Render the conversation with the fewest items dropped so that the result fits.
+
+    Returns the result of ``render`` and the ids of the dropped items; None if even the shortest
+    conversation does not fit. ``render`` is called a logarithmic number of times.
+    """
     groups = droppable_groups(conversation.items)
-    best: tuple[_Form, tuple[str, ...]] | None = None
+    best: tuple[_Rendered, tuple[str, ...]] | None = None
     low, high = 1, len(groups)
     while low <= high:
         count = (low + high) // 2
-        out = {index for group in groups[:count] for index in group}
-        rest = tuple(item for index, item in enumerate(conversation.items) if index not in out)
-        formed = form(replace(conversation, items=rest))
-        if fits(formed):
-            best = formed, tuple(conversation.items[index].id for index in sorted(out))
+        dropped = {index for group in groups[:count] for index in group}
+        remaining = tuple(
+            item for index, item in enumerate(conversation.items) if index not in dropped
+        )
+        rendered = render(replace(conversation, items=remaining))
+        if fits(rendered):
+            best = rendered, tuple(conversation.items[index].id for index in sorted(dropped))
             high = count - 1
         else:
             low = count + 1
@@ -42,25 +49,25 @@ def shorten_conversation(
 
 
 def droppable_groups(items: Sequence[it.Item]) -> list[list[int]]:
-    """Positions that may be left out, in groups that go together, oldest first."""
+    """Indexes of items that may be dropped, in groups that belong together, oldest first."""
     last_user = max((n for n, item in enumerate(items) if _is_user(item)), default=len(items))
     groups: list[list[int]] = []
-    of_call: dict[str, list[int]] = {}
-    thoughts: list[int] = []
+    group_of_call: dict[str, list[int]] = {}
+    pending_reasoning: list[int] = []
     for index, item in enumerate(items):
-        if _stays(item) or index == last_user:
+        if _is_required(item) or index == last_user:
             continue
         call_id = getattr(item, "call_id", None)
         if isinstance(item, it.Reasoning):
-            thoughts.append(index)
-        elif call_id and call_id in of_call:
-            of_call[call_id].append(index)
+            pending_reasoning.append(index)
+        elif call_id and call_id in group_of_call:
+            group_of_call[call_id].append(index)
         else:
-            group = [*thoughts, index]
-            thoughts = []
+            group = [*pending_reasoning, index]
+            pending_reasoning = []
             groups.append(group)
             if call_id:
-                of_call[call_id] = group
+                group_of_call[call_id] = group
     return groups
 
 
@@ -68,7 +75,7 @@ def _is_user(item: it.Item) -> bool:
     return isinstance(item, it.Message) and item.role == "user"
 
 
-def _stays(item: it.Item) -> bool:
+def _is_required(item: it.Item) -> bool:
     return isinstance(item, it.AdditionalTools) or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
     )

@@ -1,4 +1,4 @@
-"""Base classes of what wraps a backend or a reply: they delegate everything."""
+"""Base classes for wrappers of backends and replies: they delegate everything."""
 
 from __future__ import annotations
 

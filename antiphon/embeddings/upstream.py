@@ -1,4 +1,6 @@
-"""Embeddings by any server of OpenAI's ``/embeddings``: vLLM, llama-server, TEI, Ollama, OpenAI."""
+"""Embeddings from any server with OpenAI's ``/embeddings``: vLLM, llama-server, TEI, Ollama,
+OpenAI.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from .base import EmbeddingResult, Prefixes, Role, Vector, truncate_vector
 
 __all__ = ["UpstreamEmbedder", "load"]
 
-#: Texts of one request.
+#: Texts per request.
 _BATCH_SIZE = 128
 _WAIT_S = 600
 _INVALID_RESPONSE = "The upstream's response is not a list of embeddings."
@@ -30,8 +32,11 @@ async def load(
     prefixes: Prefixes | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> UpstreamEmbedder:
-    """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
-    it is called here. It is asked once, for the length of its vectors. Raises ``SetupError``."""
+    """The embedder of a model at the server ``url``.
+
+    ``name``: the model's name in this configuration. ``model``: the server's name of it; None: its
+    first model. One request at load finds out the length of the vectors. Raises ``SetupError``.
+    """
     upstream, told = open_upstream(name, url, key, options or {})
     try:
         model = model or first_model_id(name, upstream, await list_models(upstream))
@@ -46,7 +51,7 @@ async def load(
 
 
 class UpstreamEmbedder:
-    """``Embedder`` over an upstream, which it owns. ``body``: fields of every request."""
+    """``Embedder`` over an upstream, which it owns. ``body``: further fields of every request."""
 
     vocabulary_size: int | None = None
     dimensions = 0
@@ -89,5 +94,5 @@ class UpstreamEmbedder:
 
 def _require_text(text: str | Sequence[int]) -> str:
     if not isinstance(text, str):
-        raise InvalidRequest("This model takes texts, not token ids.", param="input")
+        raise InvalidRequest("This model accepts texts, not token ids.", param="input")
     return text

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
-from antiphon.retrieval.rank_fusion import best, fused
-from antiphon.retrieval.vector_search import Nearest
+from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
+from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.search_terms import query_terms as query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.filters import matches
@@ -41,7 +41,7 @@ class Searcher:
 
     def __init__(self, vectors: VectorIndex, embeddings: Embeddings, model: str | None) -> None:
         self._vectors = vectors
-        self._nearest = Nearest(vectors)
+        self._nearest = VectorSearch(vectors)
         self._embeddings = embeddings
         self._model = model
 
@@ -72,7 +72,7 @@ class Searcher:
             await self._scores(tenant, scopes, query, vector, request.ranking)
             for query, vector in zip(request.queries, vectors, strict=True)
         ]
-        ranked = [pair for pair in best(scores) if pair[1] >= request.ranking.threshold]
+        ranked = [pair for pair in best_scores(scores) if pair[1] >= request.ranking.threshold]
         return await self._load_results(tenant, scopes, ranked[: request.limit])
 
     async def _scope(self, tenant: str, store_id: str, request: SearchRequest) -> _SearchScope:
@@ -102,7 +102,7 @@ class Searcher:
             )
             by_words += [(scope.store_id, hit) for hit in hits]
             if vector is not None and self._model is not None:
-                near = await self._nearest.found(
+                near = await self._nearest.search(
                     tenant,
                     scope.store_id,
                     self._model,
@@ -112,8 +112,8 @@ class Searcher:
                 )
                 by_meaning += [(scope.store_id, hit) for hit in near]
         if vector is None:
-            return fused([(1.0, _ordered(by_words))])
-        return fused(
+            return fuse_rankings([(1.0, _ordered(by_words))])
+        return fuse_rankings(
             [
                 (ranking.embedding_weight, _ordered(by_meaning)),
                 (ranking.text_weight, _ordered(by_words)),

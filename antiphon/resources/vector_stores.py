@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import PageParams, make_page, page_of, select_page
-from antiphon.retrieval.chunking import Piece, joined
+from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage
 from antiphon.stream.writer import Ids
@@ -215,7 +215,7 @@ class VectorStores:
         """Return the extracted text of a file; empty until indexing is complete."""
         await self._entry(tenant, store_id, file_id)
         chunks = await self._index.list_chunks(tenant, store_id, file_id)
-        text = joined([Piece(chunk.start, chunk.text) for chunk in chunks])
+        text = join_chunks([Passage(chunk.start, chunk.text) for chunk in chunks])
         return FileContentPage(data=(TextPart(text=text),) if text else ())
 
     # --- batches ---------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""How texts are cut and found again: chunks, vectors near each other, rankings made one."""
+"""Chunking, exact vector search and rank fusion."""

@@ -1,7 +1,7 @@
-"""Texts cut into chunks that overlap, at the ends of paragraphs, lines or words.
+"""Split texts into overlapping chunks at the ends of paragraphs, lines or words.
 
-Tokens are estimated, by one rule for all models: up to six letters of a word, one ideograph, one
-other sign. English and code come out about as large as with the tokenizers of today's models.
+Token counts are estimates by one rule for all models: up to six letters of a word, one ideograph,
+or one other character. For English and code they are close to those of today's tokenizers.
 """
 
 from __future__ import annotations
@@ -11,53 +11,58 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-__all__ = ["Piece", "cut", "joined", "tokens"]
+__all__ = ["Passage", "estimate_tokens", "join_chunks", "split_text"]
 
-#: With the blanks before it.
+#: One token, with the white space before it.
 _TOKEN = re.compile(r"\s*(?:[⺀-\U0010ffff]|[^\W⺀-\U0010ffff]{1,6}|[^\w\s])|\s+")
 
 
-class Piece(Struct, frozen=True):
-    """A chunk: where it begins, in characters, and its text."""
+class Passage(Struct, frozen=True):
+    """A chunk of a text. ``start``: its offset in characters."""
 
     start: int
     text: str
 
 
-def tokens(text: str) -> int:
-    """About how many tokens a text is."""
+def estimate_tokens(text: str) -> int:
+    """Estimate the number of tokens of a text."""
     return sum(1 for _ in _TOKEN.finditer(text))
 
 
-def cut(text: str, size: int, overlap: int) -> list[Piece]:
-    """Pieces of at most ``size`` tokens, each beginning about ``overlap`` before the end of the one
-    before; all of the text is in one of them. None of a text without words."""
+def split_text(text: str, size: int, overlap: int) -> list[Passage]:
+    """Split a text into chunks of at most ``size`` tokens. Each chunk begins about ``overlap``
+    tokens before the end of the previous one, and together they cover the whole text. A text
+    without words has no chunks.
+    """
     starts = [found.start() for found in _TOKEN.finditer(text)]
     if not text.strip():
         return []
     starts.append(len(text))
     last = len(starts) - 1
     step = size - overlap
-    begin, pieces = 0, []
-    while begin + size < last:
-        end = _end(text, starts, begin + size - step // 2, begin + size)
-        pieces.append((begin, end))
-        begin = _end(text, starts, end - overlap, min(end, end - overlap + step // 8))
-    pieces.append((begin, last))
-    return [Piece(starts[at], text[starts[at] : starts[end]]) for at, end in pieces]
+    start, chunks = 0, []
+    while start + size < last:
+        end = _find_boundary(text, starts, start + size - step // 2, start + size)
+        chunks.append((start, end))
+        start = _find_boundary(text, starts, end - overlap, min(end, end - overlap + step // 8))
+    chunks.append((start, last))
+    return [Passage(starts[index], text[starts[index] : starts[end]]) for index, end in chunks]
 
 
-def _end(text: str, starts: list[int], least: int, most: int) -> int:
-    """The best token to end before, of those between the bounds: the last that begins a paragraph,
-    or a line, or a word."""
+def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
+    """The best token boundary between the bounds: the last one before a paragraph, else before a
+    line, else before a word.
+    """
     for mark in ("\n\n", "\n", " "):
-        for at in range(most, least - 1, -1):
-            if text.startswith(mark, starts[at]):
-                return at
-    return most
+        for index in range(last_candidate, first - 1, -1):
+            if text.startswith(mark, starts[index]):
+                return index
+    return last_candidate
 
 
-def joined(pieces: list[Piece]) -> str:
-    """The text that was cut."""
-    said = [one.text[: max(0, following.start - one.start)] for one, following in pairwise(pieces)]
-    return "".join((*said, *(piece.text for piece in pieces[-1:])))
+def join_chunks(chunks: list[Passage]) -> str:
+    """Restore the text from its chunks."""
+    parts = [
+        chunk.text[: max(0, following.start - chunk.start)] for chunk, following in pairwise(chunks)
+    ]
+    return "".join((*parts, *(chunk.text for chunk in chunks[-1:])))

@@ -1,5 +1,6 @@
-"""Rankings made one, by reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009): only places
-count, so that scores of different kinds need no common measure.
+"""Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
+
+It merges rankings by rank alone, so scores of different kinds need no common scale.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["best", "fused"]
+__all__ = ["best_scores", "fuse_rankings"]
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -15,24 +16,25 @@ _T = TypeVar("_T", bound=Hashable)
 _K = 60
 
 
-def fused(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
-    """The score of each that is in a ranking: 1 if all put it first. A ranking is a weight and what
-    it ranks, the best first."""
+def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
+    """Merge weighted rankings, best first. Returns the score of each entry: 1 if it is first in
+    every ranking.
+    """
     scores: dict[_T, float] = {}
     total = 0.0
-    for weight, ranked in rankings:
+    for weight, entries in rankings:
         if not weight:
             continue
         total += weight
-        for place, each in enumerate(ranked):
-            scores[each] = scores.get(each, 0.0) + weight * (_K + 1) / (_K + 1 + place)
-    return {each: score / total for each, score in scores.items()} if total else {}
+        for rank, entry in enumerate(entries):
+            scores[entry] = scores.get(entry, 0.0) + weight * (_K + 1) / (_K + 1 + rank)
+    return {entry: score / total for entry, score in scores.items()} if total else {}
 
 
-def best(scores: Iterable[Mapping[_T, float]]) -> list[tuple[_T, float]]:
-    """Of several questions: each with its best score, the best first."""
+def best_scores(scores: Iterable[Mapping[_T, float]]) -> list[tuple[_T, float]]:
+    """Merge the scores of several queries: each entry with its best score, best first."""
     highest: dict[_T, float] = {}
-    for one in scores:
-        for each, score in one.items():
-            highest[each] = max(score, highest.get(each, 0.0))
+    for query_scores in scores:
+        for entry, score in query_scores.items():
+            highest[entry] = max(score, highest.get(entry, 0.0))
     return sorted(highest.items(), key=lambda pair: -pair[1])

@@ -1,5 +1,6 @@
-"""The vectors nearest to one, found exactly: all are compared. What was read of a vector store is
-kept until its vectors change. It knows no texts.
+"""Exact nearest-neighbour search: the query is compared with all vectors.
+
+The vectors of a vector store are cached until they change.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from antiphon.embeddings.base import Vector
 from antiphon.errors import SetupError
 from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorsVersion
 
-__all__ = ["Nearest", "check_numbers"]
+__all__ = ["VectorSearch", "require_numpy"]
 
-#: Bytes of vectors that are kept at hand.
-_ROOM = 2**30
+#: The most bytes of cached vectors.
+_CACHE_BYTES = 2**30
 
 
-class _Ready(Struct, frozen=True):
-    mark: VectorsVersion
+class _CachedStore(Struct, frozen=True):
+    version: VectorsVersion
     matrix: ChunkVectors
     rows: Any
 
 
-def check_numbers() -> None:
-    """Raises ``SetupError`` without the library that compares vectors."""
+def require_numpy() -> None:
+    """Raise ``SetupError`` if numpy is not installed."""
     try:
         import numpy  # noqa: F401
     except ImportError:
@@ -37,16 +38,16 @@ def check_numbers() -> None:
         ) from None
 
 
-class Nearest:
-    """One a server."""
+class VectorSearch:
+    """Searches vector stores by vector. ``cache_bytes``: the most bytes of cached vectors."""
 
-    def __init__(self, vectors: VectorIndex, *, room: int = _ROOM) -> None:
+    def __init__(self, vectors: VectorIndex, *, cache_bytes: int = _CACHE_BYTES) -> None:
         self._vectors = vectors
-        self._room = room
-        self._ready: OrderedDict[tuple[str, str, str], _Ready] = OrderedDict()
-        self._size = 0
+        self._cache_bytes = cache_bytes
+        self._cached_stores: OrderedDict[tuple[str, str, str], _CachedStore] = OrderedDict()
+        self._cached_bytes = 0
 
-    async def found(
+    async def search(
         self,
         tenant: str,
         store_id: str,
@@ -55,24 +56,28 @@ class Nearest:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """The chunks of these files (None: of all), the nearest first; score: the cosine."""
+        """The ``limit`` nearest chunks, nearest first. ``files``: ids of the files to search; None:
+        all. Scores are cosines.
+        """
         key = (tenant, store_id, model)
-        mark = await self._vectors.vectors_version(tenant, store_id, model)
-        ready = self._ready.get(key)
-        if ready is None or ready.mark != mark:
+        version = await self._vectors.vectors_version(tenant, store_id, model)
+        cached = self._cached_stores.get(key)
+        if cached is None or cached.version != version:
             matrix = await self._vectors.load_vectors(tenant, store_id, model)
-            ready = _Ready(mark, matrix, await asyncio.to_thread(_rows, matrix))
-            self._keep(key, ready)
-        self._ready.move_to_end(key)
-        return await asyncio.to_thread(_nearest, ready, vector, files, limit)
+            cached = _CachedStore(version, matrix, await asyncio.to_thread(_rows, matrix))
+            self._cache(key, cached)
+        self._cached_stores.move_to_end(key)
+        return await asyncio.to_thread(_nearest_chunks, cached, vector, files, limit)
 
-    def _keep(self, key: tuple[str, str, str], ready: _Ready) -> None:
-        old = self._ready.pop(key, None)
-        self._ready[key] = ready
-        self._size += len(ready.matrix.vectors) - (len(old.matrix.vectors) if old else 0)
-        while self._size > self._room and len(self._ready) > 1:
-            _, dropped = self._ready.popitem(last=False)
-            self._size -= len(dropped.matrix.vectors)
+    def _cache(self, key: tuple[str, str, str], cached: _CachedStore) -> None:
+        previous = self._cached_stores.pop(key, None)
+        self._cached_stores[key] = cached
+        self._cached_bytes += len(cached.matrix.vectors) - (
+            len(previous.matrix.vectors) if previous else 0
+        )
+        while self._cached_bytes > self._cache_bytes and len(self._cached_stores) > 1:
+            _, dropped = self._cached_stores.popitem(last=False)
+            self._cached_bytes -= len(dropped.matrix.vectors)
 
 
 def _rows(matrix: ChunkVectors) -> Any:
@@ -82,24 +87,26 @@ def _rows(matrix: ChunkVectors) -> Any:
     return rows.reshape(len(matrix.chunks), -1) if matrix.chunks else rows
 
 
-def _nearest(
-    ready: _Ready, vector: Vector, files: Collection[str] | None, limit: int
+def _nearest_chunks(
+    cached: _CachedStore, vector: Vector, files: Collection[str] | None, limit: int
 ) -> tuple[ChunkHit, ...]:
     import numpy
 
-    matrix = ready.matrix
+    matrix = cached.matrix
     if not matrix.chunks:
         return ()
-    scores = ready.rows @ numpy.asarray(vector, "<f4")
+    scores = cached.rows @ numpy.asarray(vector, "<f4")
     if files is not None:
         allowed = frozenset(files)
-        meant = numpy.fromiter((id in allowed for id in matrix.file_ids), bool, len(scores))
-        scores = numpy.where(meant, scores, -numpy.inf)
+        is_allowed = numpy.fromiter((id in allowed for id in matrix.file_ids), bool, len(scores))
+        scores = numpy.where(is_allowed, scores, -numpy.inf)
     count = min(limit, len(scores))
     top = numpy.argpartition(-scores, count - 1)[:count]
     ordered = top[numpy.argsort(-scores[top], kind="stable")]
     return tuple(
-        ChunkHit(chunk=matrix.chunks[at], file_id=matrix.file_ids[at], score=float(scores[at]))
-        for at in map(int, ordered)
-        if scores[at] > -numpy.inf
+        ChunkHit(
+            chunk=matrix.chunks[index], file_id=matrix.file_ids[index], score=float(scores[index])
+        )
+        for index in map(int, ordered)
+        if scores[index] > -numpy.inf
     )

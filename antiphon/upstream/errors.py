@@ -166,7 +166,7 @@ def _is_too_long(status: int, fields: UpstreamErrorFields) -> bool:
 
 
 def _our_field(field: str | None) -> str | None:
-    """The request field of operator_error that corresponds to an upstream's field, if there is
+    """Our request field that corresponds to an upstream's field, if there is
     one."""
     if not field:
         return None

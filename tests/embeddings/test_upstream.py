@@ -159,5 +159,5 @@ async def test_it_may_be_loaded_by_its_first_request_and_unloaded_when_idle() ->
     gone = Model(engine="embeddings", source="http://127.0.0.1:9", load="demand")
     catalog = await load_catalog(Settings(models={"m": gone}))
     with pytest.raises(BackendError, match="m"):
-        await Embeddings(catalog).make("m", ["cat"])
+        await Embeddings(catalog).embed("m", ["cat"])
     await catalog.close()

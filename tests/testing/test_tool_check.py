@@ -47,9 +47,11 @@ class Tool:
             self.left.append(asyncio.create_task(asyncio.Event().wait()))
         offer: dict[str, Any] = {
             "tool": Function(name="look", parameters=self.wrong.get("schema")),
-            "shell": self.wrong.get("shell", WebSearchCall(action={"type": "search"})),
-            "call": self.run,
-            "failure": self.wrong.get("failure", "failed"),
+            "initial_item": self.wrong.get(
+                "initial_item", WebSearchCall(action={"type": "search"})
+            ),
+            "handler": self.run,
+            "failed_status": self.wrong.get("failed_status", "failed"),
         }
         yield Toolset(functions=(ToolFunction(**offer),))
 
@@ -78,7 +80,7 @@ async def test_one_that_is_right_passes() -> None:
     [
         ({"steps": ("searching", "searching")}, "not allowed"),
         ({"steps": ("found",)}, "no step"),
-        ({"failure": "sad"}, "cannot be sent back|sad"),
+        ({"failed_status": "sad"}, "cannot be sent back|sad"),
         ({"fields": {"action": 7}}, "action"),
         ({"fields": {"colour": "red"}}, "has no"),
         ({"text": ""}, "tells the model nothing"),
@@ -98,5 +100,5 @@ async def test_it_finds(wrong: Any, why: str) -> None:
 
 
 async def test_the_end_of_a_call_is_told_by_its_result() -> None:
-    shell = McpCall(server_label="", name="", arguments="")
-    await check_tool(Tool(shell=shell, steps=("completed",), fields={"output": "x"}), TRIAL)
+    item = McpCall(server_label="", name="", arguments="")
+    await check_tool(Tool(initial_item=item, steps=("completed",), fields={"output": "x"}), TRIAL)
