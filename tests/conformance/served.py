@@ -95,6 +95,8 @@ class Server:
         self.backend = backend
         self.store = store
         self.log = io.StringIO()
+        #: Unix time of the server's clock, in seconds.
+        self.now = NOW
 
         def ids(prefix: str) -> str:
             return f"{prefix}_{next(numbers)}"
@@ -110,7 +112,7 @@ class Server:
             RunDependencies(
                 models=Catalog((model,)),
                 store=store,
-                clock=lambda: NOW,
+                clock=lambda: self.now,
                 ids=ids,
                 policy=Policy(**{"keepalive_s": 0, **policy}),
                 seal=seal or Encryptor((EncryptionKey.generate(),)),

@@ -97,7 +97,7 @@ def fetching(server: Server, fetcher: Fetcher) -> Server:
 
 
 @pytest.mark.requirement("FILE-IMAGES")
-async def test_an_image_reaches_the_model_checked(serve: Serve, ask: Ask) -> None:
+async def test_image_is_checked_and_reaches_the_model(serve: Serve, ask: Ask) -> None:
     server = serve()
     url = data_url(png())
     await ask(server, input=message(image(image_url=url, detail="low"), image(image_url=url)))
@@ -108,7 +108,7 @@ async def test_an_image_reaches_the_model_checked(serve: Serve, ask: Ask) -> Non
 
 
 @pytest.mark.requirement("FILE-IMAGES")
-async def test_an_image_is_what_its_bytes_are(serve: Serve) -> None:
+async def test_image_type_is_detected_from_its_bytes(serve: Serve) -> None:
     server = serve()
     content = GIF
     for url in (data_url(content, "image/png"), data_url(content, "application/octet-stream")):
@@ -131,7 +131,7 @@ async def test_images_by_id_and_by_url(serve: Serve, fetcher: Fetcher, site: str
 
 
 @pytest.mark.requirement("FILE-IMAGES")
-async def test_images_in_the_outputs_of_tools(serve: Serve) -> None:
+async def test_images_in_tool_outputs(serve: Serve) -> None:
     server = serve()
     url = data_url(png())
     name = await uploaded(server, png())
@@ -154,14 +154,14 @@ async def test_images_in_the_outputs_of_tools(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("FILE-IMAGES")
-async def test_base64_may_be_broken_into_lines(serve: Serve) -> None:
+async def test_base64_may_contain_line_breaks(serve: Serve) -> None:
     server = serve()
     url = data_url(png())
     await server.post(input=message(image(image_url=f"{url[:60]}\r\n{url[60:]}\n")))
     assert shown(server) == [it.InputImage(image_url=url)]
 
 
-async def test_what_is_gone_is_looked_for_once_a_request() -> None:
+async def test_missing_file_is_looked_up_once_per_request() -> None:
     class Nothing(Files):
         asked = 0
 
@@ -212,7 +212,7 @@ async def test_files_are_read_as_text(serve: Serve, fetcher: Fetcher, site: str)
 
 
 @pytest.mark.requirement("FILE-INPUT")
-async def test_files_in_every_way_to_ask(serve: Serve, ask: Ask) -> None:
+async def test_files_in_every_request_mode(serve: Serve, ask: Ask) -> None:
     server = serve()
     output = [file(file_data="eA==", filename="x.txt")]
     items = [CALL, {"type": "function_call_output", "call_id": "c", "output": output}]
@@ -224,7 +224,7 @@ async def test_files_in_every_way_to_ask(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("FILE-STORED")
-async def test_what_is_stored_is_what_was_sent(
+async def test_stored_input_equals_sent_input(
     stores: Store, serve: Serve, fetcher: Fetcher, site: str
 ) -> None:
     server = fetching(serve(on=stores), fetcher)
@@ -245,7 +245,7 @@ async def test_what_is_stored_is_what_was_sent(
 
 
 @pytest.mark.requirement("FILE-REFUSED")
-async def test_what_only_the_model_can_tell_of_an_image_is_told_of_its_part(serve: Serve) -> None:
+async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
     """It is broken behind its head: named where it is new, a note where it was there before."""
     broken = png(5, 5)
 
@@ -272,9 +272,7 @@ async def test_what_only_the_model_can_tell_of_an_image_is_told_of_its_part(serv
 
 
 @pytest.mark.requirement("FILE-STORED")
-async def test_another_process_reads_what_a_background_run_names(
-    stores: Store, serve: Serve
-) -> None:
+async def test_background_run_reads_files_in_another_process(stores: Store, serve: Serve) -> None:
     server = serve(on=stores)
     name = await uploaded(server, b"text", "a.txt")
     server.service._jobs._waiting = _Forgetful()
@@ -296,7 +294,7 @@ class _Forgetful(dict[str, Any]):
 
 
 @pytest.mark.requirement("FILE-STORED")
-async def test_counting_reads_files_too(serve: Serve) -> None:
+async def test_token_count_includes_files(serve: Serve) -> None:
     server = serve()
     asked = {"model": "tiny", "input": message(file(file_data="YSBiIGM="))}
     answer = await server.client.post("/v1/responses/input_tokens", json=asked)
@@ -331,7 +329,7 @@ async def test_counting_reads_files_too(serve: Serve) -> None:
         (file(file_url="file:///etc/passwd"), ".file_url", "invalid_file_url"),
     ],
 )
-async def test_what_cannot_be_used_is_named(
+async def test_unusable_part_is_rejected_with_its_path(
     serve: Serve, wait: Ask, fetcher: Fetcher, part: Json, field: str, code: str
 ) -> None:
     server = fetching(serve(), fetcher)
@@ -342,7 +340,7 @@ async def test_what_cannot_be_used_is_named(
 
 
 @pytest.mark.requirement("FILE-REFUSED")
-async def test_documents_that_hide_or_break_are_named(serve: Serve) -> None:
+async def test_encrypted_or_damaged_documents_are_rejected(serve: Serve) -> None:
     pytest.importorskip("kreuzberg")
     server = serve()
     for content, said in ((pdf("x", encrypted=True), "password"), (b"%PDF-1.4", "damaged")):
@@ -357,7 +355,7 @@ async def test_documents_that_hide_or_break_are_named(serve: Serve) -> None:
     ("part", "code"),
     [(image(file_id="file-x"), "image_file_not_found"), (file(file_id="file-x"), "file_not_found")],
 )
-async def test_an_unknown_file_is_a_404(serve: Serve, part: Json, code: str) -> None:
+async def test_unknown_file_returns_404(serve: Serve, part: Json, code: str) -> None:
     answer = await serve().post(input=message(part))
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (404, code)
@@ -366,14 +364,14 @@ async def test_an_unknown_file_is_a_404(serve: Serve, part: Json, code: str) -> 
 
 
 @pytest.mark.requirement("FILE-REFUSED")
-async def test_without_a_fetcher_urls_are_refused(serve: Serve) -> None:
+async def test_urls_are_rejected_without_a_fetcher(serve: Serve) -> None:
     answer = await serve().post(input=message(image(image_url="http://127.0.0.1:9/a.png")))
     assert answer.json()["error"]["code"] == "invalid_image_url"
     assert "fetches no URLs" in answer.json()["error"]["message"]
 
 
 @pytest.mark.requirement("FILE-REFUSED")
-async def test_what_is_too_large_is_refused(
+async def test_too_large_attachments_are_rejected(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, fetcher: Fetcher
 ) -> None:
     server = fetching(serve(), fetcher)
@@ -406,8 +404,6 @@ _FIELDS = ("image_url", "file_id", "file_data", "file_url", "filename", "detail"
     st.sampled_from(["input_image", "input_file"]),
     st.dictionaries(st.sampled_from(_FIELDS), _TEXT | st.none() | st.integers()),
 )
-async def test_no_part_however_written_is_an_error_of_ours(
-    serve: Serve, kind: str, fields: Json
-) -> None:
+async def test_no_part_causes_a_server_error(serve: Serve, kind: str, fields: Json) -> None:
     answer = await serve().post(input=message({"type": kind, **fields}))
     assert answer.status_code in (200, 400, 404), answer.text

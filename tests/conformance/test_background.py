@@ -16,6 +16,7 @@ from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
+from tests.conformance import oracle
 from tests.conformance.breaking import Breaking
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
@@ -53,8 +54,8 @@ async def poll(asking: openai.AsyncOpenAI, response_id: str) -> Any:
     return found
 
 
-@pytest.mark.requirement("API-BACKGROUND", "VN-70", "D-37")
-async def test_it_is_queued_polled_and_completed(story: Any) -> None:
+@pytest.mark.requirement("API-BACKGROUND", "VN-70")
+async def test_background_response_is_queued_polled_and_completed(story: Any) -> None:
     _, asking = story
     queued = await asking.responses.create(model="tiny", input="hi", background=True)
     assert (queued.status, queued.output, queued.background) == ("queued", [], True)
@@ -65,7 +66,7 @@ async def test_it_is_queued_polled_and_completed(story: Any) -> None:
 
 
 @pytest.mark.requirement("API-RESUME", "VN-71", "D-38")
-async def test_both_ways_the_client_resumes(story: Any) -> None:
+async def test_stream_resumes_in_both_client_ways(story: Any) -> None:
     _, asking = story
     queued = await asking.responses.create(model="tiny", input="hi", background=True)
     await poll(asking, queued.id)
@@ -80,8 +81,8 @@ async def test_both_ways_the_client_resumes(story: Any) -> None:
         assert heard == [event.sequence_number for event in whole[after + 1 :]]
 
 
-@pytest.mark.requirement("D-32", "D-33")
-async def test_a_replay_from_beyond_the_end_ends_at_once(story: Any) -> None:
+@pytest.mark.requirement("D-33")
+async def test_replay_beyond_the_end_ends_at_once(story: Any) -> None:
     _, asking = story
     queued = await asking.responses.create(model="tiny", input="hi", background=True)
     await poll(asking, queued.id)
@@ -90,7 +91,7 @@ async def test_a_replay_from_beyond_the_end_ends_at_once(story: Any) -> None:
 
 
 @pytest.mark.requirement("VN-72")
-async def test_what_cannot_be_replayed_is_refused_before_any_header(story: Any) -> None:
+async def test_invalid_replay_is_rejected_before_the_stream(story: Any) -> None:
     server, asking = story
     with pytest.raises(openai.NotFoundError):
         await asking.responses.retrieve("resp_none", stream=True)
@@ -127,14 +128,14 @@ async def test_cancelling(serve: Serve, stores: Store) -> None:
 
 
 @pytest.mark.requirement("D-36")
-async def test_cancelling_what_is_over_changes_nothing(story: Any) -> None:
+async def test_cancelling_a_finished_response_changes_nothing(story: Any) -> None:
     _, asking = story
     queued = await asking.responses.create(model="tiny", input="hi", background=True)
     ended = await poll(asking, queued.id)
     assert await asking.responses.cancel(queued.id) == ended
 
 
-async def test_deleting_what_runs(serve: Serve, stores: Store) -> None:
+async def test_deleting_a_running_response(serve: Serve, stores: Store) -> None:
     backend = Breaking([ANSWER, Text("one "), asyncio.Event()])
     server = serve(backend, on=stores)
     async with client(server) as asking, asyncio.timeout(20):
@@ -148,7 +149,7 @@ async def test_deleting_what_runs(serve: Serve, stores: Store) -> None:
 
 
 @pytest.mark.requirement("VN-73")
-async def test_a_run_that_breaks_is_failed_for_all_readers(serve: Serve, stores: Store) -> None:
+async def test_failed_run_fails_for_all_readers(serve: Serve, stores: Store) -> None:
     server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
@@ -160,7 +161,7 @@ async def test_a_run_that_breaks_is_failed_for_all_readers(serve: Serve, stores:
 
 
 @pytest.mark.requirement("VN-12")
-async def test_what_is_not_to_be_stored_can_be_fetched_but_not_continued(story: Any) -> None:
+async def test_unstored_background_response_can_be_fetched_but_not_continued(story: Any) -> None:
     _, asking = story
     queued = await asking.responses.create(model="tiny", input="hi", background=True, store=False)
     ended = await poll(asking, queued.id)
@@ -173,9 +174,57 @@ async def test_what_is_not_to_be_stored_can_be_fetched_but_not_continued(story: 
         await asking.responses.create(model="tiny", input=[reference])
 
 
-async def test_a_run_that_is_not_over_cannot_be_continued(serve: Serve, stores: Store) -> None:
+async def test_unfinished_response_cannot_be_continued(serve: Serve, stores: Store) -> None:
     server = serve(Breaking([ANSWER, Text("one "), asyncio.Event()]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         with pytest.raises(openai.BadRequestError, match="only a completed or incomplete"):
             await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
+
+
+@pytest.mark.requirement("D-37")
+async def test_status_goes_from_queued_to_in_progress_to_terminal(
+    serve: Serve, stores: Store
+) -> None:
+    gate = asyncio.Event()
+    steps = [ANSWER, Text("one "), gate, Text("two"), Close(), finish()]
+    server = serve(Breaking(steps), on=stores)
+    statuses: list[str] = []
+    async with client(server) as asking, asyncio.timeout(20):
+        found = await asking.responses.create(model="tiny", input="hi", background=True)
+        while found.status in ("queued", "in_progress"):
+            statuses += [found.status] if found.status not in statuses else []
+            if found.output_text == "one ":
+                gate.set()
+            found = await asking.responses.retrieve(found.id)
+            await asyncio.sleep(0)
+    assert [*statuses, found.status] == ["queued", "in_progress", "completed"]
+    assert found.output_text == "one two"
+
+
+@pytest.mark.requirement("D-37")
+async def test_failed_run_keeps_its_output(serve: Serve, stores: Store) -> None:
+    server = serve(Breaking([ANSWER, Text("one "), KeyError("broken")]), on=stores)
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(model="tiny", input="hi", background=True)
+        failed = await poll(asking, queued.id)
+    assert (failed.status, failed.output_text) == ("failed", "one ")
+    assert failed.error is not None and failed.error.code == "server_error"
+
+
+@pytest.mark.requirement("D-32")
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed"])
+async def test_replay_ends_at_any_terminal_event(serve: Serve, stores: Store, status: str) -> None:
+    ends: dict[str, list[Any]] = {
+        "completed": [Close(), finish()],
+        "incomplete": [Close(), finish("length")],
+        "failed": [KeyError("broken")],
+    }
+    server = serve(Breaking([ANSWER, Text("one "), *ends[status]]), on=stores)
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(model="tiny", input="hi", background=True)
+        await poll(asking, queued.id)
+        replay = await server.get(f"responses/{queued.id}", stream=True)
+        types = [event["type"] for event in oracle.stream(replay.content)]
+    assert types[-1] == f"response.{status}"
+    assert sum(kind.startswith(f"response.{status}") for kind in types) == 1

@@ -112,7 +112,7 @@ async def accumulated(client: AsyncOpenAI, **body: Any) -> Any:
 
 
 @pytest.mark.requirement("CC-ANSWER")
-async def test_a_text(serve: Serve) -> None:
+async def test_text_completion(serve: Serve) -> None:
     answer = await plain(serve("Hello there!"))
     assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
     assert answer["id"].startswith("chatcmpl-") and answer["created"]
@@ -123,7 +123,7 @@ async def test_a_text(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-STREAM")
-async def test_a_stream_of_a_text(serve: Serve) -> None:
+async def test_streamed_text_completion(serve: Serve) -> None:
     first, *middle, last = await chunks(serve("Hello there!"))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [one["choices"][0]["delta"] for one in middle] == [
@@ -154,7 +154,7 @@ SAID: tuple[Any, ...] = (
 
 
 @pytest.mark.requirement("CC-ONE-MESSAGE")
-async def test_thinking_text_and_calls_are_one_message(serve: Serve, clients: Clients) -> None:
+async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: Clients) -> None:
     server = serve([SAID])
     answer = await plain(server, tools=[WEATHER])
     (choice,) = answer["choices"]
@@ -184,7 +184,7 @@ async def test_thinking_text_and_calls_are_one_message(serve: Serve, clients: Cl
 
 @pytest.mark.requirement("CC-CALL-DELTAS")
 @pytest.mark.requirement("CC-USAGE")
-async def test_a_stream_of_calls(serve: Serve) -> None:
+async def test_streamed_tool_calls(serve: Serve) -> None:
     said = await chunks(serve([SAID]), stream_options={"include_usage": True})
     *told, usage = said
     assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 9
@@ -212,7 +212,9 @@ async def test_a_stream_of_calls(serve: Serve) -> None:
     ]
 
 
-async def test_the_official_client_accumulates_the_same(serve: Serve, clients: Clients) -> None:
+async def test_official_client_accumulates_the_same_completion(
+    serve: Serve, clients: Clients
+) -> None:
     server = serve([SAID[:10] + SAID[-1:]])
     whole = (await plain(server, tools=[WEATHER]))["choices"][0]
     final = (await accumulated(clients(server), tools=[WEATHER])).choices[0]
@@ -224,7 +226,7 @@ async def test_the_official_client_accumulates_the_same(serve: Serve, clients: C
 
 
 @pytest.mark.requirement("CC-FUNCTIONS")
-async def test_calls_in_the_first_form_of_the_api(serve: Serve) -> None:
+async def test_legacy_function_calls(serve: Serve) -> None:
     server = serve([SAID[:10]])
     body: Json = {"functions": [WEATHER["function"]], "function_call": "auto"}
     (choice,) = (await plain(server, **body))["choices"]
@@ -247,9 +249,7 @@ async def test_calls_in_the_first_form_of_the_api(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-async def test_a_stream_tells_the_thoughts_that_the_plain_answer_has(
-    serve: Serve, raw: bool
-) -> None:
+async def test_stream_and_plain_answer_have_the_same_reasoning(serve: Serve, raw: bool) -> None:
     """Those of several items on lines of their own, a summary only where there is no more."""
     said = [
         delta
@@ -274,7 +274,7 @@ async def test_a_stream_tells_the_thoughts_that_the_plain_answer_has(
 @pytest.mark.parametrize(
     ("reason", "finish"), [("length", "length"), ("content_filter", "content_filter")]
 )
-async def test_why_it_ends(serve: Serve, reason: Any, finish: str) -> None:
+async def test_finish_reasons(serve: Serve, reason: Any, finish: str) -> None:
     server = serve(
         [(Open(Message(role="assistant", content=())), Text("Hel"), Finish(reason, USAGE))]
     )
@@ -282,7 +282,7 @@ async def test_why_it_ends(serve: Serve, reason: Any, finish: str) -> None:
     assert (await chunks(server))[-1]["choices"][0]["finish_reason"] == finish
 
 
-async def test_a_refusal_of_the_model(serve: Serve) -> None:
+async def test_model_refusal(serve: Serve) -> None:
     said = (
         Open(Message(role="assistant", content=())),
         Text("I will not.", channel="refusal"),
@@ -311,7 +311,7 @@ async def test_log_probabilities(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-MESSAGES")
-async def test_a_conversation_with_calls_reaches_the_model(serve: Serve) -> None:
+async def test_conversation_with_tool_calls_reaches_the_model(serve: Serve) -> None:
     played = engine(["Sunny."])
     call = {
         "id": "call_0",
@@ -337,7 +337,7 @@ async def test_a_conversation_with_calls_reaches_the_model(serve: Serve) -> None
     assert prompt.count("<tool_call>\n") == 2
 
 
-async def test_the_first_form_of_calls_reaches_the_model(serve: Serve) -> None:
+async def test_legacy_function_messages_reach_the_model(serve: Serve) -> None:
     played = engine(["Sunny."])
     turns = [
         {"role": "user", "content": "Rome?"},
@@ -379,7 +379,7 @@ async def test_options_reach_the_engine(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-FORMAT")
-async def test_structured_output_is_parsed_by_the_client(serve: Serve, clients: Clients) -> None:
+async def test_official_client_parses_structured_output(serve: Serve, clients: Clients) -> None:
     class City(BaseModel):
         name: str
 
@@ -405,7 +405,7 @@ async def test_structured_output_is_parsed_by_the_client(serve: Serve, clients: 
         },
     ],
 )
-async def test_a_call_can_be_demanded(serve: Serve, choice: Any) -> None:
+async def test_tool_choice_forces_a_call(serve: Serve, choice: Any) -> None:
     played = engine([CALL])
     answer = await plain(serve(played), tools=[WEATHER], tool_choice=choice)
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
@@ -426,7 +426,7 @@ async def test_effort_and_template_arguments_reach_the_template(serve: Serve) ->
     assert "hi high red" in played.text(played.requests[0][0])
 
 
-async def test_an_answer_is_gone_on_with(serve: Serve) -> None:
+async def test_assistant_message_can_be_continued(serve: Serve) -> None:
     played = engine([" upon a time"])
     turns = [*HI["messages"], {"role": "assistant", "content": "Once"}]
     body = {"messages": turns, "continue_final_message": True, "add_generation_prompt": False}
@@ -436,7 +436,7 @@ async def test_an_answer_is_gone_on_with(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-STATELESS")
-async def test_nothing_is_stored(serve: Serve) -> None:
+async def test_chat_completions_are_not_stored(serve: Serve) -> None:
     server = serve("Hello")
     answer = await plain(server)
     id = answer["id"].replace("chatcmpl-", "resp_")
@@ -582,7 +582,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "d
         ({"model": "nope"}, "model", "model_not_found"),
     ],
 )
-async def test_what_is_wrong_is_named_as_the_client_wrote_it(
+async def test_invalid_fields_are_rejected_with_chat_paths(
     serve: Serve, body: Json, param: str, code: str | None
 ) -> None:
     error = await refused(serve(engine(["x"])), **body)
@@ -591,18 +591,18 @@ async def test_what_is_wrong_is_named_as_the_client_wrote_it(
     assert "input[" not in error["message"] and "text.format" not in error["message"]
 
 
-async def test_a_prompt_that_is_too_long(serve: Serve) -> None:
+async def test_too_long_prompt_is_rejected(serve: Serve) -> None:
     error = await refused(serve(engine(["x"])), messages=[{"role": "user", "content": "x" * 9000}])
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
 
 
-async def test_what_the_engine_cannot_do(serve: Serve) -> None:
+async def test_unsupported_engine_option_is_rejected(serve: Serve) -> None:
     server = serve(local(ScriptedEngine(capabilities=Capabilities())))
     assert (await refused(server, logprobs=True))["param"] == "logprobs"
     assert (await refused(server, seed=1))["param"] == "seed"
 
 
-async def test_a_failure_before_the_first_word(serve: Serve, clients: Clients) -> None:
+async def test_failure_before_the_first_token(serve: Serve, clients: Clients) -> None:
     server = serve([BackendError("The engine is gone.")])
     error = await refused(server)
     assert (error["status"], error["message"]) == (500, "The engine is gone.")
@@ -611,13 +611,13 @@ async def test_a_failure_before_the_first_word(serve: Serve, clients: Clients) -
 
 
 @pytest.mark.requirement("CC-FAILURE")
-async def test_a_failure_in_a_stream_ends_it(serve: Serve) -> None:
+async def test_failure_ends_the_stream(serve: Serve) -> None:
     said = await chunks(serve([BackendError("The engine is gone.")]))
     assert said[-1]["error"]["message"] == "The engine is gone."
     assert set(said[-1]["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_silence_is_filled_with_comments(serve: Serve) -> None:
+async def test_idle_stream_sends_comments(serve: Serve) -> None:
     server = serve(ScriptedBackend(("Hello there!",), wait_s=0.05), keepalive_s=0.02)
     body = {"model": "tiny", "stream": True, **HI}
     reply = await server.client.post("/v1/chat/completions", json=body)
@@ -625,7 +625,7 @@ async def test_silence_is_filled_with_comments(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CC-CHOICES")
-async def test_several_choices(serve: Serve) -> None:
+async def test_multiple_choices(serve: Serve) -> None:
     server = serve(["One.", "Two.", "Three."])
     answer = await plain(server, n=3)
     said = [(one["index"], one["message"]["content"]) for one in answer["choices"]]
@@ -643,7 +643,7 @@ async def test_several_choices(serve: Serve) -> None:
     assert streamed[-1]["usage"]["completion_tokens"] == 3
 
 
-async def test_each_choice_has_a_seed_of_its_own(serve: Serve) -> None:
+async def test_each_choice_has_its_own_seed(serve: Serve) -> None:
     played = engine(["x"])
     server = serve(played)
     await plain(server, n=3, seed=7)
@@ -652,7 +652,7 @@ async def test_each_choice_has_a_seed_of_its_own(serve: Serve) -> None:
     assert seeds == [7, 8, 9, 2**63 - 1, -(2**63)]
 
 
-async def test_a_choice_that_fails_fails_the_answer(serve: Serve) -> None:
+async def test_failed_choice_fails_the_completion(serve: Serve) -> None:
     server = serve(["One.", BackendError("The engine is gone.")])
     assert (await refused(server, n=2))["message"] == "The engine is gone."
     streamed = await chunks(server, n=2, stream_options={"include_usage": True})

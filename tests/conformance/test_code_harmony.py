@@ -47,7 +47,7 @@ def final(text: str) -> str:
 
 
 @pytest.mark.requirement("GO-PYTHON")
-async def test_variables_stay_from_turn_to_turn(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_variables_persist_between_turns(serve: Serve, wait: Ask, stores: Store) -> None:
     real = await sandbox(SMALL)
     played = Turns(
         code("x = 6"), code("print(x * 7)"), final("42."), code("x += 1\nx"), final("7.")

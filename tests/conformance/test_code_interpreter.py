@@ -25,7 +25,7 @@ def python(code: str) -> str:
 
 
 @pytest.mark.requirement("D-15", "VN-86")
-async def test_code_runs_and_the_model_goes_on(serve: Serve, ask: Ask) -> None:
+async def test_code_runs_and_the_model_continues(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine([python("say four"), "It is four."])), **with_code(containers()))
     answer = await ask(server, tools=[CODE], include=OUTPUTS)
     ran, message = answer.output
@@ -55,13 +55,13 @@ async def test_code_runs_and_the_model_goes_on(serve: Serve, ask: Ask) -> None:
         ]
 
 
-async def test_outputs_are_told_only_where_they_are_asked_for(serve: Serve, wait: Ask) -> None:
+async def test_outputs_are_included_only_on_request(serve: Serve, wait: Ask) -> None:
     server = serve(local(engine([python("say four"), "Four."])), **with_code(containers()))
     answer = await wait(server, tools=[CODE])
     assert answer.output[0]["outputs"] is None and answer.text == "Four."
 
 
-async def test_files_that_were_made_are_cited(serve: Serve, ask: Ask) -> None:
+async def test_written_files_are_cited(serve: Serve, ask: Ask) -> None:
     text = "Here: [data](sandbox:/mnt/data/a.csv)."
     script = [python("save a.csv 1"), python("show plot.png"), text]
     server = serve(local(engine(script)), **with_code(containers()))
@@ -81,7 +81,7 @@ async def test_files_that_were_made_are_cited(serve: Serve, ask: Ask) -> None:
     assert got.content == b"1"
 
 
-async def test_what_raises_is_told_and_what_breaks_off_has_failed(serve: Serve, ask: Ask) -> None:
+async def test_exception_is_output_and_interruption_is_failure(serve: Serve, ask: Ask) -> None:
     script = [python("fail"), python("hang"), python("die"), "I give up."]
     server = serve(local(engine(script)), **with_code(containers()))
     answer = await ask(server, tools=[CODE], include=OUTPUTS)
@@ -93,9 +93,7 @@ async def test_what_raises_is_told_and_what_breaks_off_has_failed(serve: Serve, 
     assert "It took too long and was interrupted." in told and "Variables are gone" in told
 
 
-async def test_the_container_is_found_again_in_what_came_before(
-    serve: Serve, wait: Ask, stores: Store
-) -> None:
+async def test_container_of_the_last_call_is_reused(serve: Serve, wait: Ask, stores: Store) -> None:
     box = FakeSandbox(play)
     script = [python("save a.csv 1"), "Saved.", python("list"), "a.csv is there."]
     server = serve(local(engine(script)), on=stores, **with_code(containers(box)))
@@ -108,7 +106,7 @@ async def test_the_container_is_found_again_in_what_came_before(
     assert len(box.boxes) == 1
 
 
-async def test_a_container_that_expired_is_made_anew(serve: Serve, wait: Ask) -> None:
+async def test_expired_auto_container_is_replaced(serve: Serve, wait: Ask) -> None:
     clock = Clock()
     held = containers(clock=clock)
     script = [python("save a.csv 1"), "Saved.", python("list"), "Gone."]
@@ -122,7 +120,7 @@ async def test_a_container_that_expired_is_made_anew(serve: Serve, wait: Ask) ->
     assert second.output[0]["outputs"] == [{"type": "logs", "logs": "\n"}]
 
 
-async def test_one_container_of_the_clients_and_its_files(serve: Serve, wait: Ask) -> None:
+async def test_client_container_and_its_files(serve: Serve, wait: Ask) -> None:
     held = containers()
     server = serve(local(engine([python("list"), "One file."])), **with_code(held))
     made = (
@@ -135,7 +133,7 @@ async def test_one_container_of_the_clients_and_its_files(serve: Serve, wait: As
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
-async def test_a_container_that_is_not_there_is_refused(serve: Serve, ask: Ask) -> None:
+async def test_unknown_container_is_rejected(serve: Serve, ask: Ask) -> None:
     server = serve(**with_code(containers()))
     refused = (
         await ask(server, tools=[{"type": "code_interpreter", "container": "cntr_x"}])
@@ -145,7 +143,7 @@ async def test_a_container_that_is_not_there_is_refused(serve: Serve, ask: Ask) 
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
-async def test_a_container_that_has_expired_is_refused(serve: Serve, ask: Ask) -> None:
+async def test_expired_container_is_rejected(serve: Serve, ask: Ask) -> None:
     clock = Clock()
     server = serve(**with_code(containers(clock=clock)))
     made = (await server.client.post("/v1/containers", json={"name": "mine"})).json()
@@ -156,9 +154,7 @@ async def test_a_container_that_has_expired_is_refused(serve: Serve, ask: Ask) -
     assert refused["code"] == "container_expired"
 
 
-async def test_a_container_that_goes_between_question_and_work_fails_the_response(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_container_deleted_before_the_run_fails_the_response(serve: Serve, wait: Ask) -> None:
     held = containers()
     server = serve(**with_code(held))
     made = await held.create("default", CreateContainer(name="mine"))
@@ -174,7 +170,7 @@ async def test_a_container_that_goes_between_question_and_work_fails_the_respons
     assert answer.error is not None and "not found" in answer.error["message"]
 
 
-async def test_files_of_a_request_are_there(serve: Serve, wait: Ask) -> None:
+async def test_requested_files_are_in_the_container(serve: Serve, wait: Ask) -> None:
     auto = {"type": "auto", "file_ids": ["file-1"], "memory_limit": "1g"}
     server = serve(local(engine([python("list"), "There."])), **with_code(containers()))
     tool = {"type": "code_interpreter", "container": auto}
@@ -183,14 +179,14 @@ async def test_files_of_a_request_are_there(serve: Serve, wait: Ask) -> None:
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
-async def test_an_unknown_file_is_refused(serve: Serve, ask: Ask) -> None:
+async def test_unknown_file_is_rejected(serve: Serve, ask: Ask) -> None:
     auto = {"type": "auto", "file_ids": ["file-1", "file-9"]}
     server = serve(**with_code(containers()))
     refused = (await ask(server, tools=[{"type": "code_interpreter", "container": auto}])).refused
     assert (refused["http"], refused["param"]) == (400, "tools[0].container.file_ids[1]")
 
 
-async def test_a_file_that_goes_before_it_is_used_fails_the_call(serve: Serve, wait: Ask) -> None:
+async def test_file_deleted_before_use_fails_the_call(serve: Serve, wait: Ask) -> None:
     class Forgetful(Uploads):
         async def name(self, tenant: str, file_id: str) -> str | None:
             return "a.txt"
@@ -202,9 +198,7 @@ async def test_a_file_that_goes_before_it_is_used_fails_the_call(serve: Serve, w
     assert answer.output[0]["status"] == "failed" and "file-9" in prompts(server)[1]
 
 
-async def test_files_of_a_later_request_are_brought_to_the_container_that_is_there(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_later_files_are_added_to_the_container(serve: Serve, wait: Ask) -> None:
     box = FakeSandbox(play)
     script = [python("save a.csv 1"), "Saved.", python("list"), "Two."]
     server = serve(local(engine(script)), **with_code(containers(box)))
@@ -235,7 +229,7 @@ async def test_files_of_a_later_request_are_brought_to_the_container_that_is_the
         ({"type": "auto", "gpu": True}, "tools[0].container.gpu"),
     ],
 )
-async def test_what_it_cannot_be_is_refused_by_name(
+async def test_invalid_tool_fields_are_rejected(
     serve: Serve, ask: Ask, container: Any, param: str
 ) -> None:
     server = serve(**with_code(containers()))
@@ -245,9 +239,7 @@ async def test_what_it_cannot_be_is_refused_by_name(
     assert (refused["http"], refused["param"]) == (400, param)
 
 
-async def test_it_can_be_forced_and_leaves_nothing_where_it_was_not_called(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_forced_call_and_unused_container_cleanup(serve: Serve, wait: Ask) -> None:
     held = containers()
     played = engine([python("say hi"), "Hi."])
     server = serve(local(played), **with_code(held))
@@ -280,9 +272,7 @@ async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
         )
 
 
-async def test_later_turns_are_shown_what_code_wrote_and_no_pictures(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_later_turns_show_logs_without_images(serve: Serve, wait: Ask) -> None:
     """A picture is a file in the container; as text it would fill the prompt."""
     script = [called("python", {"input": "show dot.png"}), "Done.", "It is there."]
     server = serve(local(engine(script)), **with_code(containers()))

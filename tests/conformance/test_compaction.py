@@ -67,9 +67,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
 
 
 @pytest.mark.requirement("API-ENCRYPTED")
-async def test_thinking_travels_sealed_with_clients_that_keep_nothing(
-    serve: Serve, ask: Ask
-) -> None:
+async def test_encrypted_reasoning_round_trips_through_the_client(serve: Serve, ask: Ask) -> None:
     server = serve([[*thought("I ", "think."), *said("Hi")]], seal=SEAL)
     answer = await ask(server, store=False, include=["reasoning.encrypted_content"])
     reasoning, message = answer.output
@@ -88,7 +86,7 @@ async def test_thinking_travels_sealed_with_clients_that_keep_nothing(
 
 
 @pytest.mark.requirement("API-ENCRYPTED")
-async def test_thinking_of_others_is_reported_or_refused(serve: Serve, ask: Ask) -> None:
+async def test_foreign_encrypted_reasoning_is_reported_or_rejected(serve: Serve, ask: Ask) -> None:
     sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAAB"}
     answer = await ask(serve(), input=[user("hi"), sealed, user("and?")])
     assert answer.ended["input_transformations"] == [
@@ -106,7 +104,7 @@ async def test_thinking_of_others_is_reported_or_refused(serve: Serve, ask: Ask)
 
 
 @pytest.mark.requirement("API-ENCRYPTED")
-async def test_thinking_is_sealed_only_where_it_is_asked_for(serve: Serve, ask: Ask) -> None:
+async def test_reasoning_is_encrypted_only_on_request(serve: Serve, ask: Ask) -> None:
     server = serve([[*thought("hm"), *said("Hi")]], seal=SEAL)
     assert "encrypted_content" not in (await ask(server)).output[0]
     assert (await ask(server, include=["reasoning.encrypted_content"])).output[0][
@@ -118,7 +116,7 @@ async def test_thinking_is_sealed_only_where_it_is_asked_for(serve: Serve, ask: 
 
 
 @pytest.mark.requirement("API-COMPACT")
-async def test_a_trigger_makes_one_compaction_item(serve: Serve, ask: Ask) -> None:
+async def test_compaction_trigger_adds_one_item(serve: Serve, ask: Ask) -> None:
     backend = ScriptedBackend(summing_up)
     server = serve(backend, seal=SEAL)
     talk = [user("I am Ann."), {"role": "assistant", "content": "Hello."}, TRIGGER]
@@ -141,7 +139,7 @@ async def test_a_trigger_makes_one_compaction_item(serve: Serve, ask: Ask) -> No
 
 
 @pytest.mark.requirement("API-COMPACT")
-async def test_a_call_may_wait_while_its_conversation_is_compacted(serve: Serve, ask: Ask) -> None:
+async def test_compaction_keeps_a_pending_call(serve: Serve, ask: Ask) -> None:
     scripts = [call('{"city": "Rome"}', call_id="call_1"), said("The sum."), said("Warm.")]
     server = serve(ScriptedBackend(scripts), seal=SEAL)
     first = await ask(server, input="Rome?")
@@ -154,7 +152,7 @@ async def test_a_call_may_wait_while_its_conversation_is_compacted(serve: Serve,
 
 
 @pytest.mark.requirement("API-COMPACT")
-async def test_over_the_threshold_the_model_goes_on_with_a_shorter_context(
+async def test_context_above_the_threshold_is_compacted(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     played = engine(lambda prompt: "The sum of it." if ASKED in prompt else "Well.")
@@ -181,7 +179,7 @@ async def test_over_the_threshold_the_model_goes_on_with_a_shorter_context(
 
 
 @pytest.mark.requirement("API-COMPACT")
-async def test_the_official_client_compacts_and_goes_on(serve: Serve, client: Any) -> None:
+async def test_official_client_compacts_and_continues(serve: Serve, client: Any) -> None:
     backend = ScriptedBackend(summing_up)
     api = client(serve(backend, seal=SEAL))
     first = await api.responses.create(model="tiny", input="I am Ann.")
@@ -219,7 +217,7 @@ async def test_the_official_client_compacts_and_goes_on(serve: Serve, client: An
         ({"model": "tiny", "input": [TRIGGER]}, "input", None),
     ],
 )
-async def test_what_cannot_be_compacted_is_named(
+async def test_invalid_compaction_is_rejected(
     serve: Serve, body: Json, param: str, code: str | None
 ) -> None:
     answer = await serve().client.post("/v1/responses/compact", json=body)
@@ -229,7 +227,7 @@ async def test_what_cannot_be_compacted_is_named(
 
 
 @pytest.mark.requirement("API-COMPACT")
-async def test_a_compaction_that_fails_is_an_error(serve: Serve) -> None:
+async def test_failed_compaction_is_an_error(serve: Serve) -> None:
     from antiphon.errors import BackendError
 
     server = serve(ScriptedBackend([BackendError("The engine stopped.")]))
@@ -251,10 +249,8 @@ def prompts(tmp_path: Path) -> Prompts:
     return Prompts(tmp_path)
 
 
-@pytest.mark.requirement("API-PROMPTS")
-async def test_a_request_refers_to_a_stored_prompt(
-    serve: Serve, ask: Ask, prompts: Prompts
-) -> None:
+@pytest.mark.requirement("API-PROMPTS", "D-66")
+async def test_request_uses_a_stored_prompt(serve: Serve, ask: Ask, prompts: Prompts) -> None:
     backend = ScriptedBackend(["ok"])
     server = serve(backend, prompts=prompts)
     ref = {"id": "support", "variables": {"company": "Acme"}}
@@ -272,7 +268,7 @@ async def test_a_request_refers_to_a_stored_prompt(
 
 
 @pytest.mark.requirement("API-PROMPTS")
-async def test_the_official_client_refers_to_a_prompt_with_a_picture(
+async def test_official_client_uses_a_prompt_with_an_image(
     serve: Serve, client: Any, prompts: Prompts
 ) -> None:
     backend = ScriptedBackend(["ok"])

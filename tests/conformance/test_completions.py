@@ -48,7 +48,7 @@ async def streamed(server: Server, **body: Any) -> list[Json]:
 
 
 @pytest.mark.requirement("CO-ANSWER")
-async def test_a_text_is_continued_as_it_stands(serve: Serve) -> None:
+async def test_prompt_is_continued_verbatim(serve: Serve) -> None:
     played = engine([" upon a time"])
     answer = await plain(serve(played), prompt="<|im_start|>Once")
     (choice,) = answer["choices"]
@@ -61,7 +61,7 @@ async def test_a_text_is_continued_as_it_stands(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-ANSWER")
-async def test_nothing_is_read_into_the_text(serve: Serve) -> None:
+async def test_output_is_not_parsed(serve: Serve) -> None:
     """Neither thinking nor calls, nor is white space taken away."""
     said = "\n <think>x</think>\n<tool_call>{}</tool_call> \n"
     answer = await plain(serve(engine([said])), max_tokens=99)
@@ -69,7 +69,7 @@ async def test_nothing_is_read_into_the_text(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-STREAM")
-async def test_a_stream(serve: Serve) -> None:
+async def test_streamed_completion(serve: Serve) -> None:
     server = serve(engine([" upon"]))
     *pieces, end, usage = await streamed(server, stream_options={"include_usage": True})
     assert "".join(piece["choices"][0]["text"] for piece in pieces) == " upon"
@@ -82,7 +82,7 @@ async def test_a_stream(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-PROMPTS")
-async def test_many_prompts_many_times(serve: Serve) -> None:
+async def test_multiple_prompts_and_choices(serve: Serve) -> None:
     played = engine(lambda prompt: prompt.upper())
     answer = await plain(serve(played), prompt=["a", "bc"], n=2)
     said = [(choice["index"], choice["text"]) for choice in answer["choices"]]
@@ -108,7 +108,7 @@ async def test_token_ids(serve: Serve) -> None:
         assert (error["param"], error["code"]) == ("prompt", "invalid_value")
 
 
-async def test_what_begins_texts_stands_once_before_them(serve: Serve) -> None:
+async def test_bos_token_is_added_once(serve: Serve) -> None:
     card = ModelCard(
         name="m", context_size=4096, bos_token="<s>", add_bos=True, eos_token=END, fingerprint="b"
     )
@@ -144,7 +144,7 @@ async def test_log_probabilities(serve: Serve) -> None:
         assert [value for piece in pieces if piece for value in piece[name]] == values
 
 
-async def test_offsets_are_of_characters(serve: Serve) -> None:
+async def test_text_offsets_count_characters(serve: Serve) -> None:
     """Also where a character takes several tokens."""
     server = serve(engine(["é!"]))  # a token a byte
     logprobs = (await plain(server, logprobs=0))["choices"][0]["logprobs"]
@@ -201,7 +201,7 @@ async def test_options_reach_the_engine(serve: Serve) -> None:
         ({"model": "nope"}, "model", "model_not_found"),
     ],
 )
-async def test_what_is_wrong_is_named_as_the_client_wrote_it(
+async def test_invalid_fields_are_rejected(
     serve: Serve, body: Json, param: str, code: str | None
 ) -> None:
     reply = await post(serve(engine(["x"])), **body)
@@ -213,7 +213,7 @@ async def test_what_is_wrong_is_named_as_the_client_wrote_it(
 
 @pytest.mark.requirement("CO-MODELS")
 @pytest.mark.parametrize("lazy", [False, True])
-async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
+async def test_backend_without_token_ids_is_rejected(serve: Serve, lazy: bool) -> None:
     async def make(progress: Progress) -> ScriptedBackend:
         return ScriptedBackend()
 
@@ -222,7 +222,7 @@ async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
     assert reply.json()["error"]["code"] == "unsupported_model"
 
 
-async def test_a_model_that_is_loaded_when_it_is_asked(serve: Serve) -> None:
+async def test_on_demand_model_is_loaded(serve: Serve) -> None:
     async def make(progress: Progress) -> LocalBackend:
         return local(engine([" upon"]))
 
@@ -230,7 +230,7 @@ async def test_a_model_that_is_loaded_when_it_is_asked(serve: Serve) -> None:
     assert answer["choices"][0]["text"] == " upon"
 
 
-async def test_a_failure(serve: Serve) -> None:
+async def test_engine_failure(serve: Serve) -> None:
     server = serve(engine([BackendError("The engine is gone.")]))
     reply = await post(server)
     assert (reply.status_code, reply.json()["error"]["message"]) == (500, "The engine is gone.")
@@ -239,7 +239,7 @@ async def test_a_failure(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CO-STREAM")
-async def test_the_official_client(serve: Serve) -> None:
+async def test_official_client(serve: Serve) -> None:
     server = serve(engine([" upon"]))
     transport = httpx.ASGITransport(server.app)
     async with AsyncOpenAI(
@@ -269,7 +269,7 @@ SAMPLE = {
 
 @searching
 @given(mutated(SAMPLE) | JSON)
-def test_anything_like_a_request(value: Any) -> None:
+def test_any_request_is_answered_or_rejected(value: Any) -> None:
     try:
         parse_completion_request(json.dumps(value).encode())
     except InvalidRequest as error:

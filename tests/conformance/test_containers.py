@@ -26,7 +26,7 @@ async def made(server: Server, **body: Any) -> Any:
 
 
 @pytest.mark.requirement("API-CONTAINERS")
-async def test_it_is_made_shown_listed_and_deleted(serve: Serve) -> None:
+async def test_container_lifecycle(serve: Serve) -> None:
     server = serve(**with_code(containers()))
     first, second = await made(server), await made(server, memory_limit="1g")
     assert first == {
@@ -56,7 +56,7 @@ async def test_it_is_made_shown_listed_and_deleted(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-CONTAINERS")
-async def test_files_come_and_go(serve: Serve) -> None:
+async def test_container_files_lifecycle(serve: Serve) -> None:
     server = serve(**with_code(containers()))
     container = await made(server, file_ids=["file-1"])
     url = f"{URL}/{container['id']}/files"
@@ -82,7 +82,7 @@ async def test_files_come_and_go(serve: Serve) -> None:
         assert (await server.client.request(method, path)).status_code == 404
 
 
-async def test_what_nobody_uses_expires(serve: Serve) -> None:
+async def test_unused_container_expires(serve: Serve) -> None:
     clock = Clock()
     held = containers(clock=clock)
     server = serve(**with_code(held))
@@ -119,12 +119,12 @@ async def test_what_nobody_uses_expires(serve: Serve) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_is_refused_by_name(serve: Serve, body: Any, param: str) -> None:
+async def test_invalid_fields_are_rejected(serve: Serve, body: Any, param: str) -> None:
     answer = await serve(**with_code(containers())).client.post(URL, json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_limits_are_told(serve: Serve) -> None:
+async def test_exceeded_limits_are_reported(serve: Serve) -> None:
     server = serve(**with_code(containers(most=1, disk_bytes=4)))
     refused = await server.client.post(URL, json={"name": "x", "file_ids": ["file-1"]})
     assert refused.status_code == 400 and "No space" in refused.json()["error"]["message"]
@@ -135,7 +135,7 @@ async def test_limits_are_told(serve: Serve) -> None:
     assert refused.json()["error"]["code"] == "container_limit_exceeded"
 
 
-async def test_a_container_of_a_response_makes_room_for_the_next(serve: Serve) -> None:
+async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None:
     """Whoever lets the server make them need not clear up; what a client made stays."""
     script = [called("shell", {"commands": ["say hi"]}), "Done."] * 4
     clock = Clock()
@@ -154,7 +154,7 @@ async def test_a_container_of_a_response_makes_room_for_the_next(serve: Serve) -
     assert (await server.get(f"containers/{kept['id']}")).json()["status"] == "active"
 
 
-async def test_a_container_that_a_response_has_is_not_taken_from_it() -> None:
+async def test_container_in_use_is_not_evicted() -> None:
     held = containers(most=1)
     asked = AutoContainer()
     first = held.acquire_auto("t", asked, ())
@@ -169,7 +169,7 @@ async def test_a_container_that_a_response_has_is_not_taken_from_it() -> None:
     assert held.acquire_auto("t", asked, ()).id != first.id and not first.is_active
 
 
-async def test_a_foreign_container_is_unknown() -> None:
+async def test_container_of_another_tenant_is_unknown() -> None:
     held = containers()
     async with held:
         from antiphon.wire.containers import CreateContainer
@@ -181,16 +181,14 @@ async def test_a_foreign_container_is_unknown() -> None:
             await held.delete("b", mine.id)
 
 
-async def test_where_no_code_is_run_there_are_none(serve: Serve) -> None:
+async def test_containers_without_a_sandbox_are_unsupported(serve: Serve) -> None:
     answer = await serve().client.get(URL)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "containers_disabled"
 
 
 @pytest.mark.requirement("API-NETWORK-POLICY")
-async def test_a_policy_without_a_network_is_honoured_and_another_one_refused(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_only_the_disabled_network_policy_is_accepted(serve: Serve, wait: Ask) -> None:
     held = containers()
     providers = {"code_interpreter": CodeInterpreterProvider(held), "shell": ShellProvider(held)}
     server = serve("Fine.", providers=providers, containers=held)

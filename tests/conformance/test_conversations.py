@@ -31,7 +31,7 @@ async def texts(server: Server, conversation: str) -> list[str]:
 
 
 @pytest.mark.requirement("D-66", "API-CONVERSATION", "API-CONVERSATION-BARE")
-async def test_a_response_reads_and_writes_its_conversation(
+async def test_response_reads_and_extends_its_conversation(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
@@ -47,7 +47,7 @@ async def test_a_response_reads_and_writes_its_conversation(
 
 
 @pytest.mark.requirement("API-CONVERSATION-LOCK")
-async def test_one_response_at_a_time(serve: Serve, ask: Ask) -> None:
+async def test_conversation_has_one_response_at_a_time(serve: Serve, ask: Ask) -> None:
     server = serve(Breaking([*said("Hello")[:2], asyncio.Event()]))
     talk = await begun(server, "a")
     async with Line(server.app, conversation=talk) as line:
@@ -58,8 +58,8 @@ async def test_one_response_at_a_time(serve: Serve, ask: Ask) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.requirement("D-66", "API-CONVERSATION-UNKNOWN", "API-CONVERSATION-OR-CHAIN")
-async def test_what_is_no_conversation_is_refused(serve: Serve, ask: Ask) -> None:
+@pytest.mark.requirement("API-CONVERSATION-UNKNOWN", "API-CONVERSATION-OR-CHAIN")
+async def test_unknown_conversation_is_rejected(serve: Serve, ask: Ask) -> None:
     unknown = (await ask(serve(), conversation="conv_none")).refused
     assert unknown["http"] == 404
     assert unknown["message"] == "Conversation with id 'conv_none' not found."
@@ -70,9 +70,7 @@ async def test_what_is_no_conversation_is_refused(serve: Serve, ask: Ask) -> Non
 
 
 @pytest.mark.requirement("API-CONVERSATION-DELETE")
-async def test_the_responses_outlive_their_conversation(
-    serve: Serve, ask: Ask, stores: Store
-) -> None:
+async def test_responses_outlive_their_conversation(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(on=stores)
     talk = await begun(server, "a")
     made = (await ask(server, input="b", conversation=talk)).ended
@@ -82,7 +80,7 @@ async def test_the_responses_outlive_their_conversation(
 
 
 @pytest.mark.requirement("API-CONVERSATION-DUPLICATE")
-async def test_an_item_is_in_it_once(serve: Serve, stores: Store) -> None:
+async def test_conversation_contains_each_item_once(serve: Serve, stores: Store) -> None:
     server = serve(on=stores)
     talk = await begun(server)
     item = {"id": "msg_mine", "role": "user", "content": "x"}
@@ -93,7 +91,7 @@ async def test_an_item_is_in_it_once(serve: Serve, stores: Store) -> None:
     assert "Duplicate item found with id msg_mine." in oracle.error(again)["message"]
 
 
-async def test_a_reference_to_nothing_is_named_as_it_was_given(serve: Serve, stores: Store) -> None:
+async def test_unknown_item_reference_returns_404(serve: Serve, stores: Store) -> None:
     server = serve(on=stores)
     talk = await begun(server)
     body = {"items": [{"type": "item_reference", "id": "msg_none"}]}

@@ -40,7 +40,7 @@ async def ask(server: Server, **body: Any) -> httpx.Response:
 
 
 @pytest.mark.requirement("EM-ANSWER")
-async def test_vectors_in_order_with_what_was_used(server: Server) -> None:
+async def test_vectors_in_input_order_with_usage(server: Server) -> None:
     reply = await ask(server, input=["a cat", "a dog", "a cat"])
     assert reply.status_code == 200
     CreateEmbeddingResponse.model_validate_json(reply.content, strict=True)
@@ -54,7 +54,7 @@ async def test_vectors_in_order_with_what_was_used(server: Server) -> None:
 
 
 @pytest.mark.requirement("EM-BASE64")
-async def test_the_official_client_reads_floats_and_base64(server: Server) -> None:
+async def test_official_client_reads_floats_and_base64(server: Server) -> None:
     transport = httpx.ASGITransport(server.app)
     async with AsyncOpenAI(
         base_url="http://localhost/v1",
@@ -72,7 +72,7 @@ async def test_the_official_client_reads_floats_and_base64(server: Server) -> No
 
 
 @pytest.mark.requirement("EM-DIMENSIONS")
-async def test_shorter_vectors(server: Server) -> None:
+async def test_dimensions_shorten_vectors(server: Server) -> None:
     (entry,) = (await ask(server, input="a cat in a hat", dimensions=4)).json()["data"]
     assert len(entry["embedding"]) == 4
     assert sum(number**2 for number in entry["embedding"]) == pytest.approx(1)
@@ -80,7 +80,7 @@ async def test_shorter_vectors(server: Server) -> None:
     assert reply.status_code == 400 and reply.json()["error"]["param"] == "dimensions"
 
 
-async def test_what_texts_are_for_reaches_the_model(server: Server, embedder: WordEmbedder) -> None:
+async def test_input_type_reaches_the_model(server: Server, embedder: WordEmbedder) -> None:
     for said, meant in (("query", "query"), ("passage", "passage"), ("document", "passage")):
         await ask(server, input="x", input_type=said)
         assert embedder.requests[-1] == (("x",), meant)
@@ -123,7 +123,9 @@ async def test_token_ids(server: Server, embedder: WordEmbedder) -> None:
         ({"input": "a", "model": "nope"}, "model", "model_not_found"),
     ],
 )
-async def test_what_is_wrong_is_named(server: Server, body: Json, param: str, code: str) -> None:
+async def test_invalid_fields_are_rejected(
+    server: Server, body: Json, param: str, code: str
+) -> None:
     reply = await ask(server, **body)
     assert reply.status_code == (404 if code == "model_not_found" else 400)
     error = reply.json()["error"]
@@ -132,7 +134,7 @@ async def test_what_is_wrong_is_named(server: Server, body: Json, param: str, co
 
 
 @pytest.mark.requirement("EM-MODELS")
-async def test_models_that_answer_and_models_that_embed(serve: Serve, server: Server) -> None:
+async def test_generation_and_embedding_models_are_separate(serve: Serve, server: Server) -> None:
     reply = await server.post()
     assert reply.status_code == 400 and reply.json()["error"]["code"] == "unsupported_model"
     reply = await ask(serve("Hello"), input="a")
@@ -141,7 +143,7 @@ async def test_models_that_answer_and_models_that_embed(serve: Serve, server: Se
     assert listed["data"][0]["id"] == "tiny" and listed["models"] == []
 
 
-async def test_a_model_that_fails(server: Server, embedder: WordEmbedder) -> None:
+async def test_model_failure(server: Server, embedder: WordEmbedder) -> None:
     embedder.error = BackendError("The model is gone.")
     reply = await ask(server, input="a")
     assert reply.status_code == 500
@@ -151,7 +153,7 @@ async def test_a_model_that_fails(server: Server, embedder: WordEmbedder) -> Non
     assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-async def test_what_was_read_is_counted(server: Server) -> None:
+async def test_input_tokens_are_counted(server: Server) -> None:
     await ask(server, input="one two three")
     (line,) = [json.loads(line) for line in server.log.getvalue().splitlines()]
     assert (line["model"], line["input_tokens"]) == ("tiny", 3)
@@ -163,7 +165,7 @@ async def test_what_was_read_is_counted(server: Server) -> None:
 @given(
     mutated({"input": ["a", [1]], "model": "m", "dimensions": 5, "user": "u"}) | JSON | st.none()
 )
-def test_anything_like_a_request(value: Any) -> None:
+def test_any_request_is_answered_or_rejected(value: Any) -> None:
     try:
         parse_embeddings_request(json.dumps(value).encode())
     except InvalidRequest as error:

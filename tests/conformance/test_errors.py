@@ -18,7 +18,7 @@ LONG = "x" * 100_000
 
 
 @pytest.mark.requirement("VN-10", "API-UNKNOWN-MODEL", "CL-UNKNOWN-MODEL")
-async def test_a_model_that_is_not_served_is_a_404(serve: Serve, ask: Ask) -> None:
+async def test_unknown_model_returns_404(serve: Serve, ask: Ask) -> None:
     assert (await ask(serve(), model="gpt-7")).refused == {
         "http": 404,
         "message": "The model 'gpt-7' does not exist or you do not have access to it.",
@@ -29,7 +29,7 @@ async def test_a_model_that_is_not_served_is_a_404(serve: Serve, ask: Ask) -> No
 
 
 @pytest.mark.requirement("HF-3", "API-MODEL-NAMES")
-async def test_a_model_answers_to_all_its_names(serve: Serve, ask: Ask) -> None:
+async def test_model_aliases_are_served(serve: Serve, ask: Ask) -> None:
     server = serve()
     assert (await ask(server, model="gpt-5.5")).ended["model"] == "gpt-5.5"
     assert (await ask(server, model=None)).ended["model"] == "tiny"
@@ -66,7 +66,7 @@ async def test_a_model_answers_to_all_its_names(serve: Serve, ask: Ask) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-async def test_a_fault_is_a_400_with_its_path(
+async def test_invalid_field_returns_400_with_its_path(
     serve: Serve, ask: Ask, fields: Json, param: str, code: str
 ) -> None:
     refused = (await ask(serve(), **fields)).refused
@@ -84,7 +84,7 @@ async def test_a_fault_is_a_400_with_its_path(
     ],
     ids=["file", "vector store", "role", "model"],
 )
-async def test_what_is_refused_is_not_sent_back_by_the_megabyte(
+async def test_error_messages_truncate_rejected_values(
     serve: Serve, ask: Ask, fields: Json, status: int
 ) -> None:
     refused = (await ask(serve(), **fields)).refused
@@ -94,13 +94,13 @@ async def test_what_is_refused_is_not_sent_back_by_the_megabyte(
 
 @pytest.mark.requirement("D-63", "API-EFFORT")
 @pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
-async def test_every_effort_is_taken(serve: Serve, ask: Ask, effort: str) -> None:
+async def test_every_reasoning_effort_is_accepted(serve: Serve, ask: Ask, effort: str) -> None:
     answer = await ask(serve(engine(["ok"])), reasoning={"effort": effort})
     assert answer.ended["reasoning"]["effort"] == effort
 
 
 @pytest.mark.requirement("VN-11")
-async def test_what_a_model_cannot_do_is_refused_by_name(serve: Serve, ask: Ask) -> None:
+async def test_unsupported_options_are_rejected_by_name(serve: Serve, ask: Ask) -> None:
     played = engine(["ok"])
     refused = (
         await ask(
@@ -124,8 +124,8 @@ async def test_what_a_model_cannot_do_is_refused_by_name(serve: Serve, ask: Ask)
         )  # fmt: skip
 
 
-@pytest.mark.requirement("VN-18", "VO-8", "API-TOO-LONG", "CL-TOO-LONG")
-async def test_a_prompt_that_is_too_long_is_refused_before_the_run(serve: Serve, ask: Ask) -> None:
+@pytest.mark.requirement("VN-18", "API-TOO-LONG", "CL-TOO-LONG")
+async def test_too_long_prompt_is_rejected_before_the_run(serve: Serve, ask: Ask) -> None:
     played = engine(["ok"])
     refused = (await ask(serve(played), input="word " * 2000)).refused
     assert refused == {
@@ -140,7 +140,7 @@ async def test_a_prompt_that_is_too_long_is_refused_before_the_run(serve: Serve,
 
 
 @pytest.mark.requirement("VN-38", "API-TRUNCATION")
-async def test_truncation_leaves_out_the_oldest(serve: Serve, ask: Ask) -> None:
+async def test_truncation_drops_the_oldest_items(serve: Serve, ask: Ask) -> None:
     played = engine(["ok"])
     talk = [{"role": "user", "content": f"{n} " + "word " * 300} for n in range(4)]
     answer = await ask(serve(played), input=talk, truncation="auto")
@@ -151,7 +151,7 @@ async def test_truncation_leaves_out_the_oldest(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("VN-17")
-async def test_what_the_backend_refuses_is_an_http_error(serve: Serve, ask: Ask) -> None:
+async def test_backend_rejection_is_an_http_error(serve: Serve, ask: Ask) -> None:
     error = InvalidRequest("Not with this template.", param="input[2]", code="invalid_value")
     refused = (await ask(serve(ScriptedBackend([error])))).refused
     assert (refused["http"], refused["param"]) == (400, "input[2]")
@@ -159,9 +159,7 @@ async def test_what_the_backend_refuses_is_an_http_error(serve: Serve, ask: Ask)
 
 @pytest.mark.requirement("VN-14", "D-70", "API-UNEXPECTED")
 @pytest.mark.parametrize("error", [KeyError("secret/path"), BackendError("The engine broke.")])
-async def test_an_exception_in_the_run_shows_nothing_of_itself(
-    serve: Serve, ask: Ask, error: Exception
-) -> None:
+async def test_internal_exception_is_not_exposed(serve: Serve, ask: Ask, error: Exception) -> None:
     answer = await ask(serve(Breaking([error])))
     assert answer.error is not None
     assert answer.error["type"] == answer.error["code"] == "server_error"
@@ -170,7 +168,7 @@ async def test_an_exception_in_the_run_shows_nothing_of_itself(
 
 
 @pytest.mark.requirement("API-FAILURE-CODES")
-async def test_a_failure_keeps_its_code(serve: Serve) -> None:
+async def test_failure_keeps_its_code(serve: Serve) -> None:
     server = serve(ScriptedBackend([RunError("Slow down.", code="rate_limit_exceeded")]))
     reply = await server.post()
     assert reply.status_code == 429
@@ -191,7 +189,7 @@ async def test_a_failure_keeps_its_code(serve: Serve) -> None:
         ("PUT", "responses", 405, None),
     ],
 )
-async def test_what_is_not_there_is_told_in_the_same_shape(
+async def test_unknown_routes_and_objects_have_the_same_error_shape(
     serve: Serve, method: str, path: str, status: int, param: str | None
 ) -> None:
     reply = await serve().client.request(method, f"/v1/{path}")
@@ -200,7 +198,7 @@ async def test_what_is_not_there_is_told_in_the_same_shape(
 
 
 @pytest.mark.requirement("D-95", "API-REQUEST-ID", "HF-8")
-async def test_every_answer_has_a_request_id(serve: Serve) -> None:
+async def test_every_answer_has_a_request_id_header(serve: Serve) -> None:
     server = serve()
     for body in ({}, {"stream": True}, {"temperature": 9}):
         assert (await server.post(**body)).headers["x-request-id"].startswith("req_")

@@ -39,7 +39,7 @@ def asked(server: Server) -> Options:
     ],
     ids=["regex", "choice", "grammar", "schema", "schema text", "object"],
 )
-async def test_an_answer_can_be_guided(
+async def test_structured_outputs_constrain_the_answer(
     serve: Serve, wait: Ask, guides: Json, rule: str, said: str
 ) -> None:
     played = engine([said])
@@ -66,7 +66,7 @@ async def test_an_answer_can_be_guided(
         ("regex", "structured_outputs"),
     ],
 )
-async def test_a_guide_that_is_none_is_refused(
+async def test_invalid_structured_outputs_are_rejected(
     serve: Serve, wait: Ask, guides: Any, param: str
 ) -> None:
     refused = (await wait(serve(local(engine(["7"]))), structured_outputs=guides)).refused
@@ -86,14 +86,12 @@ async def test_a_guide_that_is_none_is_refused(
         {"json": {"type": "string", "pattern": "(a{1000}){100}"}},
     ],
 )
-async def test_a_guide_that_spells_out_a_text_without_end_is_refused(
-    serve: Serve, wait: Ask, guides: Json
-) -> None:
+async def test_unbounded_literal_grammar_is_rejected(serve: Serve, wait: Ask, guides: Json) -> None:
     refused = (await wait(serve(local(engine(["7"]))), structured_outputs=guides)).refused
     assert refused["http"] == 400 and refused["code"] in ("invalid_grammar", "invalid_json_schema")
 
 
-async def test_a_guide_and_a_format_exclude_each_other(serve: Serve, wait: Ask) -> None:
+async def test_structured_outputs_and_text_format_are_exclusive(serve: Serve, wait: Ask) -> None:
     refused = await wait(
         serve(), structured_outputs={"regex": "a"}, text={"format": {"type": "json_object"}}
     )
@@ -103,7 +101,7 @@ async def test_a_guide_and_a_format_exclude_each_other(serve: Serve, wait: Ask) 
 # --- what engines are told -----------------------------------------------------------------------
 
 
-async def test_what_only_engines_know_is_passed_on(serve: Serve, ask: Ask) -> None:
+async def test_engine_options_are_passed_through(serve: Serve, ask: Ask) -> None:
     server = serve(ScriptedBackend())
     await ask(
         server,
@@ -128,7 +126,7 @@ async def test_what_only_engines_know_is_passed_on(serve: Serve, ask: Ask) -> No
         ("mm_processor_kwargs", {"a": 1}),
     ],
 )
-async def test_what_an_engine_does_not_know_is_refused(
+async def test_unsupported_engine_options_are_rejected(
     serve: Serve, wait: Ask, field: str, value: Any
 ) -> None:
     refused = (await wait(serve(local(engine(["7"]))), **{field: value})).refused
@@ -136,11 +134,11 @@ async def test_what_an_engine_does_not_know_is_refused(
     assert refused["param"].startswith(field)
 
 
-async def test_an_empty_salt_is_none(serve: Serve, wait: Ask) -> None:
+async def test_empty_cache_salt_is_rejected(serve: Serve, wait: Ask) -> None:
     assert (await wait(serve(), cache_salt="")).refused["param"] == "cache_salt"
 
 
-async def test_trace_context_of_the_request_goes_on(serve: Serve) -> None:
+async def test_trace_context_is_forwarded(serve: Serve) -> None:
     server = serve(ScriptedBackend())
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     reply = await server.client.post(
@@ -152,26 +150,21 @@ async def test_trace_context_of_the_request_goes_on(serve: Serve) -> None:
     assert asked(server).trace == {"traceparent": parent, "tracestate": "a=b"}
 
 
-async def test_markup_is_never_shown(serve: Serve, wait: Ask) -> None:
+async def test_special_tokens_are_never_shown(serve: Serve, wait: Ask) -> None:
     refused = (await wait(serve(), skip_special_tokens=False)).refused
     assert refused["param"] == "skip_special_tokens"
     assert (await wait(serve(), skip_special_tokens=True)).text
 
 
 @pytest.mark.parametrize(("shown", "text"), [(True, "one two STOP"), (False, "one two ")])
-async def test_the_stop_string_can_be_part_of_the_answer(
-    serve: Serve, ask: Ask, shown: bool, text: str
-) -> None:
+async def test_stop_string_can_be_included(serve: Serve, ask: Ask, shown: bool, text: str) -> None:
     server = serve(local(engine(["one two STOP three"])))
     answer = await ask(server, stop=["STOP"], include_stop_str_in_output=shown)
     assert answer.text.strip() == text.strip()
 
 
-@pytest.mark.requirement("HF-2")
 @pytest.mark.parametrize("as_text", [True, False])
-async def test_a_generation_config_is_sampling_by_other_names(
-    serve: Serve, wait: Ask, as_text: bool
-) -> None:
+async def test_generation_config_sets_sampling(serve: Serve, wait: Ask, as_text: bool) -> None:
     server = serve(ScriptedBackend())
     config = {"max_new_tokens": 9, "top_k": 3, "do_sample": False, "temperature": 0.5}
     given: Any = '{"max_new_tokens": 9, "top_k": 3, "do_sample": false}' if as_text else config
@@ -216,9 +209,7 @@ _CHAT = [
 
 @pytest.mark.requirement("VN-33")
 @pytest.mark.parametrize("messages", [_HARMONY, _CHAT], ids=["harmony", "chat"])
-async def test_what_came_before_can_be_said_in_messages(
-    serve: Serve, ask: Ask, messages: Any
-) -> None:
+async def test_previous_messages_set_the_history(serve: Serve, ask: Ask, messages: Any) -> None:
     backend = ScriptedBackend()
     await ask(serve(backend), previous_input_messages=messages, input="And tomorrow?")
     items = backend.requests[-1][0].items
@@ -252,7 +243,7 @@ async def test_what_came_before_can_be_said_in_messages(
         ),
     ],
 )
-async def test_messages_that_are_none_are_refused(
+async def test_invalid_previous_messages_are_rejected(
     serve: Serve, wait: Ask, messages: Any, param: str
 ) -> None:
     refused = (await wait(serve(), previous_input_messages=messages)).refused
@@ -262,7 +253,7 @@ async def test_messages_that_are_none_are_refused(
 
 
 @pytest.mark.requirement("VN-64", "GO-14")
-async def test_prompt_and_output_can_be_told_as_the_model_saw_them(serve: Serve, ask: Ask) -> None:
+async def test_raw_input_and_output_messages_can_be_returned(serve: Serve, ask: Ask) -> None:
     played = engine(["<think>\nHm.\n</think>\n\nHello"])
     server = serve(local(played))
     answer = await ask(server, enable_response_messages=True)
@@ -277,12 +268,12 @@ async def test_prompt_and_output_can_be_told_as_the_model_saw_them(serve: Serve,
     assert isinstance(server.backend, LocalBackend)
 
 
-async def test_a_model_without_known_tokens_cannot_tell_them(serve: Serve, wait: Ask) -> None:
+async def test_raw_messages_need_a_model_with_tokens(serve: Serve, wait: Ask) -> None:
     refused = (await wait(serve(ScriptedBackend()), enable_response_messages=True)).refused
     assert refused["param"] == "enable_response_messages"
 
 
 @pytest.mark.requirement("TR-10")
-async def test_times_can_be_told(serve: Serve, ask: Ask) -> None:
+async def test_timings_can_be_returned(serve: Serve, ask: Ask) -> None:
     metrics = (await ask(serve(), return_metrics=True)).ended["metrics"]
     assert set(metrics) == {"time_to_first_token_ms", "generation_time_ms", "total_time_ms"}

@@ -39,7 +39,7 @@ async def filled(client: AsyncOpenAI, **files: str) -> str:
 
 
 @pytest.mark.requirement("VS-STORES")
-async def test_vector_stores_as_the_official_client_has_them(
+async def test_official_client_manages_vector_stores(
     stores: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
@@ -99,7 +99,7 @@ async def test_files_of_a_vector_store(stores: Store, serve: Serve, client_of: C
         assert (await client.vector_stores.retrieve(store)).file_counts.total == 0
 
 
-async def test_a_file_that_cannot_be_read_says_why(serve: Serve, client_of: Clients) -> None:
+async def test_unreadable_file_reports_its_error(serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
         client = client_of(serve().app)
         store = await client.vector_stores.create()
@@ -145,7 +145,7 @@ async def test_batches_of_files(stores: Store, serve: Serve, client_of: Clients)
 
 
 @pytest.mark.requirement("VS-SEARCH")
-async def test_a_search_finds_the_best_pieces(
+async def test_search_returns_the_best_chunks(
     stores: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
@@ -194,9 +194,7 @@ FILTERS = [
 
 
 @pytest.mark.requirement("VS-FILTERS")
-async def test_filters_say_which_files_are_searched(
-    stores: Store, serve: Serve, client_of: Clients
-) -> None:
+async def test_filters_select_files(stores: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
         client = client_of(serve(on=stores).app)
         store = await filled(client, fjord=FJORD, palm="Palms. No fjord.")
@@ -256,13 +254,13 @@ async def test_filters_say_which_files_are_searched(
         ("/vs/file_batches", {"files": [{"file_id": "f"}], "file_ids": ["f"]}, "files"),
     ],
 )
-async def test_what_is_wrong_is_named(serve: Serve, path: str, body: Any, param: str) -> None:
+async def test_invalid_fields_are_rejected(serve: Serve, path: str, body: Any, param: str) -> None:
     reply = await serve().client.post(f"/v1/vector_stores{path}", json=body)
     assert reply.status_code == 400 and reply.json()["error"]["param"] == param, reply.text
 
 
 @pytest.mark.requirement("VS-TENANTS")
-async def test_a_foreign_vector_store_is_none(serve: Serve, client_of: Clients) -> None:
+async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of: Clients) -> None:
     keys = tuple(
         AuthKey(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
         for name in ("mine", "theirs")
@@ -317,7 +315,9 @@ class _Silent:
 # --- the tool ------------------------------------------------------------------------------------
 
 
-async def test_numbers_stay_what_they_are(stores: Store, serve: Serve, client_of: Clients) -> None:
+async def test_integer_attributes_stay_integers(
+    stores: Store, serve: Serve, client_of: Clients
+) -> None:
     """No count becomes a decimal, wherever it is told."""
     async with asyncio.timeout(20):
         server = serve(on=stores)
@@ -327,7 +327,7 @@ async def test_numbers_stay_what_they_are(stores: Store, serve: Serve, client_of
 
 
 @pytest.mark.requirement("VS-REFUSED")
-async def test_only_meaning_counts_for_nothing_where_nobody_reads_it(
+async def test_semantic_only_ranking_without_an_embedder_is_rejected(
     serve: Serve, wait: Ask, client_of: Clients
 ) -> None:
     server = serve()
@@ -353,7 +353,7 @@ async def searched(server: Server, clients: Clients) -> str:
 
 
 @pytest.mark.requirement("FS-CITE")
-async def test_a_question_is_searched_and_its_answer_cites(
+async def test_call_searches_and_the_answer_cites_files(
     serve: Serve, ask: Ask, client_of: Clients
 ) -> None:
     server = serve(local(engine(STEPS)))
@@ -385,7 +385,7 @@ async def test_a_question_is_searched_and_its_answer_cites(
 
 
 @pytest.mark.requirement("FS-RESULTS")
-async def test_results_are_told_where_they_are_asked_for(
+async def test_results_are_included_only_on_request(
     serve: Serve, wait: Ask, client_of: Clients
 ) -> None:
     server = serve(local(engine(STEPS)))
@@ -411,7 +411,7 @@ async def test_results_are_told_where_they_are_asked_for(
         ({"queries": 7}, "missing"),
     ],
 )
-async def test_a_search_that_fails_is_told_to_the_model(
+async def test_failed_search_is_reported_to_the_model(
     serve: Serve, wait: Ask, client_of: Clients, arguments: Any, told: str
 ) -> None:
     server = serve(local(engine([called("file_search", arguments), "Sorry."])))
@@ -429,17 +429,13 @@ async def test_a_search_that_fails_is_told_to_the_model(
         ({"ranking_options": {"ranker": "x"}}, "tools[0].ranking_options.ranker"),
     ],
 )
-async def test_a_tool_that_cannot_be_is_refused(
-    serve: Serve, wait: Ask, fields: Any, param: str
-) -> None:
+async def test_invalid_tool_is_rejected(serve: Serve, wait: Ask, fields: Any, param: str) -> None:
     tool = {"type": "file_search", "vector_store_ids": ["vs_1"], **fields}
     refused = (await wait(serve(), tools=[tool])).refused
     assert (refused["http"], refused["param"]) == (400, param)
 
 
-async def test_an_unknown_vector_store_is_refused_before_anything_runs(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_unknown_vector_store_is_rejected_before_the_run(serve: Serve, wait: Ask) -> None:
     tool = {"type": "file_search", "vector_store_ids": ["vs_none"]}
     refused = (await wait(serve(), tools=[tool])).refused
     assert refused["http"] == 404 and "vs_none" in refused["message"]
@@ -447,7 +443,7 @@ async def test_an_unknown_vector_store_is_refused_before_anything_runs(
 
 
 @pytest.mark.requirement("FS-NUMBERS")
-async def test_numbers_of_earlier_responses_are_not_used_again(
+async def test_passage_numbers_continue_across_responses(
     serve: Serve, wait: Ask, client_of: Clients
 ) -> None:
     search = called("file_search", {"queries": ["palms"]})
@@ -468,7 +464,7 @@ async def test_numbers_of_earlier_responses_are_not_used_again(
         assert part["text"] == "Palms, and as was said" + ("." if include else " 【f1】.")
 
 
-async def test_files_that_were_left_unfinished_are_gone_on_with(tmp_path: Path) -> None:
+async def test_unfinished_indexing_is_resumed(tmp_path: Path) -> None:
     """By the process that comes after."""
     from antiphon.testing.file_check import filed
     from antiphon.testing.vector_check import entry_of, store_of

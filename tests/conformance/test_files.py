@@ -43,7 +43,7 @@ async def client_of() -> AsyncIterator[Clients]:
 
 
 @pytest.mark.requirement("FILE-OBJECT")
-async def test_files_as_the_official_client_has_them(
+async def test_official_client_manages_files(
     stores: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
@@ -73,7 +73,9 @@ async def test_files_as_the_official_client_has_them(
 
 
 @pytest.mark.requirement("FILE-TENANTS")
-async def test_a_foreign_file_is_none(stores: Store, serve: Serve, client_of: Clients) -> None:
+async def test_file_of_another_tenant_is_unknown(
+    stores: Store, serve: Serve, client_of: Clients
+) -> None:
     keys = tuple(
         AuthKey(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
         for name in ("mine", "theirs")
@@ -91,7 +93,7 @@ async def test_a_foreign_file_is_none(stores: Store, serve: Serve, client_of: Cl
 
 
 @pytest.mark.requirement("FILE-EXPIRY")
-async def test_a_file_goes_when_its_time_has_come(serve: Serve, client_of: Clients) -> None:
+async def test_expired_file_is_deleted(serve: Serve, client_of: Clients) -> None:
     server = serve()
     client = client_of(server.app)
     short = await client.files.create(
@@ -153,7 +155,7 @@ async def test_a_file_goes_when_its_time_has_come(serve: Serve, client_of: Clien
     ],
 )
 @pytest.mark.requirement("FILE-FORMS")
-async def test_what_is_wrong_with_a_form_is_named(
+async def test_invalid_form_is_rejected_with_the_field(
     serve: Serve, fields: dict[str, str], param: str, code: str
 ) -> None:
     server = serve()
@@ -164,7 +166,7 @@ async def test_what_is_wrong_with_a_form_is_named(
 
 
 @pytest.mark.requirement("FILE-FORMS")
-async def test_a_form_without_a_file_is_refused(serve: Serve) -> None:
+async def test_form_without_a_file_is_rejected(serve: Serve) -> None:
     server = serve()
     for answer in (
         await server.client.post("/v1/files", json={"purpose": "vision"}),
@@ -185,7 +187,7 @@ async def test_a_form_without_a_file_is_refused(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("FILE-FORMS")
-async def test_only_a_page_of_this_server_uploads_unasked(serve: Serve) -> None:
+async def test_cross_site_upload_is_rejected(serve: Serve) -> None:
     server = serve()
     for origin, status in (("http://localhost", 200), ("http://evil.test", 400), ("null", 400)):
         answer = await server.client.post(
@@ -199,7 +201,7 @@ async def test_only_a_page_of_this_server_uploads_unasked(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("FILE-LIMITS")
-async def test_neither_one_file_nor_all_may_be_too_large(serve: Serve, client_of: Clients) -> None:
+async def test_file_and_total_size_limits(serve: Serve, client_of: Clients) -> None:
     server = serve(max_files_bytes=150)
     app = create_app(
         server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()
@@ -218,7 +220,7 @@ async def test_neither_one_file_nor_all_may_be_too_large(serve: Serve, client_of
 
 @given(st.binary(max_size=200), st.binary(max_size=20))
 @pytest.mark.requirement("FILE-FORMS")
-async def test_whatever_a_form_holds_it_is_a_form_or_refused(body: bytes, boundary: bytes) -> None:
+async def test_any_form_is_accepted_or_rejected(body: bytes, boundary: bytes) -> None:
     messages = [
         {"type": "http.request", "body": body[:50], "more_body": True},
         {"type": "http.request", "body": b"--" + boundary + b"\r\n" + body[50:]},

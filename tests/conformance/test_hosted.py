@@ -77,7 +77,7 @@ class Dice:
 
 
 @pytest.mark.requirement("D-16")
-async def test_a_tool_is_listed_called_and_its_result_told(serve: Serve, ask: Ask) -> None:
+async def test_hosted_tool_is_listed_and_called(serve: Serve, ask: Ask) -> None:
     dice = Dice()
     server = serve(
         local(engine([called("dice__roll", {"n": 1}), "It is six."])), providers={"mcp": dice}
@@ -111,7 +111,7 @@ async def test_a_tool_is_listed_called_and_its_result_told(serve: Serve, ask: As
         ]
 
 
-async def test_the_next_turn_sees_what_was_rolled(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_later_response_sees_the_tool_result(serve: Serve, wait: Ask, stores: Store) -> None:
     dice = Dice()
     replies = [called("dice__roll", {}), "It is six.", "As I said, six."]
     server = serve(local(engine(replies)), on=stores, providers={"mcp": dice})
@@ -124,7 +124,7 @@ async def test_the_next_turn_sees_what_was_rolled(serve: Serve, wait: Ask, store
     assert "six" in last and last.index("It is six.") < last.index("And again?")
 
 
-async def test_what_cannot_be_opened_is_told_and_the_model_answers(serve: Serve, ask: Ask) -> None:
+async def test_tool_that_fails_to_open_is_reported(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine(["Sorry."])), providers={"mcp": Dice(fails=True)})
     answer = await ask(server, tools=[MCP])
     listed, _ = answer.output
@@ -132,7 +132,7 @@ async def test_what_cannot_be_opened_is_told_and_the_model_answers(serve: Serve,
     assert answer.ended["status"] == "completed"
 
 
-async def test_what_a_client_allowed_runs_before_the_model_is_asked(serve: Serve, ask: Ask) -> None:
+async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> None:
     dice = Dice()
     server = serve(local(engine(["You have a six."])), providers={"mcp": dice})
     asked = {
@@ -164,7 +164,7 @@ async def test_what_a_client_allowed_runs_before_the_model_is_asked(serve: Serve
         },
     ],
 )
-async def test_a_hosted_tool_can_be_chosen(serve: Serve, wait: Ask, choice: Any) -> None:
+async def test_tool_choice_forces_a_hosted_tool(serve: Serve, wait: Ask, choice: Any) -> None:
     played = engine([called("dice__roll", {}), "Six."])
     server = serve(local(played), providers={"mcp": Dice()})
     answer = await wait(server, tools=[MCP, TOOL], tool_choice=choice)
@@ -176,13 +176,13 @@ async def test_a_hosted_tool_can_be_chosen(serve: Serve, wait: Ask, choice: Any)
     assert ("get_weather" in second.lark) == (choice["type"] == "mcp")
 
 
-async def test_a_provider_refuses_by_name(serve: Serve, ask: Ask) -> None:
+async def test_provider_rejects_fields_by_name(serve: Serve, ask: Ask) -> None:
     server = serve(providers={"mcp": Dice()})
     refused = (await ask(server, tools=[TOOL, {**MCP, "server_label": "none"}])).refused
     assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
 
 
-async def test_hosted_tools_mix_with_those_of_the_client(serve: Serve, ask: Ask) -> None:
+async def test_hosted_and_client_tools_can_be_mixed(serve: Serve, ask: Ask) -> None:
     script = [
         called("dice__roll", {}) + called("get_weather", {"city": "Oslo"}),
         "Six, and rain.",
@@ -206,7 +206,7 @@ async def test_hosted_tools_mix_with_those_of_the_client(serve: Serve, ask: Ask)
         assert second.text == "Six, and rain."
 
 
-async def test_it_works_over_backends_without_tokens(serve: Serve, ask: Ask) -> None:
+async def test_hosted_tools_work_without_token_ids(serve: Serve, ask: Ask) -> None:
     scripts = [
         [*thought("Hm."), *call("{}", name="roll")],
         said("Six."),

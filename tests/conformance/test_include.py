@@ -43,13 +43,13 @@ NAMED: dict[str, tuple[list[str], Callable[[Any], Any]]] = {
 OWN = ("message.input_image.image_url", "computer_call_output.output.image_url")
 
 
-def test_every_value_is_one_of_these() -> None:
+def test_include_values_are_complete() -> None:
     assert set(INCLUDES) == {*NAMED, *OWN}
 
 
 @pytest.mark.requirement("D-65")
 @pytest.mark.parametrize("value", NAMED)
-async def test_it_adds_what_it_names(
+async def test_include_adds_the_named_fields(
     serve: Serve, ask: Ask, client_of: Clients, value: str
 ) -> None:
     script, found = NAMED[value]
@@ -75,7 +75,7 @@ async def test_it_adds_what_it_names(
 
 @pytest.mark.requirement("D-65")
 @pytest.mark.parametrize("include", [[], list(OWN)])
-async def test_images_of_the_input_are_listed_as_they_came(
+async def test_input_images_are_listed_unchanged(
     serve: Serve, wait: Ask, include: list[str]
 ) -> None:
     message = {

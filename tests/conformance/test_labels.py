@@ -33,9 +33,7 @@ def labelled(label: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("VO-3")
 @pytest.mark.parametrize("forced", [True, False])
-async def test_a_label_stands_for_a_tool_of_the_server(
-    serve: Serve, ask: Ask, forced: bool
-) -> None:
+async def test_mcp_label_can_select_a_server_tool(serve: Serve, ask: Ask, forced: bool) -> None:
     played = engine([called("python", {"input": "say hello"}), "It said hello."])
     server = serve(local(played), mcp_labels=LABELS, **with_code(containers()))
     chosen = {"tool_choice": {"type": "mcp", "server_label": "code_interpreter"}} if forced else {}
@@ -48,7 +46,7 @@ async def test_a_label_stands_for_a_tool_of_the_server(
     assert (constraint is not None and constraint.needed) == forced
 
 
-async def test_other_labels_are_servers(serve: Serve, wait: Ask) -> None:
+async def test_other_labels_are_mcp_servers(serve: Serve, wait: Ask) -> None:
     server = serve(mcp_labels=LABELS)
     answer = await wait(server, tools=[labelled("elsewhere"), labelled("browser")])
     assert answer.headers["x-antiphon-ignored-tools"] == "mcp, web_search"
@@ -57,7 +55,7 @@ async def test_other_labels_are_servers(serve: Serve, wait: Ask) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("require_approval", "always"), ("allowed_tools", ["search"])]
 )
-async def test_what_only_a_server_can_do_is_refused(
+async def test_mcp_only_fields_are_rejected_for_server_tools(
     serve: Serve, wait: Ask, field: str, value: Any
 ) -> None:
     server = serve(mcp_labels=LABELS, **with_code(containers()))
@@ -66,7 +64,7 @@ async def test_what_only_a_server_can_do_is_refused(
     assert (refused["http"], refused["param"]) == (400, f"tools[0].{field}")
 
 
-def test_choices_of_several_tools_follow() -> None:
+def test_allowed_tools_follow_the_label() -> None:
     request = parse_create_response(
         b"""{"model": "m", "input": "hi", "tools": [
             {"type": "mcp", "server_label": "browser", "server_url": "http://x/"},
@@ -90,7 +88,7 @@ async def _searching() -> WebSearchProvider:
 
 @pytest.mark.requirement("VO-7")
 @pytest.mark.parametrize("model", sorted(MODELS))
-async def test_tools_of_the_server_are_there_for_every_model(
+async def test_server_tools_are_available_for_every_model(
     serve: Serve, wait: Ask, model: str
 ) -> None:
     """By the template's own way to show tools, or in words."""
@@ -103,7 +101,7 @@ async def test_tools_of_the_server_are_there_for_every_model(
 
 
 @pytest.mark.requirement("VO-7")
-async def test_tools_of_the_server_are_there_for_upstreams(serve: Serve, wait: Ask) -> None:
+async def test_server_tools_are_available_for_upstreams(serve: Serve, wait: Ask) -> None:
     scripts = [call('{"query": "fjord"}', name="search"), said("So it is.")]
     server = serve(namespaced(scripts, "browser"), providers={"web_search": await _searching()})
     answer = await wait(server, tools=[{"type": "web_search"}])

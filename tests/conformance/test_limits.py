@@ -21,7 +21,7 @@ ANSWER = Open(Message(role="assistant", content=()))
 
 
 @pytest.mark.requirement("D-28", "CL-KEEPALIVE", "API-KEEPALIVE")
-async def test_silence_is_filled_with_keepalive_events(serve: Serve) -> None:
+async def test_idle_stream_sends_keepalive_events(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([gate, *said("Hello"), finish()]), keepalive_s=0.005)
     async with Line(server.app) as line:
@@ -38,7 +38,7 @@ async def test_silence_is_filled_with_keepalive_events(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("CL-KEEPALIVE-SKIPPED")
-async def test_the_official_client_passes_over_keepalives(serve: Serve) -> None:
+async def test_official_client_ignores_keepalives(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([gate, *said("Hello"), finish()]), keepalive_s=0.005)
     seen: list[str] = []
@@ -85,7 +85,7 @@ class _Said(httpx.AsyncByteStream):
 
 
 @pytest.mark.requirement("D-91", "GO-13", "HF-12", "API-DISCONNECT")
-async def test_who_hangs_up_stops_the_model(serve: Serve) -> None:
+async def test_disconnect_stops_the_model(serve: Serve) -> None:
     backend = Breaking([ANSWER, Text("Hel"), asyncio.Event()])
     server = serve(backend)
     async with Line(server.app) as line:
@@ -98,7 +98,7 @@ async def test_who_hangs_up_stops_the_model(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("D-91", "TR-13", "API-DISCONNECT")
-async def test_who_stops_waiting_for_a_plain_answer_stops_the_model(serve: Serve) -> None:
+async def test_disconnect_from_a_plain_request_stops_the_model(serve: Serve) -> None:
     backend = Breaking([ANSWER, Text("Hel"), asyncio.Event()])
     server = serve(backend)
     async with Line(server.app, stream=False) as line:
@@ -111,7 +111,7 @@ async def test_who_stops_waiting_for_a_plain_answer_stops_the_model(serve: Serve
 
 
 @pytest.mark.requirement("API-BACK-PRESSURE")
-async def test_a_slow_reader_holds_the_model_back(serve: Serve) -> None:
+async def test_slow_reader_applies_backpressure(serve: Serve) -> None:
     ready = asyncio.Event()
     ready.set()
     backend = Breaking([ANSWER, *([Text("word "), ready] * 100_000)])
@@ -131,7 +131,7 @@ async def test_a_slow_reader_holds_the_model_back(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("HF-13")
-async def test_all_that_is_ready_is_one_write(serve: Serve) -> None:
+async def test_ready_events_are_sent_in_one_write(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, *([Text("b")] * 9), Close(), finish()]))
     async with Line(server.app) as line:
@@ -139,12 +139,14 @@ async def test_all_that_is_ready_is_one_write(serve: Serve) -> None:
             pass
         pieces = line.pieces()
         gate.set()
-        assert (await anext(pieces)).count(b"event: ") > 1
+        piece = await anext(pieces)
+        assert piece.count(b"event: response.output_text.delta\n") == 9
+        assert piece.count(b"event: response.output_item.done\n") == 1
         await pieces.aclose()
 
 
 @pytest.mark.requirement("D-90", "GO-1", "API-CONCURRENT")
-async def test_answers_come_side_by_side(serve: Serve) -> None:
+async def test_responses_run_concurrently(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
     lines = [Line(server.app) for _ in range(20)]
@@ -162,8 +164,8 @@ async def test_answers_come_side_by_side(serve: Serve) -> None:
             await line.__aexit__(None, None, None)
 
 
-@pytest.mark.requirement("D-92", "VN-41", "HF-2", "HF-4", "API-SAMPLING")
-async def test_each_request_is_sampled_as_it_asks(serve: Serve, ask: Ask) -> None:
+@pytest.mark.requirement("D-92", "VN-41", "HF-4", "API-SAMPLING")
+async def test_sampling_options_are_per_request(serve: Serve, ask: Ask) -> None:
     played = engine(["one", "two"])
     server = serve(played)
     wished = {
@@ -188,7 +190,7 @@ async def test_each_request_is_sampled_as_it_asks(serve: Serve, ask: Ask) -> Non
 
 
 @pytest.mark.requirement("VN-40", "TR-9", "GO-18", "HF-9", "D-62", "API-MAX-TOKENS")
-async def test_the_answer_may_be_as_long_as_asked_or_as_fits(serve: Serve, ask: Ask) -> None:
+async def test_output_limit_is_the_request_or_the_context(serve: Serve, ask: Ask) -> None:
     played = engine(["Hello there"])
     server = serve(played)
     cut = await ask(server, max_output_tokens=5)
@@ -201,14 +203,14 @@ async def test_the_answer_may_be_as_long_as_asked_or_as_fits(serve: Serve, ask: 
 
 
 @pytest.mark.requirement("API-CONTEXT-FULL")
-async def test_a_context_that_fills_up_cuts_the_answer(serve: Serve, ask: Ask) -> None:
+async def test_full_context_makes_the_response_incomplete(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine(["word " * 2000], chunk=1000)))
     assert answer.ended["incomplete_details"] == {"reason": "max_output_tokens"}
     assert answer.ended["usage"]["total_tokens"] == 4096
 
 
 @pytest.mark.requirement("API-MAX-TOKENS-THINKING")
-async def test_the_limit_counts_thinking_too(serve: Serve, ask: Ask) -> None:
+async def test_output_limit_includes_reasoning(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine(["<think>\nHm, so, well."])), max_output_tokens=14)
     assert [item["type"] for item in answer.output] == ["reasoning"]
     usage = answer.ended["usage"]
@@ -218,7 +220,7 @@ async def test_the_limit_counts_thinking_too(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("API-TIMEOUT")
-async def test_what_takes_too_long_fails_well_formed(serve: Serve, ask: Ask) -> None:
+async def test_run_timeout_fails_the_response(serve: Serve, ask: Ask) -> None:
     server = serve(Breaking([ANSWER, Text("Hel"), asyncio.Event()]), timeout_s=0.01)
     answer = await ask(server)
     assert answer.error is not None
@@ -226,7 +228,7 @@ async def test_what_takes_too_long_fails_well_formed(serve: Serve, ask: Ask) -> 
 
 
 @pytest.mark.requirement("API-SHUTDOWN")
-async def test_a_server_that_stops_ends_what_runs_and_takes_nothing_new(serve: Serve) -> None:
+async def test_shutdown_ends_runs_and_rejects_requests(serve: Serve) -> None:
     server = serve(Breaking([ANSWER, Text("Hel"), asyncio.Event()]))
     async with Line(server.app) as line:
         while "delta" not in await line.event():
@@ -243,7 +245,7 @@ async def test_a_server_that_stops_ends_what_runs_and_takes_nothing_new(serve: S
 
 
 @pytest.mark.requirement("VN-65", "TR-14", "API-NO-CONTENT-IN-LOGS")
-async def test_nothing_that_is_said_is_logged(
+async def test_content_is_never_logged(
     serve: Serve, wait: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(ScriptedBackend(["CANARY-OUT"]))

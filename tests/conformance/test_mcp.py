@@ -80,7 +80,7 @@ async def test_tools_are_listed_and_called(
     ("name", "error"),
     [("fail", "mcp_tool_execution_error"), ("absent", None), ("hang", "mcp_protocol_error")],
 )
-async def test_failures_are_told(
+async def test_failed_calls_are_reported(
     serve: Serve, wait: Ask, toys: Toys, name: str, error: str | None
 ) -> None:
     mcp = McpProvider({}, SessionPool(call_s=0.5), networks=HERE)
@@ -101,7 +101,7 @@ async def test_failures_are_told(
         assert "response.mcp_call.failed" in [e["type"] for e in answer.events]
 
 
-async def test_a_server_that_cannot_be_listed(
+async def test_failed_listing_is_reported(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     server = serve(local(engine(["Sorry."])), providers={"mcp": mcp})
@@ -115,7 +115,7 @@ async def test_a_server_that_cannot_be_listed(
 
 @pytest.mark.parametrize("approve", [True, False])
 @pytest.mark.requirement("D-75")
-async def test_a_user_allows_or_denies(
+async def test_user_approves_or_denies_a_call(
     serve: Serve, wait: Ask, mcp: McpProvider, toys: Toys, stores: Store, approve: bool
 ) -> None:
     before = toys.log.count("delete attic")
@@ -152,7 +152,7 @@ async def test_a_user_allows_or_denies(
     assert toys.log.count("delete attic") == before + approve  # not once more
 
 
-async def test_it_mixes_with_the_tools_of_the_client(
+async def test_mcp_and_client_tools_can_be_mixed(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     script = [called("toys__add", {"a": 1, "b": 1}) + called("get_weather", {"city": "Oslo"})]
@@ -163,7 +163,7 @@ async def test_it_mixes_with_the_tools_of_the_client(
     assert answer.output[1]["output"] == "2"
 
 
-async def test_two_servers_may_have_tools_of_one_name(
+async def test_two_servers_may_share_a_tool_name(
     serve: Serve, wait: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
     replies = [called("toys__whoami", {}) + called("more__whoami", {}), "Fine."]
@@ -180,7 +180,7 @@ async def test_two_servers_may_have_tools_of_one_name(
     ]
 
 
-async def test_secrets_go_to_the_server_alone(
+async def test_secrets_are_sent_only_to_the_mcp_server(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not into answers, nor logs."""
@@ -203,13 +203,15 @@ async def test_secrets_go_to_the_server_alone(
     ("given", "param"),
     [({"server_url": "ftp://x"}, "server_url"), ({"server_label": "a b"}, "server_label")],
 )
-async def test_refusals(serve: Serve, ask: Ask, mcp: McpProvider, given: Any, param: str) -> None:
+async def test_invalid_fields_are_rejected(
+    serve: Serve, ask: Ask, mcp: McpProvider, given: Any, param: str
+) -> None:
     server = serve(providers={"mcp": mcp})
     refused = (await ask(server, tools=[TOOL, tool("http://x/") | given])).refused
     assert (refused["http"], refused["param"]) == (400, f"tools[1].{param}")
 
 
-async def test_a_label_is_of_one_server(serve: Serve, wait: Ask, mcp: McpProvider) -> None:
+async def test_label_must_be_unique(serve: Serve, wait: Ask, mcp: McpProvider) -> None:
     server = serve(providers={"mcp": mcp})
     refused = (await wait(server, tools=[tool("http://x/"), tool("http://y/")])).refused
     assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
@@ -231,7 +233,7 @@ async def test_secrets_are_not_stored(
     assert kept.count(b"canary-token") == kept.count(b"Bearer canary-token None")
 
 
-async def test_a_call_that_was_running_is_not_run_again(
+async def test_interrupted_call_is_not_repeated(
     serve: Serve, mcp: McpProvider, toys: Toys, stores: Store
 ) -> None:
     """The process dies while a tool runs; the one that goes on tells the model."""

@@ -77,7 +77,7 @@ text(a.trim() + " and " + b.trim());"""
 
 
 @pytest.mark.requirement("API-PROGRAM")
-async def test_a_program_calls_tools_that_run_here(
+async def test_program_calls_server_side_tools(
     serve: Serve, ask: Ask, on: Mapping[str, Any]
 ) -> None:
     server = serve(local(engine([program(TWO), "Four and five."])), **on)
@@ -123,7 +123,7 @@ text({ total: a.pieces + b.pieces + c.pieces });"""
 
 
 @pytest.mark.requirement("API-PROGRAM-CLIENT")
-async def test_the_client_answers_and_the_program_goes_on(
+async def test_program_continues_after_client_output(
     serve: Serve, wait: Ask, on: Mapping[str, Any], stores: Store
 ) -> None:
     server = serve(local(engine([program(ADDS), "Six."])), on=stores, **on)
@@ -157,7 +157,9 @@ async def test_the_client_answers_and_the_program_goes_on(
 
 
 @pytest.mark.requirement("API-PROGRAM-CLIENT")
-async def test_a_client_may_carry_all_of_it(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
+async def test_stateless_client_can_continue_a_program(
+    serve: Serve, wait: Ask, on: Mapping[str, Any]
+) -> None:
     script = [program(ADDS), "Six.", "You are welcome."]
     server = serve(local(engine(script)), **on)
     tools = [stock(), PROGRAMS]
@@ -179,7 +181,7 @@ const there = await tools.stock({sku: "x"});
 text(here.trim(), there.pieces, await tools.python("say five"));"""
 
 
-async def test_what_ran_here_does_not_run_again(
+async def test_server_side_calls_are_not_repeated(
     serve: Serve, ask: Ask, on: Mapping[str, Any]
 ) -> None:
     server = serve(local(engine([program(MIXED), "Done."])), **on)
@@ -213,7 +215,7 @@ async def test_what_ran_here_does_not_run_again(
         ("for (let i = 0; i < 50; i++) await tools.python('say ' + i);", "20 are possible"),
     ],
 )
-async def test_a_program_that_fails_is_told_of(
+async def test_program_failure_is_reported(
     serve: Serve, wait: Ask, on: Mapping[str, Any], code: str, told: str
 ) -> None:
     server = serve(local(engine([program(code), "Hm."])), **on)
@@ -225,7 +227,9 @@ async def test_a_program_that_fails_is_told_of(
 
 
 @pytest.mark.requirement("API-PROGRAM-CALLERS")
-async def test_calls_of_the_model_say_so(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
+async def test_direct_calls_name_their_caller(
+    serve: Serve, wait: Ask, on: Mapping[str, Any]
+) -> None:
     script = [program("text(1)"), called("stock", {"sku": "x"})]
     server = serve(local(engine(script)), **on)
     answer = await wait(server, tools=[stock(BOTH), PROGRAMS])
@@ -237,7 +241,7 @@ async def test_calls_of_the_model_say_so(serve: Serve, wait: Ask, on: Mapping[st
 
 
 @pytest.mark.requirement("API-PROGRAM-CHOICE")
-async def test_a_choice_forces_a_program(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
+async def test_tool_choice_forces_a_program(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
     played = engine([program("await tools.stock({sku: 'x'})"), "Done."])
     server = serve(local(played), **on)
     asked: Json = {"tools": [stock(BOTH), PROGRAMS], "tool_choice": PROGRAMS}
@@ -335,7 +339,7 @@ text(a, b, c.status, run.stdout.trim());"""
         ),
     ],
 )
-async def test_what_cannot_be_is_refused_by_name(
+async def test_invalid_fields_are_rejected(
     serve: Serve, ask: Ask, on: Mapping[str, Any], body: Json, param: str, said: str
 ) -> None:
     refused = (await ask(serve(**on), **body)).refused
@@ -343,7 +347,7 @@ async def test_what_cannot_be_is_refused_by_name(
     assert said in refused["message"]
 
 
-async def test_where_none_are_run_they_are_left_out_and_cannot_be_forced(
+async def test_unsupported_programs_are_dropped_and_cannot_be_forced(
     serve: Serve, wait: Ask
 ) -> None:
     server = serve(local(engine(["Hello."])))
@@ -355,7 +359,7 @@ async def test_where_none_are_run_they_are_left_out_and_cannot_be_forced(
 
 
 @pytest.mark.requirement("API-PROGRAM-FINGERPRINT")
-async def test_what_a_program_waits_for_must_come(
+async def test_outputs_for_a_waiting_program_are_required(
     serve: Serve, wait: Ask, on: Mapping[str, Any]
 ) -> None:
     script = [program("await tools.stock({sku: 'x'})"), "Done."]
@@ -376,7 +380,9 @@ async def test_what_a_program_waits_for_must_come(
         assert refused["param"] == "input" and "fingerprint" in refused["message"]
 
 
-async def test_calls_are_counted(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
+async def test_program_calls_count_toward_max_tool_calls(
+    serve: Serve, wait: Ask, on: Mapping[str, Any]
+) -> None:
     code = """const all = await Promise.allSettled([1, 2, 3].map(n => tools.python("say " + n)));
 text(all.map(one => one.status === "fulfilled" ? one.value.trim() : one.reason.message));"""
     server = serve(local(engine([program(code), "Done."])), **on)
@@ -393,7 +399,7 @@ text(all.map(one => one.status === "fulfilled" ? one.value.trim() : one.reason.m
     ]
 
 
-async def test_the_model_may_not_call_what_only_programs_may(
+async def test_model_cannot_call_program_only_tools(
     serve: Serve, wait: Ask, on: Mapping[str, Any]
 ) -> None:
     script = [called("stock", {"sku": "x"}), called("python", {"input": "say hi"}), "I cannot."]

@@ -69,7 +69,7 @@ def kinds(output: list[Json]) -> list[str]:
     return [item["type"] for item in output]
 
 
-async def test_tools_of_servers_are_called(
+async def test_program_calls_mcp_tools(
     serve: Serve, ask: Ask, on: Mapping[str, Any], toys: Toys
 ) -> None:
     code = """const sums = await Promise.all([1, 2].map(n => tools.toys.add({a: n, b: 1})));
@@ -87,7 +87,7 @@ try { await tools.toys.fail({}) } catch (e) { text(sums, e.message) }"""
 
 
 @pytest.mark.parametrize("approve", [True, False])
-async def test_a_program_waits_for_its_user(
+async def test_program_waits_for_approval(
     serve: Serve, wait: Ask, on: Mapping[str, Any], toys: Toys, approve: bool
 ) -> None:
     code = """const two = await tools.toys.add({a: 1, b: 1});
@@ -127,7 +127,7 @@ try { text(two, await tools.toys.delete({name: "cellar"})) } catch (e) { text(e.
     assert toys.log.count("delete cellar") == before + approve
 
 
-async def test_another_process_goes_on_with_a_program(
+async def test_another_process_continues_a_program(
     serve: Serve, on: Mapping[str, Any], toys: Toys, stores: Store
 ) -> None:
     """The process dies while a call runs: the program is told, and goes on elsewhere."""

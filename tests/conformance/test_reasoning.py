@@ -38,7 +38,7 @@ def thinker(summary: Any = "**Checking** Twice.", answer: Any = None) -> Scripte
 
 
 @pytest.mark.requirement("API-SUMMARISED")
-async def test_a_summary_stands_between_the_thinking_and_the_answer(serve: Serve, ask: Ask) -> None:
+async def test_summary_streams_between_reasoning_and_answer(serve: Serve, ask: Ask) -> None:
     server = serve(thinker())
     answer = await ask(server, reasoning={"effort": "high", "summary": "auto"})
     reasoning, message = answer.output
@@ -61,9 +61,7 @@ async def test_a_summary_stands_between_the_thinking_and_the_answer(serve: Serve
         assert types[last + 1] == "response.output_item.done"
 
 
-async def test_what_was_thought_is_shown_to_the_model_and_how_much_is_wanted(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_summary_prompt_has_the_reasoning_and_the_detail(serve: Serve, wait: Ask) -> None:
     backend = thinker()
     server = serve(backend)
     lengths = []
@@ -76,7 +74,7 @@ async def test_what_was_thought_is_shown_to_the_model_and_how_much_is_wanted(
     assert lengths == sorted(set(lengths))
 
 
-async def test_a_summary_is_not_thought_about_or_has_room_for_it(serve: Serve, wait: Ask) -> None:
+async def test_summarizer_does_not_reason_or_has_tokens_for_it(serve: Serve, wait: Ask) -> None:
     asked: list[Options] = []
 
     def reply(conversation: Conversation, options: Options) -> Any:
@@ -94,19 +92,19 @@ async def test_a_summary_is_not_thought_about_or_has_room_for_it(serve: Serve, w
     assert (second.max_output_tokens or 0) >= (first.max_output_tokens or 0) + 500
 
 
-async def test_the_older_name_of_the_wish_is_read_too(serve: Serve, wait: Ask) -> None:
+async def test_generate_summary_is_accepted(serve: Serve, wait: Ask) -> None:
     answer = await wait(serve(thinker()), reasoning={"generate_summary": "concise"})
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
 
 
 @pytest.mark.parametrize("reasoning", [None, {}, {"effort": "low"}, {"summary": None}])
-async def test_nobody_is_summarised_unasked(serve: Serve, wait: Ask, reasoning: Any) -> None:
+async def test_no_summary_without_a_request(serve: Serve, wait: Ask, reasoning: Any) -> None:
     backend = thinker()
     answer = await wait(serve(backend), reasoning=reasoning)
     assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
 
 
-async def test_each_thinking_of_a_reply_gets_its_own(serve: Serve, ask: Ask) -> None:
+async def test_each_reasoning_item_has_its_own_summary(serve: Serve, ask: Ask) -> None:
     script = [*thought("One."), *call('{"city": "Oslo"}'), *thought("Two."), *said("Done.")]
     server = serve(thinker(answer=script))
     answer = await ask(server, reasoning={"summary": "auto"})
@@ -116,7 +114,7 @@ async def test_each_thinking_of_a_reply_gets_its_own(serve: Serve, ask: Ask) -> 
 
 
 @pytest.mark.parametrize("words", [(), (Text("Two and two."),)])
-async def test_what_has_a_summary_gets_no_other(serve: Serve, wait: Ask, words: Any) -> None:
+async def test_existing_summary_is_kept(serve: Serve, wait: Ask, words: Any) -> None:
     told = (Open(Reasoning()), *words, Text("Adding.", channel="summary"), Close())
     backend = thinker(answer=[*told, *said("Four.")])
     answer = await wait(serve(backend), reasoning={"summary": "auto"})
@@ -124,7 +122,7 @@ async def test_what_has_a_summary_gets_no_other(serve: Serve, wait: Ask, words: 
     assert len(backend.requests) == 1
 
 
-async def test_thinking_without_words_needs_none(serve: Serve, wait: Ask) -> None:
+async def test_empty_reasoning_has_no_summary(serve: Serve, wait: Ask) -> None:
     backend = thinker(answer=[*thought(), *said("Four.")])
     answer = await wait(serve(backend), reasoning={"summary": "auto"})
     assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
@@ -135,7 +133,7 @@ async def test_thinking_without_words_needs_none(serve: Serve, wait: Ask) -> Non
     [RunError("The engine broke."), InvalidRequest("too long", param="input"), ""],
     ids=["run", "request", "silence"],
 )
-async def test_an_answer_does_not_fail_with_its_summary(
+async def test_failed_summary_does_not_fail_the_response(
     serve: Serve, ask: Ask, failure: Any
 ) -> None:
     answer = await ask(serve(thinker(failure)), reasoning={"summary": "detailed"})
@@ -147,7 +145,7 @@ async def test_an_answer_does_not_fail_with_its_summary(
 # --- thinking nobody wants to see, or not so much of ---------------------------------------------
 
 
-async def test_thinking_can_be_left_out_of_the_output(serve: Serve, ask: Ask) -> None:
+async def test_reasoning_can_be_excluded_from_the_output(serve: Serve, ask: Ask) -> None:
     backend = thinker()
     answer = await ask(
         serve(backend), include_reasoning=False, reasoning={"effort": "low", "summary": "auto"}
@@ -167,7 +165,7 @@ async def test_thinking_can_be_left_out_of_the_output(serve: Serve, ask: Ask) ->
         ({}, None),
     ],
 )
-async def test_a_budget_of_thinking_comes_from_the_request_or_its_effort(
+async def test_thinking_budget_comes_from_the_request_or_effort(
     serve: Serve, wait: Ask, body: Any, budget: int | None
 ) -> None:
     backend = ScriptedBackend()
@@ -178,7 +176,7 @@ async def test_a_budget_of_thinking_comes_from_the_request_or_its_effort(
 
 @pytest.mark.requirement("API-REASONING-CONTEXT")
 @pytest.mark.parametrize("asked", ["auto", "current_turn", "all_turns"])
-async def test_the_context_that_is_told_is_the_one_in_force(
+async def test_reasoning_context_echoes_the_effective_value(
     serve: Serve, wait: Ask, asked: str
 ) -> None:
     """Of most models the template decides which thinking they are shown again."""

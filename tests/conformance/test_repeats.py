@@ -40,7 +40,7 @@ async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
 @pytest.mark.parametrize("body", [{}, {"store": False}, {"stream": True}, {"background": True}])
-async def test_a_repeated_request_gets_the_first_answer(
+async def test_repeated_idempotency_key_returns_the_first_answer(
     serve: Serve, stores: Store, body: dict[str, Any]
 ) -> None:
     server = serve(ScriptedBackend(["One answer.", "Another."]), on=stores)
@@ -57,7 +57,7 @@ async def test_a_repeated_request_gets_the_first_answer(
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_what_is_another_request_is_made(serve: Serve, stores: Store) -> None:
+async def test_different_requests_make_new_responses(serve: Serve, stores: Store) -> None:
     server = serve(ScriptedBackend(["a"]), on=stores)
     one = (await ask(server)).json()["id"]
     others = [
@@ -71,7 +71,7 @@ async def test_what_is_another_request_is_made(serve: Serve, stores: Store) -> N
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_two_at_once_are_one_run(serve: Serve, stores: Store) -> None:
+async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, stores: Store) -> None:
     waiting = Waiting()
     server = serve(
         Breaking([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
@@ -90,7 +90,7 @@ async def test_two_at_once_are_one_run(serve: Serve, stores: Store) -> None:
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_who_hangs_up_finds_the_answer(serve: Serve, stores: Store) -> None:
+async def test_answer_is_available_after_a_disconnect(serve: Serve, stores: Store) -> None:
     waiting = Waiting()
     server = serve(
         Breaking([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
@@ -108,7 +108,7 @@ async def test_who_hangs_up_finds_the_answer(serve: Serve, stores: Store) -> Non
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_what_was_refused_can_be_asked_again(serve: Serve, stores: Store) -> None:
+async def test_rejected_request_can_be_repeated(serve: Serve, stores: Store) -> None:
     server = serve(ScriptedBackend(["a"]), on=stores)
     for _ in range(2):
         refused = await ask(server, max_output_tokens=10**9, truncation="never")
@@ -117,7 +117,7 @@ async def test_what_was_refused_can_be_asked_again(serve: Serve, stores: Store) 
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_a_failure_is_an_answer(serve: Serve, stores: Store) -> None:
+async def test_failure_is_replayed(serve: Serve, stores: Store) -> None:
     server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
     first, again = await ask(server), await ask(server)
     assert (first.status_code, first.content) == (again.status_code, again.content)
@@ -126,7 +126,7 @@ async def test_a_failure_is_an_answer(serve: Serve, stores: Store) -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_what_is_no_key_is_refused(serve: Serve, key: str) -> None:
+async def test_invalid_idempotency_key_is_rejected(serve: Serve, key: str) -> None:
     refused = await ask(serve(ScriptedBackend(["a"])), {"idempotency-key": key})
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "Idempotency-Key"

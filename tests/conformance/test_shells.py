@@ -121,7 +121,7 @@ CALLS: list[Any] = [
 
 @pytest.mark.requirement("API-CLIENT-TOOLS")
 @pytest.mark.parametrize(("tool", "written", "item", "output", "told"), CALLS)
-async def test_the_client_runs_it_and_the_model_is_told(
+async def test_client_runs_the_command(
     serve: Serve, ask: Ask, tool: Any, written: Any, item: Any, output: Any, told: str
 ) -> None:
     name = "local_shell" if tool["type"] == "local_shell" else tool["type"]
@@ -142,7 +142,7 @@ async def test_the_client_runs_it_and_the_model_is_told(
     assert second.text == "So it is." and told in prompts(server)[1]
 
 
-async def test_its_commands_are_told_one_by_one(serve: Serve, ask: Ask) -> None:
+async def test_commands_stream_one_by_one(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine([called("shell", {"commands": ["ls", "pwd"]})])), **CLIENTS)
     answer = await ask(server, tools=[{"type": "shell"}])
     told = [e for e in answer.events or () if "shell_call_command" in e["type"]]
@@ -159,7 +159,7 @@ async def test_its_commands_are_told_one_by_one(serve: Serve, ask: Ask) -> None:
             assert "".join(deltas) == mine[-1]["command"] == command
 
 
-async def test_commands_that_are_cut_are_told_to_their_end(serve: Serve, ask: Ask) -> None:
+async def test_truncated_commands_are_closed(serve: Serve, ask: Ask) -> None:
     script = [called("shell", {"commands": ["ls", "pwd and so on"]})]
     server = serve(local(engine(script)), **CLIENTS)
     limit = script[0].index(" so on")
@@ -172,7 +172,7 @@ async def test_commands_that_are_cut_are_told_to_their_end(serve: Serve, ask: As
 
 @pytest.mark.parametrize("tool", sorted(CLIENT_TOOLS))
 @pytest.mark.parametrize("written", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null", HALF])
-def test_whatever_is_written_makes_an_item(tool: str, written: str) -> None:
+def test_any_arguments_make_a_valid_item(tool: str, written: str) -> None:
     row = CLIENT_TOOLS[tool]._row
     fields = row.parse_fields(written)
     assert fields.keys() <= {"action", "actions", "operation"}
@@ -180,7 +180,7 @@ def test_whatever_is_written_makes_an_item(tool: str, written: str) -> None:
     assert (row.argument_observer is not None) == (tool == "shell")
 
 
-async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
+async def test_tool_choice_forces_the_call(serve: Serve, wait: Ask) -> None:
     played = engine([called("apply_patch", {"type": "delete_file", "path": "a"})])
     answer = await wait(
         serve(local(played), **CLIENTS),
@@ -193,7 +193,7 @@ async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
 
 
 @pytest.mark.requirement("API-SHELL", "API-SHELL-STREAM")
-async def test_commands_run_here(serve: Serve, ask: Ask) -> None:
+async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
     held = containers()
     script = [called("shell", {"commands": ["say hello", "fail", "hang", "say never"]}), "Hm."]
     server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
@@ -248,7 +248,7 @@ async def test_commands_run_here(serve: Serve, ask: Ask) -> None:
         assert [chunk for (chunk,) in done] == output["output"]
 
 
-async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_shell_reuses_its_container(serve: Serve, wait: Ask, stores: Store) -> None:
     held = containers()
     script = [
         called("shell", {"commands": ["save a.txt 1"]}),
@@ -329,7 +329,7 @@ async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stor
         ),
     ],
 )
-async def test_what_it_cannot_be_is_refused(
+async def test_invalid_environment_is_rejected(
     serve: Serve, wait: Ask, environment: Any, param: str
 ) -> None:
     server = serve(providers={"shell": ShellProvider(containers(library=await library()))})
@@ -337,15 +337,13 @@ async def test_what_it_cannot_be_is_refused(
     assert (refused["http"], refused["param"]) == (400, param)
 
 
-async def test_without_a_sandbox_only_the_client_has_a_shell(serve: Serve, wait: Ask) -> None:
+async def test_only_the_local_shell_works_without_a_sandbox(serve: Serve, wait: Ask) -> None:
     refused = (await wait(serve(**CLIENTS), tools=[HERE])).refused
     assert (refused["http"], refused["param"]) == (400, "tools[0].environment")
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
-async def test_skills_lie_in_the_container_and_the_model_is_told_of_them(
-    serve: Serve, ask: Ask
-) -> None:
+async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> None:
     box = FakeSandbox(play)
     held = containers(box, library=await library())
     script = [called("shell", {"commands": ["say hi"]}), "Hi."]
@@ -366,7 +364,7 @@ async def test_skills_lie_in_the_container_and_the_model_is_told_of_them(
     assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in told
 
 
-async def test_a_later_turn_may_bring_other_skills(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_later_request_may_replace_skills(serve: Serve, wait: Ask, stores: Store) -> None:
     box = FakeSandbox(play)
     held = containers(box, library=await library())
     script = [called("shell", {"commands": ["say hi"]}), "Hi."] * 2
@@ -385,7 +383,7 @@ async def test_a_later_turn_may_bring_other_skills(serve: Serve, wait: Ask, stor
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
-async def test_a_container_of_the_clients_has_skills(serve: Serve, wait: Ask) -> None:
+async def test_client_container_has_skills(serve: Serve, wait: Ask) -> None:
     box = FakeSandbox(play)
     held = containers(box, library=await library())
     script = [called("shell", {"commands": ["say hi"]}), "Hi."]
@@ -406,7 +404,7 @@ async def test_a_container_of_the_clients_has_skills(serve: Serve, wait: Ask) ->
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
-async def test_the_model_is_told_of_skills_on_the_clients_machine(serve: Serve, ask: Ask) -> None:
+async def test_local_skills_are_in_the_prompt(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine([called("shell", {"commands": ["ls"]})])), **CLIENTS)
     skills = [{"name": "sums", "description": "Adds numbers.", "path": "/home/me/sums"}]
     tool = {"type": "shell", "environment": {"type": "local", "skills": skills}}
@@ -415,7 +413,7 @@ async def test_the_model_is_told_of_skills_on_the_clients_machine(serve: Serve, 
     assert answer.output[0]["environment"] == {"type": "local"}
 
 
-async def test_a_skill_that_goes_before_it_is_used_fails_the_call(serve: Serve, wait: Ask) -> None:
+async def test_skill_deleted_before_use_fails_the_call(serve: Serve, wait: Ask) -> None:
     kept = await library()
     held = containers(library=kept)
     script = [called("shell", {"commands": ["say hi"]}), "No."]

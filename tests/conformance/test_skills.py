@@ -35,7 +35,7 @@ async def made(server: Server, url: str = URL, **said: str) -> Any:
 
 
 @pytest.mark.requirement("API-SKILLS")
-async def test_it_is_made_shown_listed_and_deleted(serve: Serve, stores: Store) -> None:
+async def test_skill_lifecycle(serve: Serve, stores: Store) -> None:
     server = serve(on=stores)
     first = await made(server)
     assert first == {
@@ -67,7 +67,7 @@ async def test_it_is_made_shown_listed_and_deleted(serve: Serve, stores: Store) 
 
 
 @pytest.mark.requirement("API-SKILLS")
-async def test_its_files_come_as_a_zip(serve: Serve) -> None:
+async def test_skill_content_is_a_zip(serve: Serve) -> None:
     server = serve()
     content = zipped({"any/SKILL.md": manifest(), "any/add.py": b"1"})
     answer = await server.client.post(URL, files={"files": ("any.zip", content, "application/zip")})
@@ -81,7 +81,7 @@ async def test_its_files_come_as_a_zip(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-SKILLS")
-async def test_versions_are_added_chosen_and_deleted(serve: Serve, stores: Store) -> None:
+async def test_skill_versions_lifecycle(serve: Serve, stores: Store) -> None:
     server = serve(on=stores)
     skill = await made(server)
     one = f"{URL}/{skill['id']}"
@@ -126,7 +126,7 @@ async def test_versions_are_added_chosen_and_deleted(serve: Serve, stores: Store
 
 
 @pytest.mark.parametrize("version", ["9", "0", "-1", "x", "1.0", "٣", "9" * 40])
-async def test_a_version_that_is_not_there(serve: Serve, version: str) -> None:
+async def test_unknown_version_returns_404(serve: Serve, version: str) -> None:
     server = serve()
     one = f"{URL}/{(await made(server))['id']}"
     assert (await server.client.get(f"{one}/versions/{version}")).status_code == 404
@@ -147,7 +147,7 @@ async def test_a_version_that_is_not_there(serve: Serve, version: str) -> None:
         ([("files[]", ("SKILL.md", b"no front matter"))], "front matter"),
     ],
 )
-async def test_what_is_no_skill_is_refused(serve: Serve, files: Any, why: str) -> None:
+async def test_invalid_bundle_is_rejected(serve: Serve, files: Any, why: str) -> None:
     server = serve()
     refused = (await server.client.post(URL, files=files)).json()["error"]
     assert (refused["param"], refused["code"]) == ("files", "invalid_skill")
@@ -155,7 +155,7 @@ async def test_what_is_no_skill_is_refused(serve: Serve, files: Any, why: str) -
     assert (await server.client.get(URL)).json()["data"] == []
 
 
-async def test_a_form_without_files_is_refused(serve: Serve) -> None:
+async def test_form_without_files_is_rejected(serve: Serve) -> None:
     server = serve()
     answer = await server.client.post(URL, files={"other": b""})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "files")
@@ -168,7 +168,7 @@ async def test_a_form_without_files_is_refused(serve: Serve) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "default")
 
 
-async def test_a_tenant_has_so_much_room(serve: Serve) -> None:
+async def test_tenant_quota(serve: Serve) -> None:
     server = serve(max_files_bytes=400)
     skill = await made(server)
     for url in (URL, f"{URL}/{skill['id']}/versions"):
@@ -176,7 +176,7 @@ async def test_a_tenant_has_so_much_room(serve: Serve) -> None:
         assert refused.json()["error"]["code"] == "storage_limit_exceeded"
 
 
-async def test_a_foreign_skill_is_unknown(serve: Serve) -> None:
+async def test_skill_of_another_tenant_is_unknown(serve: Serve) -> None:
     server = serve()
     skill = await server.service.skills.create("other", {"SKILL.md": manifest()})
     one = f"{URL}/{skill.id}"

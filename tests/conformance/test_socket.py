@@ -18,7 +18,7 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.http.admission import AdmissionQueue
 from antiphon.http.app import create_app
-from antiphon.http.endpoint_context import EndpointContext
+from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
@@ -53,7 +53,7 @@ def heard(backend: ScriptedBackend, number: int = -1) -> list[str]:
 
 
 @pytest.mark.requirement("API-WEBSOCKET")
-async def test_what_is_not_stored_can_be_continued_on_its_connection(serve: Serve) -> None:
+async def test_unstored_response_can_be_continued_on_its_connection(serve: Serve) -> None:
     backend, store = ScriptedBackend(["one", "two", "three"]), MemoryStore()
     server = serve(backend, on=store)
     async with Wire(server.app) as wire:
@@ -71,7 +71,7 @@ async def test_what_is_not_stored_can_be_continued_on_its_connection(serve: Serv
     assert refused["error"]["param"] == "previous_response_id"
 
 
-async def test_what_is_stored_can_be_continued_from_anywhere(serve: Serve) -> None:
+async def test_stored_response_can_be_continued_elsewhere(serve: Serve) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend)
     stored = (await server.post(input="a")).json()
@@ -81,7 +81,7 @@ async def test_what_is_stored_can_be_continued_from_anywhere(serve: Serve) -> No
     assert heard(backend) == ["a", "one", "b", "two", "c"]
 
 
-async def test_what_is_stored_on_top_of_what_is_not_is_whole(serve: Serve) -> None:
+async def test_stored_child_of_unstored_parent_has_the_whole_history(serve: Serve) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend)
     async with Wire(server.app) as wire:
@@ -91,7 +91,7 @@ async def test_what_is_stored_on_top_of_what_is_not_is_whole(serve: Serve) -> No
     assert heard(backend) == ["a", "one", "b", "two", "c"]
 
 
-async def test_a_lane_remembers_its_latest_response(serve: Serve) -> None:
+async def test_stream_remembers_its_latest_response(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one", "two", "three"]))
     async with Wire(server.app) as wire:
         first = (await asked(wire, store=False))["response"]
@@ -100,7 +100,7 @@ async def test_a_lane_remembers_its_latest_response(serve: Serve) -> None:
     assert refused["error"]["code"] == "previous_response_not_found"
 
 
-async def test_what_could_not_be_continued_is_evicted(serve: Serve) -> None:
+async def test_failed_continuation_evicts_the_parent(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one", "two"]))
     bad = {
         "store": False,
@@ -115,7 +115,7 @@ async def test_what_could_not_be_continued_is_evicted(serve: Serve) -> None:
         assert (await asked(wire, store=False))["type"] == "response.completed"
 
 
-async def test_a_fork_that_fails_costs_its_parent_nothing(serve: Serve) -> None:
+async def test_failed_fork_keeps_its_parent(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one", "two"]))
     async with Wire(server.app) as wire:
         first = (await asked(wire, store=False))["response"]
@@ -125,7 +125,7 @@ async def test_a_fork_that_fails_costs_its_parent_nothing(serve: Serve) -> None:
         assert (await asked(wire, **follow))["type"] == "response.completed"
 
 
-async def test_a_warm_up_says_nothing_and_can_be_continued(serve: Serve) -> None:
+async def test_warm_up_has_no_output_and_can_be_continued(serve: Serve) -> None:
     backend = ScriptedBackend(["one", "two"])
     server = serve(backend)
     async with Wire(server.app) as wire:
@@ -146,7 +146,7 @@ async def test_a_warm_up_says_nothing_and_can_be_continued(serve: Serve) -> None
 
 
 @pytest.mark.requirement("API-WEBSOCKET")
-async def test_lanes_run_side_by_side_and_a_lane_in_order(serve: Serve) -> None:
+async def test_streams_run_concurrently_and_each_in_order(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
     async with Wire(server.app) as wire:
@@ -169,7 +169,7 @@ async def test_lanes_run_side_by_side_and_a_lane_in_order(serve: Serve) -> None:
         assert sorted(ends) == ["one", "one", "two"]
 
 
-async def test_no_more_than_sixteen_run_at_a_time(serve: Serve) -> None:
+async def test_at_most_sixteen_streams_run_concurrently(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
     async with Wire(server.app) as wire:
@@ -184,7 +184,7 @@ async def test_no_more_than_sixteen_run_at_a_time(serve: Serve) -> None:
             deltas += (await wire.event())["type"] == "response.output_text.delta"
 
 
-async def test_there_are_thirty_two_names(serve: Serve) -> None:
+async def test_at_most_thirty_two_stream_ids(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one"]))
     async with Wire(server.app) as wire:
         for number in range(32):
@@ -196,13 +196,13 @@ async def test_there_are_thirty_two_names(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 257, "ä", 7])
-async def test_a_name_has_its_letters(serve: Serve, name: object) -> None:
+async def test_stream_id_characters_are_checked(serve: Serve, name: object) -> None:
     async with Wire(serve().app) as wire:
         refused = await asked(wire, stream_id=name)
         assert refused["error"]["code"] == "invalid_stream_id"
 
 
-async def test_frames_wait_only_so_long_in_line(serve: Serve) -> None:
+async def test_too_many_queued_frames_return_429(serve: Serve) -> None:
     server = serve(Breaking([ANSWER, Text("a"), asyncio.Event()]))
     async with Wire(server.app) as wire:
         for _ in range(140):
@@ -231,7 +231,9 @@ async def test_frames_wait_only_so_long_in_line(serve: Serve) -> None:
     ],
     ids=str,
 )
-async def test_an_error_ends_nothing(serve: Serve, frame: Any, param: str | None) -> None:
+async def test_error_does_not_close_the_connection(
+    serve: Serve, frame: Any, param: str | None
+) -> None:
     async with Wire(serve().app) as wire:
         wire.send(frame)
         refused = await wire.event()
@@ -240,7 +242,7 @@ async def test_an_error_ends_nothing(serve: Serve, frame: Any, param: str | None
         assert (await asked(wire))["type"] == "response.completed"
 
 
-async def test_a_run_that_breaks_ends_nothing(serve: Serve) -> None:
+async def test_failed_run_does_not_close_the_connection(serve: Serve) -> None:
     server = serve([BackendError("It broke."), "fine"])
     async with Wire(server.app) as wire:
         wire.create(stream_id="x")
@@ -251,7 +253,7 @@ async def test_a_run_that_breaks_ends_nothing(serve: Serve) -> None:
         assert (await asked(wire))["type"] == "response.completed"
 
 
-async def test_steering_is_refused_by_name(serve: Serve) -> None:
+async def test_steering_is_rejected(serve: Serve) -> None:
     async with Wire(serve().app) as wire:
         wire.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "x"})
         failed = await wire.event()
@@ -262,7 +264,7 @@ async def test_steering_is_refused_by_name(serve: Serve) -> None:
 # --- coming and going ----------------------------------------------------------------------------
 
 
-async def test_who_leaves_stops_the_model(serve: Serve) -> None:
+async def test_disconnect_stops_the_model(serve: Serve) -> None:
     backend = Breaking([ANSWER, Text("a"), asyncio.Event()])
     server = serve(backend)
     async with Wire(server.app) as wire:
@@ -273,11 +275,11 @@ async def test_who_leaves_stops_the_model(serve: Serve) -> None:
         await backend.left.wait()
 
 
-async def test_a_connection_lasts_its_time(serve: Serve) -> None:
+async def test_connection_has_a_maximum_lifetime(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
     log = open_log(io.StringIO())
-    rim = EndpointContext(
+    dependencies = EndpointDependencies(
         service=server.service,
         gate=AdmissionQueue(10, 10),
         metrics=Metrics(),
@@ -285,7 +287,7 @@ async def test_a_connection_lasts_its_time(serve: Serve) -> None:
         limits=RequestLimits(),
         log=log,
     )
-    short = WebSocketEndpoint(rim, lifetime_s=0.05)
+    short = WebSocketEndpoint(dependencies, lifetime_s=0.05)
     async with Wire(_exchanged(short)) as wire:
         wire.create()
         while (await wire.event())["type"] != "response.output_text.delta":
@@ -312,7 +314,7 @@ def _exchanged(app: Any) -> Any:
     return called
 
 
-async def test_strangers_are_refused_at_the_door() -> None:
+async def test_unauthorized_or_cross_site_handshake_is_rejected() -> None:
     server = Server(ScriptedBackend(["one"]), MemoryStore())
     key = AuthKey(name="k", tenant="t", sha256="0" * 64)
     guarded = create_app(
@@ -352,7 +354,7 @@ async def listening(server: Server, **options: Any) -> AsyncIterator[str]:
 
 
 @pytest.mark.requirement("API-WEBSOCKET")
-async def test_a_real_client_compresses_pings_and_is_held_to_a_size(serve: Serve) -> None:
+async def test_real_client_compression_ping_and_frame_limit(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one"]))
     async with (
         asyncio.timeout(20),

@@ -38,7 +38,7 @@ async def after(ask: Ask, server: Server, previous: Answer, text: str, **more: A
 
 
 @pytest.mark.requirement("GO-9", "D-43", "VN-30", "API-CHAIN")
-async def test_a_chain_is_the_inputs_and_outputs_of_all_before(
+async def test_chain_contains_all_earlier_inputs_and_outputs(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
@@ -53,7 +53,7 @@ async def test_a_chain_is_the_inputs_and_outputs_of_all_before(
 
 
 @pytest.mark.requirement("D-44", "D-45", "D-46", "API-INSTRUCTIONS")
-async def test_settings_belong_to_their_request(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_settings_are_not_inherited(serve: Serve, ask: Ask, stores: Store) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     asked: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
@@ -70,7 +70,7 @@ async def test_settings_belong_to_their_request(serve: Serve, ask: Ask, stores: 
 
 
 @pytest.mark.requirement("API-SYSTEM-STAYS")
-async def test_what_a_message_says_stays(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_developer_messages_stay_in_the_chain(serve: Serve, ask: Ask, stores: Store) -> None:
     backend = ScriptedBackend(["one", "two"])
     server = serve(backend, on=stores)
     rules = {"role": "developer", "content": "Be kind."}
@@ -81,7 +81,7 @@ async def test_what_a_message_says_stays(serve: Serve, ask: Ask, stores: Store) 
 
 
 @pytest.mark.requirement("D-40", "D-41", "API-BRANCH")
-async def test_a_response_may_be_continued_twice(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_response_can_be_continued_twice(serve: Serve, ask: Ask, stores: Store) -> None:
     backend = ScriptedBackend(["root", "left", "right", "far left"])
     server = serve(backend, on=stores)
     root = await ask(server, input="a")
@@ -93,7 +93,7 @@ async def test_a_response_may_be_continued_twice(serve: Serve, ask: Ask, stores:
 
 
 @pytest.mark.requirement("D-47", "TR-11", "VO-5", "API-CHAIN-CALLS")
-async def test_thinking_and_calls_are_continued_too(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_chain_includes_reasoning_and_calls(serve: Serve, ask: Ask, stores: Store) -> None:
     turn = [*thought("Hm."), *said("I look."), *call('{"city": "Rome"}'), finish()]
     backend = ScriptedBackend([turn, "It is warm."])
     server = serve(backend, on=stores)
@@ -138,7 +138,7 @@ class Merging(ByteTokenizer):
 
 
 @pytest.mark.requirement("D-79", "VN-62", "API-KEPT-TOKENS")
-async def test_the_next_prompt_extends_what_was_sampled(
+async def test_next_prompt_extends_the_sampled_tokens(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     played = engine([FIRST, "second"])
@@ -158,7 +158,7 @@ async def test_the_next_prompt_extends_what_was_sampled(
 @pytest.mark.parametrize(
     "why", ["unknown", "deleted", "not stored", "kept for a while", "another's", "failed"]
 )
-async def test_what_cannot_be_continued_is_refused(
+async def test_invalid_previous_response_is_rejected(
     serve: Serve, ask: Ask, stores: Store, why: str
 ) -> None:
     server = serve(ScriptedBackend(["one", BackendError("!"), "three"]), on=stores)
@@ -192,7 +192,7 @@ async def test_what_cannot_be_continued_is_refused(
 
 
 @pytest.mark.requirement("API-CONTINUE-CUT")
-async def test_a_cut_response_can_be_continued(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_incomplete_response_can_be_continued(serve: Serve, ask: Ask, stores: Store) -> None:
     backend = ScriptedBackend([[*said("Hel"), finish("length")], "lo"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
@@ -202,9 +202,7 @@ async def test_a_cut_response_can_be_continued(serve: Serve, ask: Ask, stores: S
 
 
 @pytest.mark.requirement("D-39", "API-PAIRS")
-async def test_a_call_needs_its_output_before_the_talk_goes_on(
-    serve: Serve, ask: Ask, stores: Store
-) -> None:
+async def test_pending_call_requires_its_output(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(ScriptedBackend([[*call("{}", call_id="call_7"), finish()], "x"]), on=stores)
     first = await ask(server, tools=[TOOL])
     refused = (await after(ask, server, first, "And?")).refused
@@ -216,7 +214,7 @@ async def test_a_call_needs_its_output_before_the_talk_goes_on(
 
 
 @pytest.mark.requirement("VN-3", "VN-15", "VN-21", "GO-10", "API-STORE")
-async def test_what_is_stored_can_be_had_again(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_stored_response_can_be_retrieved(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(on=stores)
     kept = await ask(server)
     assert kept.ended["store"] is True
@@ -225,7 +223,7 @@ async def test_what_is_stored_can_be_had_again(serve: Serve, ask: Ask, stores: S
 
 
 @pytest.mark.requirement("API-STORE-FALSE", "VN-15", "GO-10")
-async def test_what_is_not_to_be_stored_is_nowhere(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_unstored_response_is_not_retrievable(serve: Serve, wait: Ask, stores: Store) -> None:
     server = serve(on=stores)
     passing = await wait(server, store=False)
     assert passing.ended["store"] is False
@@ -238,7 +236,7 @@ async def test_what_is_not_to_be_stored_is_nowhere(serve: Serve, wait: Ask, stor
 
 
 @pytest.mark.requirement("API-PERSIST-FIRST", "CL-CHAIN-AT-ONCE")
-async def test_who_hears_of_the_end_can_already_build_on_it(serve: Serve) -> None:
+async def test_response_is_stored_before_its_terminal_event(serve: Serve) -> None:
     order: list[str] = []
 
     class Slow(MemoryStore):
@@ -276,7 +274,7 @@ async def _spoken(server: Server, send: Any) -> None:
 
 
 @pytest.mark.requirement("API-STORE-FAILS")
-async def test_what_cannot_be_kept_has_failed(serve: Serve, ask: Ask) -> None:
+async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
     class Full(MemoryStore):
         async def save(
             self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
@@ -294,7 +292,7 @@ async def test_what_cannot_be_kept_has_failed(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("VN-66", "API-ABANDONED")
-async def test_an_answer_nobody_waited_for_is_not_kept(serve: Serve, stores: Store) -> None:
+async def test_abandoned_response_is_not_stored(serve: Serve, stores: Store) -> None:
     from tests.conformance.breaking import Breaking
     from tests.conformance.line import Line
 
@@ -307,10 +305,8 @@ async def test_an_answer_nobody_waited_for_is_not_kept(serve: Serve, stores: Sto
     assert (await server.get(f"responses/{created['response']['id']}")).status_code == 404
 
 
-@pytest.mark.requirement("D-30", "D-42", "TR-6", "GO-10", "API-RETENTION")
-async def test_what_is_over_the_bounds_is_a_clean_404(
-    serve: Serve, ask: Ask, stores: Store
-) -> None:
+@pytest.mark.requirement("D-30", "D-42", "GO-10", "API-RETENTION")
+async def test_evicted_response_returns_404(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(on=stores)
     old, new = await ask(server), await ask(server)
     assert await stores.sweep(Retention(max_responses=1), NOW) == 1
@@ -322,11 +318,28 @@ async def test_what_is_over_the_bounds_is_a_clean_404(
     assert refused["code"] == "previous_response_not_found"
 
 
+@pytest.mark.requirement("TR-6", "API-RETENTION")
+@pytest.mark.parametrize(
+    "bound", [{"max_responses": 2}, {"max_age_s": 15}, {"max_bytes": 250_000}], ids=str
+)
+async def test_retention_removes_the_oldest_beyond_each_limit(
+    serve: Serve, wait: Ask, stores: Store, bound: dict[str, int]
+) -> None:
+    server = serve(on=stores)
+    made = []
+    for age in (30, 20, 10, 0):
+        server.now = NOW - age
+        made.append((await wait(server, input="x" * 100_000)).ended["id"])
+    assert await stores.sweep(Retention(**bound), NOW) == 2
+    found = [(await server.get(f"responses/{id}")).status_code for id in made]
+    assert found == [404, 404, 200, 200]
+
+
 # --- asking about it -----------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-REFERENCE", "CL-REFERENCE")
-async def test_a_reference_stands_for_any_stored_item(
+async def test_item_reference_resolves_any_stored_item(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     turn = [*thought("Hm."), *said("Yes."), *call("{}"), finish()]
@@ -342,7 +355,7 @@ async def test_a_reference_stands_for_any_stored_item(
 
 
 @pytest.mark.requirement("D-94", "API-INPUT-ITEMS")
-async def test_input_items_are_listed_in_pages(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_input_items_are_paginated(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(ScriptedBackend(["one", "two"]), on=stores)
     first = await ask(server, input="a")
     second = await after(ask, server, first, "b")
@@ -366,7 +379,7 @@ def _texts(items: list[Json]) -> list[str]:
 
 
 @pytest.mark.requirement("D-94", "D-30", "API-DELETE", "API-DELETE-MIDDLE")
-async def test_a_deleted_response_is_gone_and_its_children_stay(
+async def test_deleting_a_response_keeps_its_children(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
@@ -383,7 +396,7 @@ async def test_a_deleted_response_is_gone_and_its_children_stay(
 
 
 @pytest.mark.requirement("VN-74", "D-34", "API-CANCEL-SYNC")
-async def test_a_response_that_is_over_is_neither_cancelled_nor_streamed(
+async def test_finished_foreground_response_cannot_be_cancelled_or_streamed(
     serve: Serve, wait: Ask
 ) -> None:
     server = serve()
@@ -397,7 +410,7 @@ async def test_a_response_that_is_over_is_neither_cancelled_nor_streamed(
 
 
 @pytest.mark.requirement("D-94", "API-COUNT")
-async def test_a_token_count_sees_what_the_model_would_see(
+async def test_token_count_equals_the_rendered_prompt(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
     played = engine(["first", "second"])

@@ -68,7 +68,7 @@ OPENING: dict[str, Delta] = {
     ],
     ids=["completed", "cut", "filtered", "failed"],
 )
-async def test_the_status_is_the_truth(
+async def test_terminal_event_matches_the_status(
     serve: Serve, script: list[Any], status: str, reason: str | None
 ) -> None:
     answer = await put("stream", serve(Breaking(script)), {})
@@ -81,7 +81,7 @@ async def test_the_status_is_the_truth(
 
 @pytest.mark.requirement("D-72", "D-73", "API-CUT-ITEM")
 @pytest.mark.parametrize("kind", OPENING)
-async def test_what_a_limit_cut_is_incomplete(serve: Serve, ask: Ask, kind: str) -> None:
+async def test_item_cut_by_a_limit_is_incomplete(serve: Serve, ask: Ask, kind: str) -> None:
     answer = await ask(serve([[OPENING[kind], Text('{"ci'), finish("length")]]))
     (item,) = answer.output
     assert item["type"] == kind
@@ -91,7 +91,7 @@ async def test_what_a_limit_cut_is_incomplete(serve: Serve, ask: Ask, kind: str)
 
 
 @pytest.mark.requirement("CL-CUT-CALL")
-async def test_a_whole_call_is_not_lost_to_a_limit(serve: Serve, ask: Ask) -> None:
+async def test_complete_call_survives_a_limit(serve: Serve, ask: Ask) -> None:
     """Clients drop the calls of an incomplete response; after this one nothing was missing."""
     answer = await ask(serve([[*call("{}"), finish("length")]]))
     assert answer.ended["status"] == "completed"
@@ -100,7 +100,7 @@ async def test_a_whole_call_is_not_lost_to_a_limit(serve: Serve, ask: Ask) -> No
 
 @pytest.mark.requirement("D-2", "HF-11", "CL-FAILURE", "API-ERROR-EVENT")
 @pytest.mark.parametrize("kind", OPENING)
-async def test_a_failure_closes_what_is_open_and_is_said_twice(serve: Serve, kind: str) -> None:
+async def test_failure_closes_open_items_and_sends_two_events(serve: Serve, kind: str) -> None:
     server = serve(Breaking([OPENING[kind], Text("x"), BackendError("The engine broke.")]))
     answer = await put("stream", server, {})
     seen = shapes(answer.events)
@@ -124,14 +124,14 @@ async def test_a_failure_closes_what_is_open_and_is_said_twice(serve: Serve, kin
 
 
 @pytest.mark.requirement("CL-FAILURE-PLAIN")
-async def test_a_failure_that_is_not_streamed_is_an_http_error(serve: Serve) -> None:
+async def test_failure_without_streaming_is_an_http_error(serve: Serve) -> None:
     answer = await put("plain", serve(Breaking([Text("x")])), {})
     assert answer.http == 500
     assert answer.error is not None and answer.error["type"] == "server_error"
 
 
 @pytest.mark.requirement("D-27")
-async def test_a_model_that_says_nothing_gives_an_empty_output(serve: Serve, ask: Ask) -> None:
+async def test_empty_reply_gives_an_empty_output(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine([""])))
     assert answer.output == []
     assert answer.ended["status"] == "completed"
@@ -140,9 +140,7 @@ async def test_a_model_that_says_nothing_gives_an_empty_output(serve: Serve, ask
 
 @pytest.mark.requirement("D-80", "VN-62", "GO-17", "CL-USAGE", "API-USAGE")
 @pytest.mark.parametrize("reason", ["stop", "length"])
-async def test_usage_is_told_at_the_end_and_is_null_before(
-    serve: Serve, ask: Ask, reason: Any
-) -> None:
+async def test_usage_is_null_until_the_terminal_event(serve: Serve, ask: Ask, reason: Any) -> None:
     answer = await ask(serve([[*said("Hello"), finish(reason)]]))
     assert answer.ended["usage"] == {
         "input_tokens": 5,
@@ -162,7 +160,7 @@ async def test_usage_is_told_at_the_end_and_is_null_before(
     "VN-80", "VN-81", "VN-84", "TR-15", "GO-16", "HF-10", "D-9", "D-10", "D-17", "D-18",
     "API-LADDER", "API-ORDER", "CL-LADDER", "CL-DELTAS", "CL-EVENT-TYPES", "VO-6",
 )  # fmt: skip
-async def test_every_item_climbs_its_ladder(serve: Serve) -> None:
+async def test_item_events_come_in_order(serve: Serve) -> None:
     answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
     assert shapes(answer.events) == [
         "created", "in_progress", *REASONING, *MESSAGE, *CALL, *CALL, "completed",
@@ -172,7 +170,7 @@ async def test_every_item_climbs_its_ladder(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("D-4", "D-5", "API-INDICES")
-async def test_positions_are_those_in_the_output(serve: Serve) -> None:
+async def test_indices_match_the_output(serve: Serve) -> None:
     answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
     for event in answer.events:
         if "item" in event:
@@ -184,7 +182,7 @@ async def test_positions_are_those_in_the_output(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("D-6", "D-7", "D-19", "GO-15", "API-IDS", "CL-IDS")
-async def test_an_id_is_given_once_and_stands_everywhere(serve: Serve) -> None:
+async def test_ids_are_unique_and_stable(serve: Serve) -> None:
     server = serve([TURN])
     answer = await put("stream", server, {"tools": [TOOL]})
     ids = [item["id"] for item in answer.output]
@@ -199,7 +197,7 @@ async def test_an_id_is_given_once_and_stands_everywhere(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("D-8", "D-23", "API-CALL-ID")
-async def test_a_call_id_is_given_once_a_call(serve: Serve) -> None:
+async def test_call_ids_are_unique_and_stable(serve: Serve) -> None:
     answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
     calls = [item for item in answer.output if item["type"] == "function_call"]
     assert len({item["call_id"] for item in calls}) == 2
@@ -212,7 +210,7 @@ async def test_a_call_id_is_given_once_a_call(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-DELTAS", "CL-WHOLE", "CL-OUTPUT")
-async def test_the_deltas_are_the_text_and_the_done_events_the_item(serve: Serve) -> None:
+async def test_deltas_equal_the_text_and_done_events_the_item(serve: Serve) -> None:
     answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
     heard: dict[int, str] = {}
     whole: dict[int, str] = {}
@@ -230,7 +228,7 @@ async def test_the_deltas_are_the_text_and_the_done_events_the_item(serve: Serve
 
 
 @pytest.mark.requirement("API-CUSTOM-CALL")
-async def test_a_custom_call_says_its_input(serve: Serve, ask: Ask) -> None:
+async def test_custom_call_streams_its_input(serve: Serve, ask: Ask) -> None:
     tools = [{"type": "custom", "name": "shell"}]
     answer = await ask(serve([[*custom("ls ", "-l"), finish()]]), tools=tools)
     assert answer.output[0]["input"] == "ls -l"
@@ -246,7 +244,7 @@ async def test_a_custom_call_says_its_input(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("D-22")
-async def test_an_item_opens_when_there_is_something_in_it(serve: Serve, wait: Ask) -> None:
+async def test_item_opens_with_its_first_content(serve: Serve, wait: Ask) -> None:
     answer = await wait(serve([[*call("{}"), finish()]]), tools=[TOOL])
     assert [item["type"] for item in answer.output] == ["function_call"]
     if answer.events:
@@ -254,7 +252,7 @@ async def test_an_item_opens_when_there_is_something_in_it(serve: Serve, wait: A
 
 
 @pytest.mark.requirement("D-21", "CL-ANNOTATIONS")
-async def test_items_hold_their_own_fields_and_no_others(serve: Serve, ask: Ask) -> None:
+async def test_items_have_only_their_own_fields(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve([TURN]), tools=[TOOL])
     assert [set(item) for item in answer.output] == [
         {"type", "id", "summary", "content", "status"},
@@ -268,7 +266,7 @@ async def test_items_hold_their_own_fields_and_no_others(serve: Serve, ask: Ask)
 
 
 @pytest.mark.requirement("D-20", "API-ANNOTATIONS")
-async def test_a_citation_follows_what_it_cites(serve: Serve) -> None:
+async def test_annotation_follows_its_text(serve: Serve) -> None:
     cited = UrlCitation(url="https://example.org", title="T", start_index=0, end_index=3)
     script = [OPENING["message"], Text("So."), Annotate(cited), Annotate(cited), Close(), finish()]
     answer = await put("stream", serve([script]), {})
@@ -280,7 +278,7 @@ async def test_a_citation_follows_what_it_cites(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-REFUSAL")
-async def test_a_refusal_is_a_part_of_its_own(serve: Serve, ask: Ask) -> None:
+async def test_refusal_is_its_own_part(serve: Serve, ask: Ask) -> None:
     script = [OPENING["message"], Text("Well. "), Text("I will not.", channel="refusal"), Close()]
     answer = await ask(serve([[*script, finish()]]))
     (message,) = answer.output
@@ -293,14 +291,14 @@ async def test_a_refusal_is_a_part_of_its_own(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("API-REASONING-NAMES")
-async def test_raw_thinking_has_the_names_the_operator_wants(serve: Serve) -> None:
+async def test_raw_reasoning_event_names_are_configurable(serve: Serve) -> None:
     server = serve([[*thought("Hm."), finish()]], reasoning_events="open_responses")
     answer = await put("stream", server, {})
     assert shapes(answer.events)[4:6] == ["reasoning.delta", "reasoning.done"]
 
 
 @pytest.mark.requirement("API-SUMMARY")
-async def test_a_summary_that_no_model_writes_is_empty(serve: Serve, ask: Ask) -> None:
+async def test_summary_is_empty_without_a_summarizer(serve: Serve, ask: Ask) -> None:
     asked = {"reasoning": {"effort": "low", "summary": "auto"}}
     answer = await ask(serve([[*thought("Hm."), finish()]]), **asked)
     assert answer.output[0]["summary"] == []
@@ -325,7 +323,7 @@ REPLY = (
 
 @pytest.mark.requirement("D-11", "D-12", "D-24", "VN-1", "HF-7")
 @pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
-async def test_markup_never_shows_however_the_output_is_cut(
+async def test_special_tokens_never_show_in_any_chunking(
     serve: Serve, ask: Ask, chunk: int
 ) -> None:
     answer = await ask(serve(engine([REPLY], chunk=chunk)), tools=[TOOL])
@@ -337,7 +335,7 @@ async def test_markup_never_shows_however_the_output_is_cut(
 
 
 @pytest.mark.requirement("D-26", "VN-42", "VN-63", "API-LOGPROBS")
-async def test_logprobs_stand_with_their_text_in_every_place(serve: Serve, ask: Ask) -> None:
+async def test_logprobs_accompany_their_text_everywhere(serve: Serve, ask: Ask) -> None:
     server = serve(engine(["<think>\nHm.\n</think>\n\nHi!"]))
     asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     answer = await ask(server, **asked)
@@ -357,7 +355,7 @@ async def test_logprobs_stand_with_their_text_in_every_place(serve: Serve, ask: 
 
 
 @pytest.mark.requirement("API-LOGPROBS-ASKED")
-async def test_logprobs_are_told_only_where_they_are_included(serve: Serve, ask: Ask) -> None:
+async def test_logprobs_are_included_only_on_request(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine(["Hi!"])), top_logprobs=2)
     assert answer.output[0]["content"][0]["logprobs"] == []
     assert answer.ended["top_logprobs"] == 2
@@ -377,7 +375,7 @@ ALWAYS = {
 
 
 @pytest.mark.requirement("API-METADATA", "D-29", "D-58", "HF-14", "API-FIELDS", "CL-CREATED")
-async def test_every_snapshot_is_a_whole_response(serve: Serve, ask: Ask) -> None:
+async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) -> None:
     asked: Json = {
         "instructions": "Be brief.",
         "metadata": {"a": "b"},
@@ -406,7 +404,7 @@ async def test_every_snapshot_is_a_whole_response(serve: Serve, ask: Ask) -> Non
 
 
 @pytest.mark.requirement("API-DEFAULTS", "D-64", "GO-2")
-async def test_what_was_not_asked_is_echoed_with_its_default(serve: Serve, wait: Ask) -> None:
+async def test_absent_fields_are_echoed_with_defaults(serve: Serve, wait: Ask) -> None:
     ended = (await wait(serve())).ended
     told = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
     assert told == {
@@ -423,7 +421,7 @@ async def test_what_was_not_asked_is_echoed_with_its_default(serve: Serve, wait:
 
 
 @pytest.mark.requirement("D-25", "API-FRAMES", "API-SEQUENCE", "CL-CREATED-FIRST")
-async def test_frames_are_named_numbered_and_done(serve: Serve) -> None:
+async def test_frames_have_names_numbers_and_done(serve: Serve) -> None:
     reply = await serve().post(stream=True)
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
     lines = reply.text.split("\n")

@@ -75,7 +75,7 @@ class Served:
 
 
 @pytest.mark.requirement("API-TENANTS-ROUTES")
-async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
+async def test_no_route_shows_objects_of_another_tenant(stores: Store) -> None:
     served = Served(stores)
     async with asyncio.timeout(30), served.client("mine") as mine, served.client("theirs") as thief:
         talk = (await mine.post("/v1/conversations", json={})).json()["id"]

@@ -52,7 +52,7 @@ def prompts(server: Server) -> list[str]:
 
 
 @pytest.mark.requirement("API-TOOL-SEARCH")
-async def test_the_server_searches_and_the_model_goes_on(serve: Serve, ask: Ask) -> None:
+async def test_server_searches_and_the_model_continues(serve: Serve, ask: Ask) -> None:
     replies = [
         f"<think>\nI need the weather.\n</think>\n\n{called('tool_search', {'query': 'weather'})}",
         called("get_weather", {"city": "Oslo"}),
@@ -82,7 +82,7 @@ async def test_the_server_searches_and_the_model_goes_on(serve: Serve, ask: Ask)
     assert used["input_tokens_details"]["cached_tokens"] >= len(first)
 
 
-async def test_what_was_found_can_be_called_in_later_responses(serve: Serve, wait: Ask) -> None:
+async def test_found_tools_stay_callable_in_later_responses(serve: Serve, wait: Ask) -> None:
     replies = [
         called("tool_search", {"query": "orders of a customer"}),
         called("crm__list_orders", {"city": "x"}),
@@ -104,7 +104,7 @@ async def test_what_was_found_can_be_called_in_later_responses(serve: Serve, wai
     assert prompts(server)[2].count('"crm__list_orders", "description"') == 1
 
 
-async def test_the_client_searches_where_it_says_so(serve: Serve, ask: Ask) -> None:
+async def test_client_executes_the_search_on_request(serve: Serve, ask: Ask) -> None:
     replies = [
         called("tool_search", {"query": "mail"}),
         called("send_mail", {"city": "Oslo"}),
@@ -127,9 +127,7 @@ async def test_the_client_searches_where_it_says_so(serve: Serve, ask: Ask) -> N
     assert '"send_mail"' in shown
 
 
-async def test_nothing_found_is_told_and_bad_arguments_are_a_failure(
-    serve: Serve, wait: Ask
-) -> None:
+async def test_empty_search_is_reported_and_invalid_arguments_fail(serve: Serve, wait: Ask) -> None:
     replies = [
         called("tool_search", {"query": "zzz"}),
         called("tool_search", {"limit": 3}),
@@ -163,13 +161,13 @@ async def test_calls_beyond_the_limit_are_ignored(serve: Serve, ask: Ask, most: 
     assert not allows(constraint, two, played.tokenizer)
 
 
-async def test_without_a_search_nothing_is_put_off(serve: Serve, wait: Ask) -> None:
+async def test_deferred_tools_are_shown_without_tool_search(serve: Serve, wait: Ask) -> None:
     server = serve(local(engine(["Hi"])))
     await wait(server, tools=TOOLS)
     assert '"get_weather"' in prompts(server)[0]
 
 
-async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) -> None:
+async def test_client_function_keeps_its_name(serve: Serve, wait: Ask) -> None:
     server = serve(local(engine([called("tool_search", {"city": "x"})])))
     answer = await wait(server, tools=[tool("tool_search", "Mine"), WEATHER, SERVER])
     assert answer.output[0]["type"] == "function_call"
@@ -177,7 +175,7 @@ async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) 
 
 
 @pytest.mark.requirement("VN-53")
-async def test_turns_are_told_apart_in_the_metrics(serve: Serve, wait: Ask) -> None:
+async def test_metrics_count_turns_by_kind(serve: Serve, wait: Ask) -> None:
     replies = [called("tool_search", {"query": "mail"}), "Done."]
     server = serve(local(engine(replies)))
     answer = await wait(server, tools=[*TOOLS, SERVER], return_metrics=True)

@@ -57,7 +57,7 @@ def allows(constraint: Constraint | None, text: str, tokenizer: ByteTokenizer) -
     ],
     ids=["auto", "required", "named", "allowed", "allowed and required"],
 )
-async def test_a_choice_of_tools_is_a_grammar(
+async def test_tool_choice_becomes_a_grammar(
     serve: Serve, ask: Ask, choice: Any, may: list[str], may_not: list[str]
 ) -> None:
     played = engine([may[-1]])
@@ -70,7 +70,7 @@ async def test_a_choice_of_tools_is_a_grammar(
 
 
 @pytest.mark.requirement("D-57", "API-TOOL-CHOICE-NONE")
-async def test_no_tools_are_shown_where_none_may_be_called(serve: Serve, ask: Ask) -> None:
+async def test_tool_choice_none_hides_all_tools(serve: Serve, ask: Ask) -> None:
     played = engine(["Just text."])
     answer = await ask(serve(played), tools=[TOOL], tool_choice="none")
     assert "get_weather" not in played.text(played.requests[0][0])
@@ -79,7 +79,7 @@ async def test_no_tools_are_shown_where_none_may_be_called(serve: Serve, ask: As
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE-UNKNOWN")
-async def test_a_choice_of_what_is_not_there_is_refused(serve: Serve, ask: Ask) -> None:
+async def test_unknown_tool_choice_is_rejected(serve: Serve, ask: Ask) -> None:
     choice = {"type": "function", "name": "get_rich"}
     refused = (await ask(serve(), tools=[TOOL], tool_choice=choice)).refused
     assert (refused["http"], refused["param"]) == (400, "tool_choice")
@@ -87,7 +87,7 @@ async def test_a_choice_of_what_is_not_there_is_refused(serve: Serve, ask: Ask) 
 
 @pytest.mark.requirement("D-58", "API-PARALLEL")
 @pytest.mark.parametrize(("parallel", "calls"), [(True, 2), (None, 2), (False, 1)])
-async def test_one_call_at_most_where_that_is_asked(
+async def test_parallel_tool_calls_false_allows_one_call(
     serve: Serve, ask: Ask, parallel: bool | None, calls: int
 ) -> None:
     played = engine([f"{PARIS}\n{ROME}"])
@@ -107,7 +107,7 @@ async def test_one_call_at_most_where_that_is_asked(
         ("required", 2),
     ],
 )
-async def test_a_function_that_is_named_is_called_once(
+async def test_named_function_is_called_once(
     serve: Serve, ask: Ask, choice: Any, calls: int
 ) -> None:
     played = engine([f"{PARIS}\n{ROME}"])
@@ -130,7 +130,7 @@ async def test_strict_arguments_follow_their_schema(serve: Serve, ask: Ask) -> N
 
 @pytest.mark.requirement("D-59", "VN-44", "API-FORMAT")
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
-async def test_a_format_is_a_grammar_that_begins_behind_the_thinking(
+async def test_text_format_grammar_starts_after_reasoning(
     serve: Serve, ask: Ask, kind: str
 ) -> None:
     schema = {
@@ -159,9 +159,7 @@ async def test_a_format_is_a_grammar_that_begins_behind_the_thinking(
 
 
 @pytest.mark.requirement("D-56", "API-CUSTOM", "API-NAMESPACE", "CL-TOOLS")
-async def test_custom_and_namespaced_tools_are_called_by_their_own_names(
-    serve: Serve, ask: Ask
-) -> None:
+async def test_custom_and_namespaced_tools_keep_their_names(serve: Serve, ask: Ask) -> None:
     tools = [
         {"type": "custom", "name": "apply_patch", "description": "Change files."},
         {"type": "namespace", "name": "home", "description": "The house.", "tools": [OTHER]},
@@ -178,8 +176,8 @@ async def test_custom_and_namespaced_tools_are_called_by_their_own_names(
     assert (time["type"], time["name"], time["namespace"]) == ("function_call", "get_time", "home")
 
 
-@pytest.mark.requirement("D-74", "GO-3", "CL-HOSTED", "API-HOSTED-IGNORED")
-async def test_tools_nobody_runs_are_left_out_and_named(serve: Serve, ask: Ask) -> None:
+@pytest.mark.requirement("GO-3", "CL-HOSTED", "API-HOSTED-IGNORED")
+async def test_unsupported_hosted_tools_are_dropped_and_reported(serve: Serve, ask: Ask) -> None:
     played = engine(["I cannot."])
     answer = await ask(serve(played), tools=[*HOSTED, TOOL])
     assert answer.headers.get("x-antiphon-ignored-tools") in (
@@ -195,7 +193,7 @@ async def test_tools_nobody_runs_are_left_out_and_named(serve: Serve, ask: Ask) 
 
 
 @pytest.mark.requirement("API-HOSTED-REFUSED", "TR-8")
-async def test_an_operator_may_refuse_them(serve: Serve, ask: Ask) -> None:
+async def test_unsupported_tools_can_be_rejected_by_setting(serve: Serve, ask: Ask) -> None:
     server = serve(unavailable_tools="refuse")
     refused = (await ask(server, tools=[TOOL, HOSTED[0]])).refused
     assert (refused["http"], refused["param"], refused["code"]) == (
@@ -206,13 +204,13 @@ async def test_an_operator_may_refuse_them(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("API-HOSTED-FORCED")
-async def test_a_tool_that_nobody_runs_cannot_be_forced(serve: Serve, ask: Ask) -> None:
+async def test_unsupported_tool_cannot_be_forced(serve: Serve, ask: Ask) -> None:
     refused = (await ask(serve(), tools=HOSTED, tool_choice={"type": "web_search"})).refused
     assert (refused["http"], refused["param"]) == (400, "tool_choice")
 
 
 @pytest.mark.requirement("API-SECRETS")
-async def test_the_secrets_of_a_tool_are_not_said_back(serve: Serve, ask: Ask) -> None:
+async def test_tool_secrets_are_not_echoed(serve: Serve, ask: Ask) -> None:
     secret = {**HOSTED[3], "authorization": "tok_123", "headers": {"x-key": "k_456"}}
     answer = await ask(serve(), tools=[secret])
     assert "tok_123" not in str(answer.ended)
@@ -220,7 +218,7 @@ async def test_the_secrets_of_a_tool_are_not_said_back(serve: Serve, ask: Ask) -
 
 
 @pytest.mark.requirement("CL-SCHEMA-NOISE", "API-TOOL-ECHO")
-async def test_schemas_are_taken_with_their_noise(serve: Serve, ask: Ask) -> None:
+async def test_schemas_with_unknown_keywords_are_accepted(serve: Serve, ask: Ask) -> None:
     noisy: Json = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Args",
@@ -236,7 +234,7 @@ async def test_schemas_are_taken_with_their_noise(serve: Serve, ask: Ask) -> Non
 
 
 @pytest.mark.requirement("D-71", "API-UNKNOWN-TOOL")
-async def test_a_call_of_a_tool_that_is_not_there_is_not_lost(serve: Serve, ask: Ask) -> None:
+async def test_call_of_an_unknown_tool_is_kept(serve: Serve, ask: Ask) -> None:
     reply = PARIS.replace("get_weather", "get_rich")
     answer = await ask(serve(engine([reply])), tools=[TOOL])
     assert answer.ended["status"] == "completed"
@@ -244,9 +242,7 @@ async def test_a_call_of_a_tool_that_is_not_there_is_not_lost(serve: Serve, ask:
 
 
 @pytest.mark.requirement("D-71", "API-BAD-ARGUMENTS")
-async def test_arguments_that_are_no_json_are_handed_out_as_they_are(
-    serve: Serve, ask: Ask
-) -> None:
+async def test_invalid_json_arguments_are_passed_through(serve: Serve, ask: Ask) -> None:
     reply = PARIS.replace('{"city": "Paris"}', '{"city": Paris}')
     answer = await ask(serve(engine([reply])), tools=[{**TOOL, "strict": False}])
     assert answer.ended["status"] == "completed"
@@ -256,7 +252,7 @@ async def test_arguments_that_are_no_json_are_handed_out_as_they_are(
 
 
 @pytest.mark.requirement("API-CALL-COMPLETED")
-async def test_a_response_with_calls_is_completed(serve: Serve, ask: Ask) -> None:
+async def test_response_with_calls_is_completed(serve: Serve, ask: Ask) -> None:
     backend = ScriptedBackend((PARIS,))
     assert (await ask(serve(backend), tools=[TOOL])).ended["status"] == "completed"
     answer = await ask(serve(engine([PARIS])), tools=[TOOL], max_tool_calls=1)

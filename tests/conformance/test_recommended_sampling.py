@@ -1,0 +1,26 @@
+"""Sampling values that a model's files recommend."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.testing.engine import ScriptedEngine
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, engine
+
+
+@pytest.mark.requirement("VN-2")
+async def test_a_request_wins_over_the_values_of_the_models_files(serve: Serve, ask: Ask) -> None:
+    plain = engine(["ok"])
+    generation = {"temp": 0.25, "top_k": 40, "penalty_repeat": 1.5}
+    played = ScriptedEngine(["ok"], card=replace(plain.card, generation=generation))
+    server = serve(LocalBackend(played, ChatDialect(played.card, played.tokenizer)))
+    echoed = (await ask(server, temperature=0.75)).ended
+    await ask(server)
+    (_, stated), (_, recommended) = played.requests
+    assert (stated.temperature, stated.top_k, stated.repetition_penalty) == (0.75, 40, 1.5)
+    assert (recommended.temperature, recommended.top_k) == (0.25, 40)
+    assert echoed["temperature"] == 0.75
