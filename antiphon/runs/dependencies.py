@@ -28,10 +28,10 @@ def _random_seal() -> Encryptor:
 
 
 class RunDependencies(Struct, frozen=True, kw_only=True):
-    """What request preparation, runs and background jobs share. One instance a server process.
+    """What request preparation, runs and background jobs share. One instance per server process.
 
     ``clock`` returns unix seconds, ``ids`` a fresh id for a prefix. The default ``seal`` has a
-    random key: only this process can decrypt the items that clients were given under it.
+    random key: only this process can decrypt the items that clients received from it.
     """
 
     models: ModelCatalog

@@ -1,5 +1,6 @@
-"""Creates runs from prepared requests: where each is stored, what is encrypted in it, how long it
-may take."""
+"""Creates runs from prepared requests: which store each uses, what is encrypted, how long it may
+take.
+"""
 
 from __future__ import annotations
 

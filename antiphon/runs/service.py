@@ -1,7 +1,7 @@
-"""The service: everything the rim can ask for, in terms of values. It knows no HTTP.
+"""The service: every operation of the Responses API, independent of HTTP.
 
-create = context from the store, options from the request, a reply that is ready, a run. Foreground
-runs belong to who drives them; background runs go through the store to whoever has a free place.
+``create`` loads the conversation, prepares the reply and returns a run. A foreground run is driven
+by its caller. A background run goes to the store and is executed by any server with free capacity.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ _ACTIVE = ("queued", "in_progress")
 
 
 class CompactionRun(Struct, frozen=True):
-    """A run that compacts, and what it compacts."""
+    """A run that compacts a conversation, and the conversation."""
 
     run: Run
     context: ConversationContext
 
     @property
     def result(self) -> CompactedResponse:
-        """What the client is to send from now on, once the run is completed."""
+        """The items that the client sends from now on. Available once the run is completed."""
         return compacted_response(self.context, self.run.response)
 
 
 class EnqueuedRun(Struct, frozen=True):
-    """A run that is kept until somebody has made it: its response, and the hosted tools the request
-    named that nobody here runs. ``is_first``: it was not there before."""
+    """A background run that was stored. ``ignored_tools``: types of hosted tools in the request
+    that nobody runs here. ``created``: False if the run existed already.
+    """
 
     response: Response
     ignored_tools: tuple[str, ...] = ()
@@ -88,7 +89,8 @@ class EnqueuedRun(Struct, frozen=True):
 
 class Service:
     """The Responses API of one server process. Background runs are executed between ``start`` and
-    ``drain``."""
+    ``drain``.
+    """
 
     def __init__(
         self, dependencies: RunDependencies, features: OptionalFeatures | None = None
@@ -143,27 +145,27 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """New runs are accepted."""
+        """Whether new runs are accepted."""
         return not self._supervisor.stopping
 
     @property
     def active_runs(self) -> int:
-        """How many runs have not ended."""
+        """The number of foreground runs that have not ended."""
         return self._supervisor.running
 
     def models(self) -> tuple[CatalogModel, ...]:
-        """What is served, in the operator's order."""
+        """Return the served models in the operator's order."""
         return self._models.all()
 
     def start(self) -> None:
-        """Work on background runs and on files that are to be searched from now on, those that
-        were left unfinished among them."""
+        """Start to execute background runs and to index files, including unfinished ones."""
         self._background.start()
         self.vector_stores.start()
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing more and see the runs to their end. Background runs that do not reach it
-        are given back."""
+        """Accept no new run and wait for the running ones to end. After ``grace_s`` seconds,
+        foreground runs fail and background runs are released to other servers.
+        """
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
 
@@ -177,17 +179,21 @@ class Service:
         session_chains: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
-        """A run for the caller to drive. ``recent``: what can be continued besides what is stored.
-        Without ``generate`` the model only warms up. Raises ``RequestError`` for whatever cannot
-        be honoured."""
+        """Prepare a run, which the caller drives.
+
+        ``session_chains``: responses that can be continued besides the stored ones. If ``generate``
+        is False, the model only caches the prompt. Raises ``RequestError`` for everything that
+        cannot be honoured.
+        """
         prepared, release = await self._prepared(tenant, request, session_chains)
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
         return self._runs.foreground_run(tenant, prepared, release)
 
     async def complete(self, request: CreateResponse, prompt: str | tuple[int, ...]) -> Run:
-        """A run for the caller to drive that goes on with a text, and of which nothing is stored;
-        of the request only what is about sampling counts. Raises ``RequestError``."""
+        """Prepare a run that continues raw text, which the caller drives. Nothing of it is stored.
+        Only the sampling options of the request apply. Raises ``RequestError``.
+        """
         self._supervisor.admit()
         model = self._models.find(request.model)
         await model.ready()
@@ -198,37 +204,42 @@ class Service:
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 
     async def compact(self, tenant: str, request: CompactRequest) -> CompactionRun:
-        """A run for the caller to drive, of which nothing is stored. Raises ``RequestError``."""
+        """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
+        stored. Raises ``RequestError``.
+        """
         prepared, release = await self._prepared(tenant, request.as_create())
         return CompactionRun(self._runs.foreground_run(tenant, prepared, release), prepared.context)
 
     async def enqueue(
         self, tenant: str, request: CreateResponse, response_id: str | None = None
     ) -> EnqueuedRun:
-        """Keep a run for whoever has a free place. One whose id is given, and which is there, is
-        not begun a second time. Raises ``RequestError`` likewise."""
-        if (first := await self._begun(tenant, response_id)) is not None:
-            return first
+        """Store a background run. If ``response_id`` is given and exists, no second run is created.
+        Raises ``RequestError``.
+        """
+        if (existing := await self._existing_run(tenant, response_id)) is not None:
+            return existing
         prepared, release = await self._prepared(tenant, request, response_id=response_id)
         try:
             response = await self._jobs.enqueue(tenant, prepared)
-        except RunError:  # somebody else may have begun it in between
+        except RunError:  # a concurrent call may have created it
             await release()
-            if (first := await self._begun(tenant, response_id)) is None:
+            if (existing := await self._existing_run(tenant, response_id)) is None:
                 raise
-            return first
+            return existing
         except BaseException:
             await release()
             raise
         self._background.on_run_queued()
         return EnqueuedRun(response, prepared.ignored_tools)
 
-    async def _begun(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
+    async def _existing_run(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
         stored = None if response_id is None else await self._store.load(tenant, response_id)
         return None if stored is None else EnqueuedRun(stored.response, created=False)
 
     async def check_followable(self, tenant: str, response_id: str) -> None:
-        """Raises ``NotFound``, and ``InvalidRequest`` for a response without kept events."""
+        """Check that the events of a response can be read. Raises ``NotFound``, and
+        ``InvalidRequest`` for a response whose events are not stored.
+        """
         stored = await self._loaded(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest(
@@ -239,8 +250,9 @@ class Service:
         await self.event_logs.check_available(tenant, response_id)
 
     async def cancel(self, tenant: str, response_id: str) -> Response:
-        """Stop a background run; one that is over stays as it is. A connection that is dropped
-        cancels the others. Raises ``NotFound`` or ``InvalidRequest``."""
+        """Cancel a background run. A run that has ended stays as it is. Foreground runs are
+        cancelled by closing the connection. Raises ``NotFound`` or ``InvalidRequest``.
+        """
         stored = await self._loaded(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
@@ -259,7 +271,7 @@ class Service:
         *,
         response_id: str | None = None,
     ) -> tuple[PreparedRequest, Callable[[], Awaitable[None]]]:
-        """The request made ready, and what gives back the conversation it holds."""
+        """Prepare a request. Returns also the function that unlocks its conversation."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
@@ -281,14 +293,17 @@ class Service:
     # --- what is stored --------------------------------------------------------------------------
 
     async def count(self, tenant: str, request: InputTokensRequest) -> int:
-        """How many tokens the model would see: the same rendering as ``create``."""
+        """Return the number of input tokens, from the same rendering as ``create``. Raises
+        ``RequestError``.
+        """
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")
         return await self._preparer.count(tenant, request)
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:
-        """A stored response, or a background response as far as it has come. Raises
-        ``NotFound``."""
+        """Return a stored response; for a running background response, its current state. Raises
+        ``NotFound``.
+        """
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
@@ -296,8 +311,7 @@ class Service:
         return so_far or (await self._loaded(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        """Forget a stored response; one that is being made is cancelled first. Raises
-        ``NotFound``."""
+        """Delete a stored response. A background run is cancelled first. Raises ``NotFound``."""
         stored = await self._loaded(tenant, response_id)
         if stored.response.status in _ACTIVE:
             await self.cancel(tenant, response_id)
@@ -305,7 +319,7 @@ class Service:
             raise _unknown(response_id)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
-        """What the response was generated from: the items of its ancestors and its own input.
+        """Return one page of the response's input: the items of its ancestors and its own input.
 
         Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.
         """

@@ -1,4 +1,4 @@
-"""The response as it stands before anything is generated: the request's fields, with defaults."""
+"""The response before anything is generated: the request's fields, with defaults."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def initial_response(
     created_at: int,
     backend: Backend | None = None,
 ) -> Response:
-    """The response before anything has happened: what was asked, with the defaults filled in.
-    ``backend``: who answers a conversation."""
+    """Build the response from the request, with defaults for missing fields. ``backend``: the one
+    that answers the conversation; None for raw text.
+    """
     return Response(
         id=id,
         created_at=created_at,
@@ -65,18 +66,20 @@ def initial_response(
 
 
 def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
-    """``context`` is what is in force, where that is known (OpenAI's reference)."""
-    asked = request.reasoning or ReasoningConfig()
-    if asked.context is UNSET or backend is None:
-        return asked
+    """Return the reasoning settings. ``context`` is replaced by the value in effect, if the backend
+    knows it (OpenAI's reference).
+    """
+    config = request.reasoning or ReasoningConfig()
+    if config.context is UNSET or backend is None:
+        return config
     retention = backend.capabilities.reasoning_retention
     if retention is None:
-        return asked
-    return replace(asked, context=retention(build_options(request)))
+        return config
+    return replace(config, context=retention(build_options(request)))
 
 
 def _public(tool: tl.Tool) -> tl.Tool:
-    """The tool without its secrets, which are never echoed nor stored."""
+    """Return the tool without its secrets, which are neither echoed nor stored."""
     if isinstance(tool, tl.Mcp):
         return replace(tool, authorization=UNSET, headers=UNSET)
     return tool
