@@ -91,6 +91,30 @@ def test_every_option_has_a_flag_and_a_variable() -> None:
             text = value = option.kind.split('"')[1]
         assert getattr(load({name: text}, environ={}).settings, name) == value
         assert getattr(load(environ={option.env: text}).settings, name) == value
+        content = f'{name} = "{text}"' if text != "9" and text != "true" else f"{name} = {text}"
+        if option.kind == "a list of texts":
+            content = f'{name} = ["x", "y"]'
+        assert getattr(read(content).settings, name) == value
+
+
+@pytest.mark.requirement("VN-6")
+def test_template_formats_and_defaults_of_a_model_are_settings() -> None:
+    loaded = read(
+        """
+        [models.m]
+        source = "a.gguf"
+        template = "t.jinja"
+        reasoning_format = "think"
+        tool_format = "hermes"
+        temperature = 0.5
+        max_output_tokens = 7
+        context_size = 512
+        """
+    )
+    model = loaded.settings.models["m"]
+    assert (str(model.template), model.reasoning_format) == ("t.jinja", "think")
+    assert (model.tool_format, model.temperature) == ("hermes", 0.5)
+    assert (model.max_output_tokens, model.context_size) == (7, 512)
 
 
 def test_default_folders_follow_the_xdg_variables(

@@ -172,7 +172,7 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
     files = Nothing(MemoryStore(), clock=lambda: 0, ids=str)
     gone = it.Message(role="user", content=(it.InputFile(file_id="file-x"),))
     backend = ScriptedBackend(["Hi"])
-    one = attachments.Attachments(files).ahead_of(backend, "t")
+    one = attachments.Attachments(files).resolving_backend(backend, "t")
     for _ in range(3):
         await one.prepare(Conversation((gone,), past_count=1), Options())
     assert files.asked == 1

@@ -65,7 +65,6 @@ def test_there_are_enough_of_them() -> None:
     assert len(STORIES) >= 40
 
 
-@pytest.mark.requirement("VN-88", "D-13")
 def test_a_preamble_streams_as_a_message() -> None:
     preamble = read(FOLDER / "harmony_preamble_then_call.txt")
     assert 'output_text.delta                msg_3 @0.0 "Let me look."' in preamble.events

@@ -89,6 +89,18 @@ def test_a_call_id_written_by_the_model_is_unchanged() -> None:
     assert done.call_id == "functions.f:0"
 
 
+@pytest.mark.requirement("VN-5")
+def test_a_call_without_an_id_of_the_model_gets_a_fresh_one() -> None:
+    writer = started_writer()
+    calls = [
+        writer.open(it.FunctionCall(call_id=given, name="f", arguments="")).close()
+        for given in ("", "functions.f:0", "")
+    ]
+    ids = [call.call_id for call in calls if isinstance(call, it.FunctionCall)]
+    assert ids[0].startswith("call_") and ids[2].startswith("call_")
+    assert len({*ids}) == 3
+
+
 def test_a_call_without_arguments_emits_arguments_done() -> None:
     writer = started_writer()
     writer.open(it.FunctionCall(call_id="", name="f", arguments="")).close()

@@ -53,7 +53,7 @@ def assistant(text: str, **more: Any) -> Message:
     return Message(role="assistant", content=(OutputText(text=text),), **more)
 
 
-def thought(text: str, **more: Any) -> Reasoning:
+def reasoning_done(text: str, **more: Any) -> Reasoning:
     return Reasoning(content=(ReasoningText(text=text),), **more)
 
 
@@ -145,7 +145,7 @@ def test_a_template_without_tools_gets_them_in_words() -> None:
 def test_qwen_in_a_tool_loop() -> None:
     model = Model("qwen")
     text = model.prompt(
-        user("Weather?"), thought("look"), assistant("Let me see."), call(), output(),
+        user("Weather?"), reasoning_done("look"), assistant("Let me see."), call(), output(),
         tools=(WEATHER,),
     )  # fmt: skip
     assert text.startswith('<|im_start|>system\n# Tools\n\n<tools>\n{"type": "function", ')
@@ -170,7 +170,6 @@ def test_past_calls_stay_calls_when_no_tool_may_be_called() -> None:
     assert [kind for kind, _ in model.read(rendered, written)] == ["Message"]
 
 
-@pytest.mark.requirement("GO-4")
 def test_llama_gets_one_call_an_answer_and_the_date() -> None:
     model = Model("llama")
     text = model.prompt(
@@ -355,10 +354,12 @@ def test_the_next_turn_extends_what_was_kept() -> None:
     sampled = QWEN.tokenizer.encode(reply, special=True)
     kept = PromptTokens(ids=(*first.prompt.ids, *sampled), fingerprint="f")
     again = QWEN.render(
-        user("Weather?"), thought("look"), call(), output(), tools=(WEATHER,), kept=kept
+        user("Weather?"), reasoning_done("look"), call(), output(), tools=(WEATHER,), kept=kept
     )
     assert again.prompt.ids[: len(kept.ids)] == kept.ids
-    fresh = QWEN.render(user("Weather?"), thought("look"), call(), output(), tools=(WEATHER,))
+    fresh = QWEN.render(
+        user("Weather?"), reasoning_done("look"), call(), output(), tools=(WEATHER,)
+    )
     assert QWEN.spell(again.prompt.ids) == QWEN.spell(fresh.prompt.ids)
 
 
@@ -424,10 +425,11 @@ def test_levels_are_those_the_template_knows() -> None:
         assert model.prompt(user("U"), reasoning=effort(asked)) == f"{told}:U"
 
 
-@pytest.mark.requirement("VN-35", "VO-4", "D-48")
 def test_thinking_in_a_tool_loop_stays_where_the_template_knows_none() -> None:
     model = Model("r1")
-    text = model.prompt(thought("old"), assistant("A"), user("U"), thought("now"), call(), output())
+    text = model.prompt(
+        reasoning_done("old"), assistant("A"), user("U"), reasoning_done("now"), call(), output()
+    )
     assert "old" not in text
 
 
@@ -443,10 +445,10 @@ def test_an_answer_that_was_cut_is_gone_on_with(family: str) -> None:
 
 
 def test_thinking_that_was_cut_is_gone_on_with() -> None:
-    rendered = QWEN.render(user("U"), thought("First, ", status="incomplete"))
+    rendered = QWEN.render(user("U"), reasoning_done("First, ", status="incomplete"))
     assert QWEN.spell(rendered.prompt.ids).endswith("assistant\n<think>\nFirst, ")
     assert QWEN.read(rendered, "then\n</think>\n\nYes")[0] == ("Reasoning", "then")
-    both = QWEN.render(user("U"), thought("hm"), assistant("Yes, ", status="in_progress"))
+    both = QWEN.render(user("U"), reasoning_done("hm"), assistant("Yes, ", status="in_progress"))
     assert QWEN.spell(both.prompt.ids).endswith("<think>\nhm\n</think>\n\nYes, ")
     assert QWEN.read(both, "sure") == [("Message", "sure")]
 

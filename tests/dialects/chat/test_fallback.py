@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.chat.fallback import fitted, tool_prompt, without_tools
+from antiphon.dialects.chat.fallback import adapt_messages, tool_prompt, tools_as_text
 from antiphon.dialects.chat.template_probe import TemplateCapabilities
 from antiphon.dialects.formats.tool_formats import TOOLS
 
 Message = dict[str, Any]
 
 
-def traits(**more: Any) -> TemplateCapabilities:
+def capabilities(**more: Any) -> TemplateCapabilities:
     able: dict[str, Any] = {
-        "parts": False,
+        "content_parts": False,
         "system": True,
         "system_anywhere": True,
         "developer": True,
-        "neighbours": True,
+        "consecutive_roles": True,
         "user_after_results": True,
         "tools": True,
         "results": True,
-        "objects": True,
-        "texts": True,
-        "parallel": True,
+        "argument_objects": True,
+        "argument_strings": True,
+        "parallel_calls": True,
         "short_ids": False,
         "named_ids": False,
         "reasoning": "reasoning_content",
@@ -68,7 +68,7 @@ TALK = said(
             ],
         ),
         (
-            {"developer": False, "system_anywhere": False, "neighbours": False},
+            {"developer": False, "system_anywhere": False, "consecutive_roles": False},
             [
                 ("system", "S1\n\nD1\n\nS2"),
                 ("user", "U1"),
@@ -77,27 +77,38 @@ TALK = said(
             ],
         ),
         (
-            {"developer": False, "system": False, "system_anywhere": False, "neighbours": False},
+            {
+                "developer": False,
+                "system": False,
+                "system_anywhere": False,
+                "consecutive_roles": False,
+            },
             [("user", "S1\n\nD1\n\nS2\n\nU1"), ("assistant", "A1"), ("user", "U2\n\nU3")],
         ),
     ],
 )
 def test_roles_a_template_lacks(lacks: dict[str, Any], expected: list[tuple[str, str]]) -> None:
-    assert pairs(fitted(TALK, traits(**lacks))) == expected
+    assert pairs(adapt_messages(TALK, capabilities(**lacks))) == expected
 
 
 def test_an_answer_that_comes_first_gets_a_user_before_it() -> None:
-    strict = traits(neighbours=False)
+    strict = capabilities(consecutive_roles=False)
     talk = said(("system", "S"), ("assistant", "A"), ("user", "U"))
-    assert pairs(fitted(talk, strict)) == [
+    assert pairs(adapt_messages(talk, strict)) == [
         ("system", "S"), ("user", ""), ("assistant", "A"), ("user", "U"),
     ]  # fmt: skip
-    without = traits(neighbours=False, system=False, system_anywhere=False)
-    assert pairs(fitted(talk, without)) == [("user", "S"), ("assistant", "A"), ("user", "U")]
+    without = capabilities(consecutive_roles=False, system=False, system_anywhere=False)
+    assert pairs(adapt_messages(talk, without)) == [
+        ("user", "S"),
+        ("assistant", "A"),
+        ("user", "U"),
+    ]
 
 
 def test_a_system_message_alone_becomes_the_users() -> None:
-    assert pairs(fitted(said(("system", "S")), traits(system=False))) == [("user", "S")]
+    assert pairs(adapt_messages(said(("system", "S")), capabilities(system=False))) == [
+        ("user", "S")
+    ]
 
 
 def call(id: str, arguments: Any) -> Message:
@@ -123,14 +134,14 @@ CALLING: list[Message] = [
 @pytest.mark.requirement("FM-ANSWERED")
 def test_results_that_must_be_answered_before_the_user_speaks() -> None:
     talk = [*said(("user", "U1")), *CALLING, *said(("user", "U2"))]
-    assert [m["role"] for m in fitted(talk, traits())][-2:] == ["tool", "user"]
-    fit = fitted(talk, traits(user_after_results=False))
+    assert [m["role"] for m in adapt_messages(talk, capabilities())][-2:] == ["tool", "user"]
+    fit = adapt_messages(talk, capabilities(user_after_results=False))
     assert pairs(fit)[-3:] == [("tool", "2"), ("assistant", ""), ("user", "U2")]
-    assert fitted(fit, traits(user_after_results=False)) == fit
+    assert adapt_messages(fit, capabilities(user_after_results=False)) == fit
 
 
 def test_one_call_an_answer() -> None:
-    first, one, second, two = fitted(CALLING, traits(parallel=False))
+    first, one, second, two = adapt_messages(CALLING, capabilities(parallel_calls=False))
     assert [c["id"] for c in first["tool_calls"]] == ["a"]
     assert (first["content"], first["reasoning_content"], one["content"]) == ("So:", "hm", "1")
     assert [c["id"] for c in second["tool_calls"]] == ["b"]
@@ -139,16 +150,16 @@ def test_one_call_an_answer() -> None:
 
 def test_forms_of_arguments() -> None:
     def arguments(**more: Any) -> list[Any]:
-        message = fitted(CALLING, traits(**more))[0]
+        message = adapt_messages(CALLING, capabilities(**more))[0]
         return [c["function"]["arguments"] for c in message["tool_calls"]]
 
     assert arguments() == [{"x": "1"}, '{"x']
-    assert arguments(objects=False) == ['{"x": "1"}', '{"x']
-    assert arguments(texts=False) == [{"x": "1"}, {"arguments": '{"x'}]
+    assert arguments(argument_objects=False) == ['{"x": "1"}', '{"x']
+    assert arguments(argument_strings=False) == [{"x": "1"}, {"arguments": '{"x'}]
 
 
 def test_short_ids_are_the_same_in_call_and_result() -> None:
-    asked, one, two = fitted(CALLING, traits(short_ids=True))
+    asked, one, two = adapt_messages(CALLING, capabilities(short_ids=True))
     ids = [c["id"] for c in asked["tool_calls"]]
     assert ids == [one["tool_call_id"], two["tool_call_id"]]
     assert len(set(ids)) == 2
@@ -156,7 +167,7 @@ def test_short_ids_are_the_same_in_call_and_result() -> None:
 
 
 def test_ids_that_hold_names_count_calls() -> None:
-    fit = fitted([*CALLING, *CALLING], traits(named_ids=True))
+    fit = adapt_messages([*CALLING, *CALLING], capabilities(named_ids=True))
     asked = [c["id"] for m in fit for c in m.get("tool_calls", ())]
     assert asked == ["functions.f_a:0", "functions.f_b:1", "functions.f_a:2", "functions.f_b:3"]
     told = [m["tool_call_id"] for m in fit if m["role"] == "tool"]
@@ -164,14 +175,14 @@ def test_ids_that_hold_names_count_calls() -> None:
 
 
 def test_parts_and_the_key_for_thinking() -> None:
-    message = fitted(CALLING, traits(parts=True, reasoning="thinking"))[0]
+    message = adapt_messages(CALLING, capabilities(content_parts=True, reasoning="thinking"))[0]
     assert message["content"] == [{"type": "text", "text": "So:"}]
     assert message["thinking"] == "hm" and "reasoning_content" not in message
-    assert "hm" not in str(fitted(CALLING, traits(reasoning=None)))
+    assert "hm" not in str(adapt_messages(CALLING, capabilities(reasoning=None)))
 
 
 def test_calls_as_text() -> None:
-    asked, answered = without_tools(CALLING, TOOLS["hermes"])
+    asked, answered = tools_as_text(CALLING, TOOLS["hermes"])
     assert asked["content"] == (
         'So:\n<tool_call>\n{"name": "f_a", "arguments": {"x": "1"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "f_b", "arguments": {"x}\n</tool_call>'

@@ -26,7 +26,7 @@ def decode(ids: tuple[int, ...]) -> str:
 
 
 def masked(prompt: list[tuple[str, str]]) -> str:
-    return "".join(ours + ENCODER.hide(theirs) for ours, theirs in prompt)
+    return "".join(ours + ENCODER.mask(theirs) for ours, theirs in prompt)
 
 
 def spelled(prompt: list[tuple[str, str]]) -> str:
@@ -36,7 +36,7 @@ def spelled(prompt: list[tuple[str, str]]) -> str:
 @given(prompts)
 def test_the_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str, str]]) -> None:
     ids = ENCODER.encode(masked(prompt), None)
-    assert decode(ids) == ENCODER.shown(masked(prompt)) == spelled(prompt)
+    assert decode(ids) == ENCODER.unmask(masked(prompt)) == spelled(prompt)
     ours = "".join(ours for ours, _ in prompt)
     control = [id for id in ids if id > 255]
     assert control == [id for id in TOKENIZER.encode(ours, special=True) if id > 255]
@@ -44,9 +44,9 @@ def test_the_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str,
 
 @given(prompts, st.lists(st.integers(0, TOKENIZER.size - 1), max_size=30))
 def test_whatever_was_kept_the_text_is_the_same(
-    prompt: list[tuple[str, str]], kept: list[int]
+    prompt: list[tuple[str, str]], stored: list[int]
 ) -> None:
-    ids = ENCODER.encode(masked(prompt), PromptTokens(ids=tuple(kept), fingerprint="f"))
+    ids = ENCODER.encode(masked(prompt), PromptTokens(ids=tuple(stored), fingerprint="f"))
     assert decode(ids) == spelled(prompt)
 
 
@@ -54,49 +54,49 @@ def test_whatever_was_kept_the_text_is_the_same(
 def test_what_is_kept_is_extended_or_cut_at_a_token(
     first: list[tuple[str, str]], more: list[tuple[str, str]]
 ) -> None:
-    kept = ENCODER.encode(masked(first), None)
+    stored = ENCODER.encode(masked(first), None)
     ids = ENCODER.encode(
-        masked([*first, ("\n", ""), *more]), PromptTokens(ids=kept, fingerprint="f")
+        masked([*first, ("\n", ""), *more]), PromptTokens(ids=stored, fingerprint="f")
     )
-    assert ids[: len(kept)] == kept
-    other = ENCODER.encode(masked(more), PromptTokens(ids=kept, fingerprint="f"))
+    assert ids[: len(stored)] == stored
+    other = ENCODER.encode(masked(more), PromptTokens(ids=stored, fingerprint="f"))
     assert decode(other) == spelled(more)
 
 
 def test_tokens_that_were_sampled_otherwise_stay_as_they_were() -> None:
     """A model need not write the tokens that an encoder would: other ids, the same text."""
     special = TOKENIZER.special
-    kept = (special["<|a|>"], *b"hi", special[END])
+    stored = (special["<|a|>"], *b"hi", special[END])
     merged = ByteTokenizerOfPairs()
     encoder = Encoder(merged, "f")
-    assert encoder.encode(f"<|a|>hi{END}", None) != kept
-    ids = encoder.encode(f"<|a|>hi{END}more", PromptTokens(ids=kept, fingerprint="f"))
-    assert ids[: len(kept)] == kept
+    assert encoder.encode(f"<|a|>hi{END}", None) != stored
+    ids = encoder.encode(f"<|a|>hi{END}more", PromptTokens(ids=stored, fingerprint="f"))
+    assert ids[: len(stored)] == stored
 
 
 def test_a_difference_cuts_back_to_the_last_control_token() -> None:
-    kept = TOKENIZER.encode(f"<|a|>one{END}two three{END}", special=True)
-    ids = ENCODER.encode(f"<|a|>one{END}two four", PromptTokens(ids=tuple(kept), fingerprint="f"))
-    assert ids[:5] == tuple(kept[:5])
+    stored = TOKENIZER.encode(f"<|a|>one{END}two three{END}", special=True)
+    ids = ENCODER.encode(f"<|a|>one{END}two four", PromptTokens(ids=tuple(stored), fingerprint="f"))
+    assert ids[:5] == tuple(stored[:5])
     assert decode(ids) == f"<|a|>one{END}two four"
 
 
 def test_another_vocabulary_is_not_extended() -> None:
-    kept = PromptTokens(ids=(*b"<|a|>",), fingerprint="other")
-    assert ENCODER.encode("<|a|>", kept) == (TOKENIZER.special["<|a|>"],)
+    stored = PromptTokens(ids=(*b"<|a|>",), fingerprint="other")
+    assert ENCODER.encode("<|a|>", stored) == (TOKENIZER.special["<|a|>"],)
 
 
 def test_plain_text_in_what_was_kept_is_no_token() -> None:
     """The same letters, once as text and once as a control token, are not the same."""
-    kept = PromptTokens(ids=tuple(b"<|a|>"), fingerprint="f")
-    assert ENCODER.encode("<|a|>x", kept)[0] == TOKENIZER.special["<|a|>"]
+    stored = PromptTokens(ids=tuple(b"<|a|>"), fingerprint="f")
+    assert ENCODER.encode("<|a|>x", stored)[0] == TOKENIZER.special["<|a|>"]
 
 
 def test_names_and_values_of_objects_are_hidden() -> None:
     value = {"<|a|>": ["<|a|>", 1, None, {"k": ("<|a|>",)}]}
-    text = json.dumps(ENCODER.hide(value), ensure_ascii=False)
+    text = json.dumps(ENCODER.mask(value), ensure_ascii=False)
     assert "<|a|>" not in text
-    assert ENCODER.shown(text) == json.dumps(value)
+    assert ENCODER.unmask(text) == json.dumps(value)
 
 
 class ByteTokenizerOfPairs(ByteTokenizer):
@@ -139,11 +139,12 @@ def test_vocabularies_that_add_blanks_are_extended_at_control_tokens_only() -> N
     tokenizer = BlankTokenizer()
     encoder = Encoder(tokenizer, "f")
     text = f"<|a|>one{END}<|a|>two{END}"
-    kept = encoder.encode(text, None)
+    stored = encoder.encode(text, None)
     assert (
-        encoder.encode(f"{text}<|a|>", PromptTokens(ids=kept, fingerprint="f"))[: len(kept)] == kept
+        encoder.encode(f"{text}<|a|>", PromptTokens(ids=stored, fingerprint="f"))[: len(stored)]
+        == stored
     )
-    cut = PromptTokens(ids=kept[:-1], fingerprint="f")
+    cut = PromptTokens(ids=stored[:-1], fingerprint="f")
     assert encoder.encode(f"<|a|>one{END}<|a|>two more", cut) == encoder.encode(
         f"<|a|>one{END}<|a|>two more", None
     )
@@ -155,4 +156,4 @@ def test_half_a_character_is_replaced() -> None:
     encoder = Encoder(tokenizer, "f")
     ids = encoder.encode("a\ud83d b", None)
     assert b"".join(map(tokenizer.piece, ids)).decode() == "a\ufffd b"
-    assert encoder.spread("\ud83d|x", "|", "")[0] == encoder.encode("\ufffdx", None)
+    assert encoder.encode_with_images("\ud83d|x", "|", "")[0] == encoder.encode("\ufffdx", None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.chat.template import Refused, Template
+from antiphon.dialects.chat.template import RenderError, Template
 from antiphon.errors import SetupError
 
 
@@ -57,13 +57,13 @@ def test_settings_are_variables() -> None:
     [
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{{ messages[3]['content'] + 1 }}", "UndefinedError"),
-        ("{{ ''.__class__.__mro__ }}", "must not"),
-        ("{{ messages.append(1) }}", "must not"),
+        ("{{ ''.__class__.__mro__ }}", "not allowed"),
+        ("{{ messages.append(1) }}", "not allowed"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
     ],
 )
 def test_whatever_a_template_raises_is_a_refusal(source: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RenderError, match=reason):
         render(source, {"role": "user", "content": "a"})
 
 

@@ -6,22 +6,22 @@ import pytest
 
 from antiphon.dialects.chat.template import CHATML, PLAIN, Template
 from antiphon.dialects.chat.template_probe import TemplateCapabilities, probe
-from antiphon.dialects.images import Place
+from antiphon.dialects.images import ImageMarkup
 from antiphon.errors import SetupError
 from tests.dialects.families import source as template_of
 
 SILENT = TemplateCapabilities(
-    parts=False,
+    content_parts=False,
     system=True,
     system_anywhere=True,
     developer=False,
-    neighbours=True,
+    consecutive_roles=True,
     user_after_results=True,
     tools=False,
     results=False,
-    objects=False,
-    texts=False,
-    parallel=False,
+    argument_objects=False,
+    argument_strings=False,
+    parallel_calls=False,
     short_ids=False,
     named_ids=False,
     reasoning=None,
@@ -29,30 +29,45 @@ SILENT = TemplateCapabilities(
 )
 
 
-def traits(**more: object) -> TemplateCapabilities:
+def capabilities(**more: object) -> TemplateCapabilities:
     fields = {name: getattr(SILENT, name) for name in SILENT.__struct_fields__}
     return TemplateCapabilities(**{**fields, **more})
 
 
-CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parallel": True}
+CALLS = {
+    "tools": True,
+    "results": True,
+    "argument_objects": True,
+    "argument_strings": True,
+    "parallel_calls": True,
+}
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        (CHATML, traits(end="<|im_end|>\n")),
-        (PLAIN, traits(end="\n\n")),
-        (template_of("smol"), traits(end="<|im_end|>\n")),
-        (template_of("parts"), traits(parts=True, end="<|im_end|>\n", image=Place("<image>"))),
-        (template_of("qwen"), traits(**CALLS, reasoning="reasoning_content", end="<|im_end|>\n")),
-        (template_of("r1"), traits(end="<｜end▁of▁sentence｜>")),
-        (template_of("llama"), traits(**{**CALLS, "parallel": False}, end="<|eot_id|>")),
+        (CHATML, capabilities(end="<|im_end|>\n")),
+        (PLAIN, capabilities(end="\n\n")),
+        (template_of("smol"), capabilities(end="<|im_end|>\n")),
+        (
+            template_of("parts"),
+            capabilities(content_parts=True, end="<|im_end|>\n", image=ImageMarkup("<image>")),
+        ),
+        (
+            template_of("qwen"),
+            capabilities(**CALLS, reasoning="reasoning_content", end="<|im_end|>\n"),
+        ),
+        (template_of("r1"), capabilities(end="<｜end▁of▁sentence｜>")),
+        (
+            template_of("llama"),
+            capabilities(**{**CALLS, "parallel_calls": False}, end="<|eot_id|>"),
+        ),
         (
             template_of("mistral"),
-            traits(
+            capabilities(
                 **CALLS,
                 system_anywhere=False,
-                neighbours=False,
+                consecutive_roles=False,
                 user_after_results=False,
                 short_ids=True,
                 end="</s>",
@@ -60,12 +75,14 @@ CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parall
         ),
         (
             template_of("gemma"),
-            traits(system=False, system_anywhere=False, neighbours=False, end="<end_of_turn>\n"),
+            capabilities(
+                system=False, system_anywhere=False, consecutive_roles=False, end="<end_of_turn>\n"
+            ),
         ),
         (
             template_of("strict"),
-            traits(
-                **{**CALLS, "texts": False},
+            capabilities(
+                **{**CALLS, "argument_strings": False},
                 system_anywhere=False,
                 reasoning="reasoning_content",
                 end="<|im_end|>\n",
@@ -74,11 +91,11 @@ CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parall
         (
             "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}"
             "{{ m.content }}{{ m.thinking }}{% endfor %}",
-            traits(developer=True, reasoning="thinking"),
+            capabilities(developer=True, reasoning="thinking"),
         ),
     ],
 )
-def test_traits(source: str, expected: TemplateCapabilities) -> None:
+def test_capabilities_of_known_templates(source: str, expected: TemplateCapabilities) -> None:
     assert probe(Template(source, bos="<s>", eos="</s>")) == expected
 
 
@@ -93,13 +110,13 @@ def test_a_template_that_shows_no_question_is_refused(source: str) -> None:
     [
         (
             "<|vision_start|><|image_pad|><|vision_end|>",
-            Place("<|vision_start|><|image_pad|><|vision_end|>"),
+            ImageMarkup("<|vision_start|><|image_pad|><|vision_end|>"),
         ),
-        ("{{ '\\n' }}<image> ", Place("<image>", before="\n", after=" ")),
+        ("{{ '\\n' }}<image> ", ImageMarkup("<image>", before="\n", after=" ")),
         ("", None),
     ],
 )
-def test_what_a_template_writes_for_an_image(body: str, image: Place | None) -> None:
+def test_what_a_template_writes_for_an_image(body: str, image: ImageMarkup | None) -> None:
     source = (
         "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
         "{% for p in m.content %}{% if p.type == 'image' %}" + body + "{% else %}{{ p.text }}"
@@ -116,7 +133,7 @@ def test_objects_that_would_be_shown_as_python_writes_them_are_no_objects() -> N
     shown = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
     shown += "{{ c.function.name }}{{ c.function.arguments | string }}{% endfor %}{% endfor %}"
     found = probe(Template(shown))
-    assert found.results and found.texts and not found.objects
+    assert found.results and found.argument_strings and not found.argument_objects
 
 
 def test_a_template_may_go_over_tools_without_asking_whether_there_are_any() -> None:
@@ -126,7 +143,7 @@ def test_a_template_may_go_over_tools_without_asking_whether_there_are_any() -> 
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     )
     found = probe(Template(source))
-    assert found.no_tools == () and found.tools and not found.parts
+    assert found.no_tools == () and found.tools and not found.content_parts
 
 
 def test_calls_at_the_end_may_be_left_out() -> None:
@@ -139,15 +156,17 @@ def test_calls_at_the_end_may_be_left_out() -> None:
     assert probe(Template(source)).results
 
 
-@pytest.mark.parametrize(("shown", "unquoted"), [("v", True), ("v | tojson", False)])
-def test_strings_in_python_calls_may_be_shown_without_quotes(shown: str, unquoted: bool) -> None:
+@pytest.mark.parametrize(("shown", "unquoted_strings"), [("v", True), ("v | tojson", False)])
+def test_strings_in_python_calls_may_be_shown_without_quotes(
+    shown: str, unquoted_strings: bool
+) -> None:
     """As by vLLM's templates for Llama 3.2."""
     source = (
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}["
         "{{ c.function.name }}({% for k, v in c.function.arguments.items() %}"
         "{{ k }}={{ " + shown + " }}{% endfor %})]{% endfor %}{% endfor %}"
     )
-    assert probe(Template(source)).unquoted is unquoted
+    assert probe(Template(source)).unquoted_strings is unquoted_strings
 
 
 def test_every_answer_may_have_to_have_its_thinking() -> None:
@@ -157,7 +176,7 @@ def test_every_answer_may_have_to_have_its_thinking() -> None:
         "{{ raise_exception('missing') }}{% endif %}{{ m.reasoning }}{{ m.content }}{% endfor %}"
     )
     found = probe(Template(source))
-    assert found.thought and found.reasoning == "reasoning" and found.neighbours
+    assert found.requires_reasoning and found.reasoning == "reasoning" and found.consecutive_roles
 
 
 def test_efforts_are_the_words_that_a_template_takes() -> None:

@@ -66,7 +66,7 @@ def answer(*texts: str, **fields: Any) -> it.Message:
     return it.Message(role="assistant", content=parts, **fields)
 
 
-def thought(text: str, **fields: Any) -> it.Reasoning:
+def reasoning_done(text: str, **fields: Any) -> it.Reasoning:
     return it.Reasoning(content=(it.ReasoningText(text=text),), **fields)
 
 
@@ -175,7 +175,7 @@ def test_tools_are_shown_and_called() -> None:
 def test_every_kind_of_message() -> None:
     items = (
         user("Oslo?"),
-        thought("Let me look."),
+        reasoning_done("Let me look."),
         answer("One moment.", phase="commentary"),
         called(),
         result(),
@@ -229,22 +229,22 @@ def test_results_stand_behind_their_calls() -> None:
     )
 
 
-@pytest.mark.requirement("VN-35", "D-48", "GO-7", "VN-34")
+@pytest.mark.requirement("VN-35", "D-48", "GO-7")
 def test_thinking_stays_within_a_tool_loop_only() -> None:
     items = (
-        *(user("Hi"), thought("Greet."), answer("Hello!"), user("Oslo?")),
-        *(thought("Look."), called(), result()),
+        *(user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Oslo?")),
+        *(reasoning_done("Look."), called(), result()),
     )
     loop = (asked("Hi"), said("Hello!", "final"), USES[0], said("Look.", "analysis"), *USES[1:])
     assert ids(*items) == theirs(system(), *loop)
-    after = (*items, thought("So."), answer("Sunny."), user("Thanks"))
+    after = (*items, reasoning_done("So."), answer("Sunny."), user("Thanks"))
     assert ids(*after) == theirs(
         system(), *loop[:3], *USES[1:], said("Sunny.", "final"), asked("Thanks")
     )
 
 
 def test_thinking_of_all_turns_is_shown_to_who_asks_for_it() -> None:
-    items = (user("Hi"), thought("Greet."), answer("Hello!"), user("Thanks"))
+    items = (user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Thanks"))
     turns = (asked("Hi"), said("Greet.", "analysis"), said("Hello!", "final"), asked("Thanks"))
     assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == theirs(system(), *turns)
     assert dialect().reasoning_retention(Options()) == "current_turn"
@@ -263,7 +263,7 @@ EFFORTS = {
 }
 
 
-@pytest.mark.requirement("D-63", "VN-34")
+@pytest.mark.requirement("D-63")
 @pytest.mark.parametrize(("effort", "level"), EFFORTS.items())
 def test_efforts(effort: Any, level: ReasoningEffort) -> None:
     found = ids(user("Hi"), reasoning=ReasoningConfig(effort=effort))
@@ -323,14 +323,14 @@ def test_wishes_are_told() -> None:
 
 
 def test_an_answer_to_go_on_with() -> None:
-    begun = (user("Hi"), thought("Greet."), answer("Hello", status="incomplete"))
+    begun = (user("Hi"), reasoning_done("Greet."), answer("Hello", status="incomplete"))
     rendered = dialect().render(Conversation(items=begun), Options())
     assert spelled(rendered.prompt.ids).endswith(
         "analysis<|message|>Greet.<|end|><|start|>assistant<|channel|>final<|message|>Hello"
     )
     deltas = list(rendered.parser.feed(Chunk(tuple(encoding().encode(", you")))))
     assert deltas[-1].text == ", you"  # type: ignore[union-attr]
-    thinking = (user("Hi"), thought("Gre", status="incomplete"))
+    thinking = (user("Hi"), reasoning_done("Gre", status="incomplete"))
     assert dialect().render(Conversation(items=thinking), Options()).parser.is_thinking
     nothing = (user("Hi"), answer("Hello"), it.Reasoning(status="incomplete"))
     assert spelled(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
@@ -491,7 +491,7 @@ def kept(prompt: Sequence[int], text: str, fingerprint: str = "f") -> PromptToke
 def test_what_was_sampled_is_extended() -> None:
     prompt = ids(user("Oslo?"), tools=(WEATHER,))
     held = kept(prompt, SAMPLED_CALL)
-    talk = (user("Oslo?"), thought("Look."), called(arguments='{"city": "Oslo"}'), result())
+    talk = (user("Oslo?"), reasoning_done("Look."), called(arguments='{"city": "Oslo"}'), result())
     found = ids(*talk, kept=held, tools=(WEATHER,))
     assert found[: len(held.ids)] == held.ids
     rest = "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>sunny<|end|>"
@@ -555,7 +555,7 @@ OTHERS: dict[str, tuple[str, tuple[it.Item, ...]]] = {
     "thinking that is not shown again": (
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
         "Hello!<|return|>",
-        (thought("Hm."), answer("Hello!")),
+        (reasoning_done("Hm."), answer("Hello!")),
     ),
     "tokens in the text": (
         "<|channel|>final<|message|>Hello<|constrain|>!<|return|>",
@@ -663,7 +663,7 @@ def stored(deltas: Sequence[Delta]) -> list[it.Item]:
         text = said.text.get("text", "")
         match said.item:
             case it.Reasoning():
-                found.append(thought(text))
+                found.append(reasoning_done(text))
             case it.Message(phase=phase):
                 found.append(answer(text, phase=phase))
             case it.FunctionCall() as call:

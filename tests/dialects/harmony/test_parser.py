@@ -48,7 +48,7 @@ def preamble(text: str) -> dict[str, Any]:
     return {"message": text, "phase": "commentary"}
 
 
-def thought(text: str) -> dict[str, Any]:
+def reasoning_done(text: str) -> dict[str, Any]:
     return {"reasoning": text}
 
 
@@ -63,7 +63,7 @@ THINK = "<|channel|>analysis<|message|>Hm.<|end|>"
 WELL_FORMED: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "thinking and an answer": (
         f"{THINK}<|start|>assistant<|channel|>final<|message|>Hello 🦄!<|return|>",
-        [thought("Hm."), answer("Hello 🦄!")],
+        [reasoning_done("Hm."), answer("Hello 🦄!")],
     ),
     "white space is kept": (
         "<|channel|>final<|message|>\n  Hello \n<|return|>",
@@ -77,7 +77,7 @@ WELL_FORMED: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "recipient behind the channel": (
         f"{THINK}<|start|>assistant<|channel|>commentary to=functions.get_weather "
         f"<|constrain|>json<|message|>{PARIS}<|call|>",
-        [thought("Hm."), call("get_weather", PARIS)],
+        [reasoning_done("Hm."), call("get_weather", PARIS)],
     ),
     "recipient before the channel": (
         f" to=functions.get_weather<|channel|>commentary json<|message|>{PARIS}<|call|>",
@@ -122,7 +122,7 @@ WELL_FORMED: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.requirement("VN-60", "D-13", "D-82")
+@pytest.mark.requirement("VN-60", "D-13")
 @pytest.mark.parametrize(("text", "meant"), WELL_FORMED.values(), ids=WELL_FORMED)
 def test_what_is_well_formed(text: str, meant: list[dict[str, Any]]) -> None:
     assert said(text) == (meant, False)
@@ -142,7 +142,7 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "one stray word": (
         "<|channel|>analysis one<|message|>Hm.<|end|>" + FINAL,
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "a content type for an answer": (
         '<|channel|>final json<|message|>{"a": 1}<|return|>',
@@ -161,40 +161,46 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "one bare word of the format's": ("final<|return|>", [answer("final")]),
     "bare text behind the thinking": (
         f"{THINK}Yes, it is.<|return|>",
-        [thought("Hm."), answer("Yes, it is.")],
+        [reasoning_done("Hm."), answer("Yes, it is.")],
     ),
     "a bare call": (f"to=functions.get_weather json{PARIS}<|call|>", [call("get_weather", PARIS)]),
     "bare text to somebody": ("to=you, with love<|return|>", [answer("to=you, with love")]),
-    "white space between messages": (f"{THINK}\n\n{FINAL}", [thought("Hm."), answer("Yes.")]),
-    "the role between messages": (f"{THINK}assistant{FINAL}", [thought("Hm."), answer("Yes.")]),
+    "white space between messages": (
+        f"{THINK}\n\n{FINAL}",
+        [reasoning_done("Hm."), answer("Yes.")],
+    ),
+    "the role between messages": (
+        f"{THINK}assistant{FINAL}",
+        [reasoning_done("Hm."), answer("Yes.")],
+    ),
     "text between messages": (
         f"{THINK}Well, {FINAL}",
-        [thought("Hm."), answer("Well, "), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Well, "), answer("Yes.")],
     ),
     "no start": (
         f"{THINK}assistant<|channel|>final<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "the role twice": (
         f"assistant{THINK}<|start|>assistantassistant<|channel|>final<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "an unknown role": (
         f"{THINK}<|start|>robot<|channel|>final<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "no role": (
         f"{THINK}<|start|><|channel|>final<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "no channel": ("<|message|>Yes.<|return|>", [answer("Yes.")]),
     "no channel after the thinking": (
         f"{THINK}<|start|>assistant<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "the channel's name without its token": (
         "analysis<|message|>Hm.<|end|><|start|>assistantfinal<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "an unknown channel": ("<|channel|>poetry<|message|>Yes.<|return|>", [answer("Yes.")]),
     "a channel with a sign": (
@@ -203,11 +209,11 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "the channel twice": (
         f"<|channel|>analysis<|channel|>analysis<|message|>Hm.<|end|>{FINAL}",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "the channel twice with the role": (
         f"<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm.<|end|>{FINAL}",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "a recipient that is a role": (
         "<|channel|>final to=user<|message|>Yes.<|return|>",
@@ -249,11 +255,11 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "no end before the next": (
         f"<|channel|>analysis<|message|>Hm.{FINAL}",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "neither end nor start": (
         "<|channel|>analysis<|message|>Hm.<|channel|>final<|message|>Yes.<|return|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "the content's token twice": (
         "<|channel|>final<|message|><|message|>Yes.<|return|>",
@@ -276,7 +282,7 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "a start in a header": (f"<|channel|>analysis{FINAL}", [answer("Yes.")]),
     "a reply that ends in a header": (
         f"{THINK}<|start|>assistant<|channel|>comm",
-        [thought("Hm.")],
+        [reasoning_done("Hm.")],
     ),
     "tokens that are no text": (
         "<|channel|>final<|message|>Y<|reserved_200013|>es.<|endoftext|><|return|>",
@@ -306,7 +312,7 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "it speaks for others before it answered": (
         f"{THINK}<|start|>user<|message|>Yes.<|end|>",
-        [thought("Hm."), answer("Yes.")],
+        [reasoning_done("Hm."), answer("Yes.")],
     ),
     "words of headers in an answer": (
         "<|channel|>final Set to=3 in json code<|return|>",
@@ -328,7 +334,7 @@ def test_slips_lose_nothing(text: str, meant: list[dict[str, Any]]) -> None:
 def test_without_tools_nothing_is_called() -> None:
     assert said(f"<|channel|>commentary {TO}", tools=False) == ([preamble(PARIS)], False)
     assert said("<|channel|>analysis to=python code<|message|>1 + 1<|call|>", tools=False) == (
-        [thought("1 + 1")],
+        [reasoning_done("1 + 1")],
         False,
     )
 
@@ -337,22 +343,25 @@ def test_one_call_if_one_is_allowed() -> None:
     reader = parser(parallel=False)
     text = f"{THINK}<|start|>assistant<|channel|>commentary {TO}{FINAL}"
     assert items(read(reader, [ids_of(text)])) == (
-        [thought("Hm."), call("get_weather", PARIS)],
+        [reasoning_done("Hm."), call("get_weather", PARIS)],
         False,
     )
     assert reader.done
-    assert said(text, parallel=False) == ([thought("Hm."), call("get_weather", PARIS)], False)
+    assert said(text, parallel=False) == (
+        [reasoning_done("Hm."), call("get_weather", PARIS)],
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "meant", "is_open"),
     [
-        ("<|channel|>analysis<|message|>Hm", [thought("Hm")], True),
+        ("<|channel|>analysis<|message|>Hm", [reasoning_done("Hm")], True),
         ("<|channel|>final<|message|>Ye", [answer("Ye")], True),
         ('<|channel|>commentary to=now<|message|>{"a": ', [call("now", '{"a": ')], True),
         ("<|channel|>commentary to=now<|message|>", [call("now", "")], True),
-        (f"{THINK}<|start|>assistant<|channel|>fin", [thought("Hm.")], False),
-        (f"{THINK}<|start|>assi", [thought("Hm.")], False),
+        (f"{THINK}<|start|>assistant<|channel|>fin", [reasoning_done("Hm.")], False),
+        (f"{THINK}<|start|>assi", [reasoning_done("Hm.")], False),
         ("<|channel|>commentary to=functions.ge", [], False),
         ("Once upon", [answer("Once upon")], True),
         ("", [], False),
@@ -371,7 +380,7 @@ def test_a_character_that_is_cut_is_no_text() -> None:
 
 def test_ids_that_do_not_exist_are_harmless() -> None:
     ids = [id for each in ids_of(f"{THINK}{FINAL}") for id in (each, UNKNOWN)]
-    assert items(read(parser(), [ids])) == ([thought("Hm."), answer("Yes.")], False)
+    assert items(read(parser(), [ids])) == ([reasoning_done("Hm."), answer("Yes.")], False)
 
 
 def test_a_reply_that_is_held_to_a_form() -> None:
@@ -382,7 +391,7 @@ def test_a_reply_that_is_held_to_a_form() -> None:
         assert said(
             f"{THINK}<|start|>assistant{final}{FINAL}", constrained=True, json_answer=True
         ) == (
-            [thought("Hm."), answer(literal)],
+            [reasoning_done("Hm."), answer(literal)],
             False,
         )
     calling = f"<|channel|>commentary to=functions.now<|message|>{literal}<|call|>"
@@ -407,7 +416,7 @@ def test_a_reply_that_is_held_to_a_form() -> None:
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
 def test_a_message_that_the_prompt_began(kind: MessageKind) -> None:
-    began = {"final": answer, "commentary": preamble, "analysis": thought}[kind]
+    began = {"final": answer, "commentary": preamble, "analysis": reasoning_done}[kind]
     assert said(f" more.<|end|>{FINAL}", open_kind=kind) == (
         [began(" more."), answer("Yes.")],
         False,

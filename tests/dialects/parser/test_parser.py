@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.formats.types import START
+from antiphon.dialects.parser.lexer import StateTerminals
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.stream.deltas import Close, Open, SampledTokens, Text
@@ -335,21 +337,61 @@ def test_a_namespace_and_a_custom_tool() -> None:
     assert found == [{"custom": "b", "input": "x\ny", "namespace": "a"}]
 
 
+class WorkCounter:
+    """Counts function calls and characters scanned while a reply is parsed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = self.characters = 0
+        find = StateTerminals.find
+
+        def counted(states: StateTerminals, text: str, final: bool) -> tuple[int, str | None]:
+            self.characters += len(text)
+            return find(states, text, final)
+
+        monkeypatch.setattr(StateTerminals, "find", counted)
+
+    def parse(self, tools: str, text: str, size: int) -> tuple[int, int]:
+        """Parse ``text`` token by token; return the calls and the characters it took."""
+        tokenizer = ByteTokenizer(CALL + THINK)
+        reader = parser(tokenizer, tools)
+        ids = tokenizer.encode(text.replace("$", "word " * size), special=True)
+        self.calls = self.characters = 0
+        sys.setprofile(self._count)
+        try:
+            for id in ids:
+                list(reader.feed(Chunk(ids=(id,))))
+            list(reader.finish("stop"))
+        finally:
+            sys.setprofile(None)
+        return self.calls, self.characters
+
+    def _count(self, frame: FrameType, event: str, arg: object) -> None:
+        self.calls += 1
+
+
 @pytest.mark.requirement("D-96")
-def test_long_replies_take_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No text is looked at again and again: the buffer never holds more than a terminal."""
-    tokenizer = ByteTokenizer(CALL)
-    reader = parser(tokenizer)
-    longest = 0
-    find = type(reader._lexer.states[START]).find
-
-    def watched(self, text, final):  # type: ignore[no-untyped-def]
-        nonlocal longest
-        longest = max(longest, len(text))
-        return find(self, text, final)
-
-    monkeypatch.setattr(type(reader._lexer.states[START]), "find", watched)
-    call = '<tool_call>{"name": "search", "arguments": {"query": "' + "word " * 2000 + '"}}'
-    ids = tokenizer.encode("text <" * 500 + call, special=True)
-    assert items(read(reader, [ids]))[0][1]["call"] == "search"
-    assert longest < 40
+@pytest.mark.parametrize(
+    ("tools", "text"),
+    [
+        ("hermes", "$"),
+        ("hermes", "<think>$</think>Done."),
+        ("hermes", "a < b <tool $"),
+        ("hermes", '<tool_call>{"name": "search", "arguments": {"query": "$"}}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments": {"query": "$"}, "name": "search"}</tool_call>'),
+        ("hermes", "<tool_call>$"),
+        ("llama3_json", '{"name": "search", "parameters": {"query": "$"}}'),
+        ("pythonic", '[search(query="$")]'),
+        (
+            "qwen3_coder",
+            "<tool_call><function=search><parameter=query>$</parameter></function></tool_call>",
+        ),
+    ],
+)
+def test_work_grows_linearly_with_a_reply(
+    monkeypatch: pytest.MonkeyPatch, tools: str, text: str
+) -> None:
+    counter = WorkCounter(monkeypatch)
+    counter.parse(tools, text, 1)  # fills the caches of texts of tokens
+    small, large = (counter.parse(tools, text, size) for size in (50, 400))
+    for before, after in zip(small, large, strict=True):
+        assert after <= 8.5 * before + 1000

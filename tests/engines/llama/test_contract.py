@@ -18,6 +18,12 @@ async def test_keeps_the_contract(llama: LlamaEngine, check: Check) -> None:
     await check(llama)
 
 
+@pytest.mark.requirement("HF-2")
+async def test_a_seed_makes_sampling_repeatable(llama: LlamaEngine) -> None:
+    assert llama.capabilities.seed
+    await CHECKS["seed_is_reproducible"](llama)
+
+
 async def test_is_closed_for_good(smollm2_path: Path) -> None:
     await check_closed(
         await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=2))

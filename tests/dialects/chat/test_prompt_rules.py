@@ -1,0 +1,96 @@
+"""Rules that hold for every chat template: which thinking a prompt repeats, and the date."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from antiphon.conversation import Conversation, Options
+from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import ModelCard
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+)
+from tests.dialects.families import source
+
+#: Repeats all the thinking it is given, so that only the dialect can leave some out.
+REPEATS_THINKING = (
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{% endfor %}"
+    "{% endfor %}"
+)
+CONTENTS = "{% for m in messages %}{{ m.content }}{% endfor %}"
+#: The ways in which published templates ask for the date.
+DATES = {
+    "strftime_now": "{{ strftime_now('%Y-%m-%d') }}" + CONTENTS,
+    "datetime": "{{ datetime }}" + CONTENTS,
+}
+
+
+def prompt(template: str, *items: Item, today: datetime = datetime(2026, 7, 9)) -> str:
+    """Render ``items`` with ``template``."""
+    tokenizer = ByteTokenizer(("<think>", "</think>"))
+    card = ModelCard(
+        name="m", context_size=1000, fingerprint="f", eos_token=END, chat_template=template
+    )
+    dialect = ChatDialect(card, tokenizer, today=lambda: today)
+    ids = dialect.render(Conversation(items=items), Options()).prompt.ids
+    return b"".join(map(tokenizer.piece, ids)).decode()
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=(InputText(text=text),))
+
+
+def thinking(text: str) -> Reasoning:
+    return Reasoning(content=(ReasoningText(text=text),))
+
+
+ANSWER = Message(role="assistant", content=(OutputText(text="Sunny."),))
+CALL = FunctionCall(call_id="c1", name="weather", arguments="{}")
+OUTPUT = FunctionCallOutput(call_id="c1", output="sun")
+
+
+@pytest.mark.requirement("VO-4", "VN-35", "D-48")
+def test_the_template_decides_which_thinking_is_repeated() -> None:
+    earlier = (user("A"), thinking("old"), CALL, OUTPUT, thinking("older"), ANSWER)
+    items = (*earlier, user("B"), thinking("now"), CALL, OUTPUT)
+    everything = prompt(REPEATS_THINKING, *items)
+    for text in ("old", "older", "now"):
+        assert f"<think>{text}</think>" in everything
+    current = prompt(source("qwen"), *items)  # repeats the thinking of the current tool loop only
+    assert "Sunny." in current and "<think>\nnow\n</think>" in current
+    assert "old" not in current
+
+
+@pytest.mark.requirement("VO-4", "D-48")
+def test_thinking_never_becomes_text_of_a_template_without_it() -> None:
+    items = (user("A"), thinking("old"), ANSWER, user("B"), thinking("now"), CALL, OUTPUT)
+    text = prompt(source("smol"), *items)
+    assert "Sunny." in text and "old" not in text
+
+
+@pytest.mark.requirement("GO-4")
+@pytest.mark.parametrize("template", DATES.values(), ids=DATES)
+def test_the_date_is_the_day_of_the_request(template: str) -> None:
+    first, second = (
+        prompt(template, user("Hi"), today=day)
+        for day in (datetime(2026, 7, 9), datetime(2027, 1, 31))
+    )
+    assert "2026" in first and "09" in first
+    assert "2027" in second and "31" in second
+
+
+@pytest.mark.requirement("GO-4")
+def test_a_template_that_asks_for_no_date_gets_none() -> None:
+    assert "2026" not in prompt(REPEATS_THINKING, user("Hi"))
