@@ -100,7 +100,7 @@ class Preparer:
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         reply_request = ReplyRequest(
             context=context,
-            backend=self._attachments.ahead_of(model.backend, tenant, len(prompt_items)),
+            backend=self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)),
             options=await self._build_options(resolved, tools, tool_context),
         )
         return PreparedRequest(
@@ -119,7 +119,7 @@ class Preparer:
         model = self._models.find(as_create.model)
         resolved, tools = self._select_tools(as_create, model)
         context = await self._load_context(tenant, resolved, model)
-        backend = self._attachments.ahead_of(model.backend, tenant)
+        backend = self._attachments.resolving_backend(model.backend, tenant)
         tool_context = ResponseContext(
             tenant=tenant, response_id="", items=context.conversation.items
         )

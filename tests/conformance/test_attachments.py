@@ -165,7 +165,7 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
     class Nothing(Files):
         asked = 0
 
-        async def content(self, tenant: str, file_id: str) -> Any:
+        async def read(self, tenant: str, file_id: str) -> Any:
             self.asked += 1
             return await super().content(tenant, file_id)
 
@@ -383,10 +383,10 @@ async def test_too_large_attachments_are_rejected(
     assert "Too many URLs" in (await server.post(input=message(*urls))).text
     many = [file(file_data="eA==")] * 501
     assert "Too many images and files" in (await server.post(input=message(*many))).text
-    monkeypatch.setattr(attachments, "_ALL_BYTES", 10)
+    monkeypatch.setattr(attachments, "_MAX_TOTAL_BYTES", 10)
     texts = [file(file_data="MTIzNDU2"), file(file_data="MTIzNDU3")]
     assert (await server.post(input=message(*texts))).json()["error"]["code"] == "file_too_large"
-    monkeypatch.setattr(attachments, "_IMAGE_BYTES", 10)
+    monkeypatch.setattr(attachments, "_MAX_IMAGE_BYTES", 10)
     large = await server.post(input=message(image(image_url=data_url(png()))))
     assert large.json()["error"]["code"] == "image_file_too_large"
 

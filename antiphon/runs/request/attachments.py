@@ -1,7 +1,7 @@
-"""What requests name besides their text, resolved before a model is asked: images, files, URLs.
+"""Resolves the images, files and URLs of a conversation before the model is called.
 
-A backend behind it gets images as ``data:`` URLs whose bytes are images, and files as text. What
-is stored and listed stays as the client sent it: this is done again for each turn.
+The backend gets images as ``data:`` URLs with checked bytes, and files as text. Stored and listed
+items stay as the client sent them: they are resolved again for each turn.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from antiphon.wire import items as it
 
 __all__ = ["Attachments"]
 
-_Named = it.InputImage | it.InputFile | it.ComputerScreenshot
+_AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot
 
-#: Where a stored prompt's items stand in the request.
-_PROMPT = "prompt.variables"
+#: The path of a stored prompt's items in the request.
+_PROMPT_PATH = "prompt.variables"
 
-#: The most of one request: bytes of an image and its pixels, bytes of all, URLs, parts.
-_IMAGE_BYTES, _PIXELS, _ALL_BYTES, _URLS, _PARTS = 20 * 2**20, 50_000_000, 128 * 2**20, 50, 500
+_MAX_IMAGE_BYTES = 20 * 2**20
+_MAX_PIXELS = 50_000_000
+#: Limits of one request: bytes of all images and files, URLs to fetch, images and files.
+_MAX_TOTAL_BYTES, _MAX_URLS, _MAX_PARTS = 128 * 2**20, 50, 500
 
 
 class Attachments:
-    """One a service. Without a ``fetcher`` URLs are refused."""
+    """Resolves attachments for one service. Without a ``fetcher``, URLs are rejected."""
 
     def __init__(
         self, files: Files, *, fetcher: Fetcher | None = None, documents: Documents | None = None
@@ -47,189 +49,212 @@ class Attachments:
         self.fetcher = fetcher
         self.documents = documents or Documents()
 
-    def ahead_of(self, backend: Backend, tenant: str, lead: int = 0) -> Backend:
-        """The backend as one request asks it. The first ``lead`` items of its conversations come
-        from a stored prompt."""
-        return _Resolving(self, backend, tenant, lead)
+    def resolving_backend(
+        self, backend: Backend, tenant: str, prompt_item_count: int = 0
+    ) -> Backend:
+        """Wrap the backend for one request. The first ``prompt_item_count`` items of its
+        conversations come from a stored prompt.
+        """
+        return _ResolvingBackend(self, backend, tenant, prompt_item_count)
 
 
-class _Resolving(BackendWrapper):
-    """``Backend`` that resolves, then asks. Of one request: what was found once stays found."""
+class _ResolvingBackend(BackendWrapper):
+    """``Backend`` that resolves the attachments of a conversation, then delegates. Results are
+    cached for the one request it belongs to.
+    """
 
-    def __init__(self, around: Attachments, backend: Backend, tenant: str, lead: int) -> None:
+    def __init__(
+        self, attachments: Attachments, backend: Backend, tenant: str, prompt_item_count: int
+    ) -> None:
         super().__init__(backend)
-        self._around = around
+        self._attachments = attachments
         self._tenant = tenant
-        self._lead = lead
-        self._found: dict[
-            tuple[type[Any], Given], it.Part | Bad | FetchError | UnreadableDocument
+        self._prompt_item_count = prompt_item_count
+        self._parts_by_source: dict[
+            tuple[type[Any], PartSource], it.Part | InvalidPart | FetchError | UnreadableDocument
         ] = {}
         self._bytes = 0
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Raises ``RequestError`` with the path of the part for what the request brought and cannot
-        be had; in the place of what was there before stands a note."""
-        spots = list(self._spots(conversation))
-        if not spots:
+        """Raises ``RequestError``, with the path of the part, if an attachment of the request
+        cannot be read. An attachment of earlier turns is replaced by a note then.
+        """
+        locations = list(self._locations(conversation))
+        if not locations:
             return await self._inner.prepare(conversation, options)
         while True:
-            filled = replace(conversation, items=await self._filled(conversation, spots))
+            filled = replace(conversation, items=await self._resolve_all(conversation, locations))
             try:
                 return await self._inner.prepare(filled, options)
             except UnreadableImage as error:
-                if not self._blamed(error):
+                if not self._mark_invalid(error):
                     raise
 
-    def _blamed(self, error: UnreadableImage) -> bool:
-        """Whether the image came with a part, which is from now on known to be broken."""
+    def _mark_invalid(self, error: UnreadableImage) -> bool:
+        """Record that the image, which the backend cannot read, is invalid. Returns False if it
+        belongs to no part.
+        """
         encoded = base64.b64encode(error.content).decode()
-        for key, found in self._found.items():
-            if isinstance(found, it.InputImage) and (found.image_url or "").endswith(f",{encoded}"):
-                self._found[key] = Bad("broken", error.why)
+        for key, resolved in self._parts_by_source.items():
+            if isinstance(resolved, it.InputImage) and (resolved.image_url or "").endswith(
+                f",{encoded}"
+            ):
+                self._parts_by_source[key] = InvalidPart("broken", error.why)
                 return True
         return False
 
-    def _spots(self, conversation: Conversation) -> Iterator[_Spot]:
+    def _locations(self, conversation: Conversation) -> Iterator[_Location]:
         for index, item in enumerate(conversation.items):
-            if (parts := _parts(item)) is None:
+            if (parts := _parts_of(item)) is None:
                 continue
-            field, found = parts
-            for number, part in enumerate(found):
+            field, resolved = parts
+            for number, part in enumerate(resolved):
                 if isinstance(part, it.InputFile) or (
                     isinstance(part, _IMAGES) and self._inner.capabilities.images
                 ):
-                    place = f"{field}[{number}]" if isinstance(found, tuple) else field
+                    place = f"{field}[{number}]" if isinstance(resolved, tuple) else field
                     path = self._path(index - conversation.past_count, index, place)
-                    yield _Spot(item=index, number=number, part=part, path=path)
+                    yield _Location(item=index, number=number, part=part, path=path)
 
-    def _path(self, own: int, index: int, place: str) -> str | None:
-        """Where a part stands in the request; None: it was there before."""
-        if own >= 0:
-            return f"input[{own}].{place}"
-        return _PROMPT if index < self._lead else None
+    def _path(self, input_index: int, index: int, place: str) -> str | None:
+        """Return the path of a part in the request, None for earlier items."""
+        if input_index >= 0:
+            return f"input[{input_index}].{place}"
+        return _PROMPT_PATH if index < self._prompt_item_count else None
 
-    async def _filled(self, conversation: Conversation, spots: list[_Spot]) -> tuple[it.Item, ...]:
-        if len(spots) > _PARTS:
+    async def _resolve_all(
+        self, conversation: Conversation, locations: list[_Location]
+    ) -> tuple[it.Item, ...]:
+        if len(locations) > _MAX_PARTS:
             raise InvalidRequest(
-                f"Too many images and files: at most {_PARTS} in a conversation.", param="input"
+                f"Too many images and files: at most {_MAX_PARTS} in a conversation.", param="input"
             )
-        if len({url for spot in spots if (url := url_of(spot.part)) is not None}) > _URLS:
+        if (
+            len({url for location in locations if (url := url_to_fetch(location.part)) is not None})
+            > _MAX_URLS
+        ):
             raise InvalidRequest(
-                f"Too many URLs to fetch: at most {_URLS} in a request.", param="input"
+                f"Too many URLs to fetch: at most {_MAX_URLS} in a request.", param="input"
             )
-        found = await asyncio.gather(
-            *(self._resolved(spot) for spot in spots), return_exceptions=True
+        resolved = await asyncio.gather(
+            *(self._resolve(location) for location in locations), return_exceptions=True
         )
         items = list(conversation.items)
-        for spot, result in zip(spots, found, strict=True):
+        for location, result in zip(locations, resolved, strict=True):
             if isinstance(result, BaseException):
                 raise result
-            items[spot.item] = _with(items[spot.item], spot.number, result)
+            items[location.item] = _replace_part(items[location.item], location.number, result)
         return tuple(items)
 
-    async def _resolved(self, spot: _Spot) -> it.Part:
-        part = spot.part
+    async def _resolve(self, location: _Location) -> it.Part:
+        part = location.part
         try:
-            return _detailed(await self._once(part, given_in(part)), part)
-        except (Bad, FetchError, UnreadableDocument) as trouble:
-            if spot.path is None:
+            return _with_detail(await self._resolve_cached(part, part_source(part)), part)
+        except (InvalidPart, FetchError, UnreadableDocument) as error:
+            if location.path is None:
                 what = "file" if isinstance(part, it.InputFile) else "image"
                 return it.InputText(text=f"[{what} omitted: it can no longer be read]")
-            raise _refusal(trouble, part, spot.path) from None
+            raise _refusal(error, part, location.path) from None
 
-    async def _once(self, part: _Named, given: Given) -> it.Part:
-        """What was not found stays so too: a compaction asks many times."""
-        key = (type(part), given)
-        if key not in self._found:
+    async def _resolve_cached(self, part: _AttachmentPart, source: PartSource) -> it.Part:
+        """Resolve a part. Failures are cached too, because a compaction renders several times."""
+        key = (type(part), source)
+        if key not in self._parts_by_source:
             try:
-                self._found[key] = await self._read(part, given)
-            except (Bad, FetchError, UnreadableDocument) as trouble:
-                self._found[key] = trouble
-        found = self._found[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+                self._parts_by_source[key] = await self._load_part(part, source)
+            except (InvalidPart, FetchError, UnreadableDocument) as error:
+                self._parts_by_source[key] = error
+        resolved = self._parts_by_source[key]
+        if isinstance(resolved, Exception):
+            raise resolved
+        return resolved
 
-    async def _read(self, part: _Named, given: Given) -> it.Part:
-        content = await self._content(given)
+    async def _load_part(self, part: _AttachmentPart, source: PartSource) -> it.Part:
+        content = await self._load_content(source)
         self._bytes += len(content.content)
-        if self._bytes > _ALL_BYTES:
-            raise Bad("large", f"all of a request together may hold {_ALL_BYTES} bytes")
+        if self._bytes > _MAX_TOTAL_BYTES:
+            raise InvalidPart(
+                "large", f"all of a request together may hold {_MAX_TOTAL_BYTES} bytes"
+            )
         if isinstance(part, it.InputFile):
-            return await self._file(content)
-        return await _image(content)
+            return await self._file_part(content)
+        return await _image_part(content)
 
-    async def _content(self, given: Given) -> FetchResult:
-        """What the part names, whichever way."""
-        if given.file_id is not None:
+    async def _load_content(self, source: PartSource) -> FetchResult:
+        """Load the bytes of a part from a file, a URL or inline data."""
+        if source.file_id is not None:
             try:
-                kept = await self._around.files.read(self._tenant, given.file_id)
+                stored = await self._attachments.files.read(self._tenant, source.file_id)
             except NotFound as error:
-                raise Bad("unknown", error.message) from None
-            return FetchResult(kept.content, "", given.name or kept.file.filename)
-        if given.url is not None:
-            check(given.url)
-            if self._around.fetcher is None:
+                raise InvalidPart("unknown", error.message) from None
+            return FetchResult(stored.content, "", source.name or stored.file.filename)
+        if source.url is not None:
+            check(source.url)
+            if self._attachments.fetcher is None:
                 raise FetchError("url", "this server fetches no URLs; send the bytes or a file_id")
-            fetched = await self._around.fetcher.fetch(given.url)
-            return replace(fetched, name=given.name or fetched.name)
+            fetched = await self._attachments.fetcher.fetch(source.url)
+            return replace(fetched, name=source.name or fetched.name)
         try:
-            mime, content = await asyncio.to_thread(decode_inline, given.inline or "")
+            mime, content = await asyncio.to_thread(decode_inline, source.inline or "")
         except InvalidEncoding as error:
-            raise Bad("base64", str(error)) from None
-        return FetchResult(content, mime, given.name)
+            raise InvalidPart("base64", str(error)) from None
+        return FetchResult(content, mime, source.name)
 
-    async def _file(self, file: FetchResult) -> it.Part:
-        """A file that is an image is one; of any other the text is read."""
+    async def _file_part(self, file: FetchResult) -> it.Part:
+        """Return an image if the file is one, otherwise its text."""
         if not file.content:
-            raise Bad("empty", "it is empty")
+            raise InvalidPart("empty", "it is empty")
         try:
-            looks = sniff(file.content)
+            header = sniff(file.content)
         except InvalidImage:
-            looks = None
-        if looks is not None:
-            return await _image(file)
-        text = await self._around.documents.text(file.content, name=file.name, mime=file.mime)
-        named = f" '{file.name}'" if file.name else ""
-        return it.InputText(text=f"[file{named}]\n{text}")
+            header = None
+        if header is not None:
+            return await _image_part(file)
+        text = await self._attachments.documents.text(file.content, name=file.name, mime=file.mime)
+        title = f" '{file.name}'" if file.name else ""
+        return it.InputText(text=f"[file{title}]\n{text}")
 
 
-async def _image(image: FetchResult) -> it.InputImage:
-    """Checked, as a data URL that tells what it is."""
+async def _image_part(image: FetchResult) -> it.InputImage:
+    """Check an image and return it as a data URL with its detected type."""
     content = image.content
     if not content:
-        raise Bad("empty", "it is empty")
-    if len(content) > _IMAGE_BYTES:
-        raise Bad("large", f"an image may hold {_IMAGE_BYTES} bytes")
+        raise InvalidPart("empty", "it is empty")
+    if len(content) > _MAX_IMAGE_BYTES:
+        raise InvalidPart("large", f"an image may hold {_MAX_IMAGE_BYTES} bytes")
     try:
         head = sniff(content)
     except InvalidImage as broken:
-        raise Bad("broken", str(broken)) from None
+        raise InvalidPart("broken", str(broken)) from None
     if head is None:
-        raise Bad("format", f"supported are {', '.join(MIMES)}")
-    if head.width * head.height > _PIXELS:
-        raise Bad("pixels", f"it has {head.width} x {head.height} pixels")
+        raise InvalidPart("format", f"supported are {', '.join(MIMES)}")
+    if head.width * head.height > _MAX_PIXELS:
+        raise InvalidPart("pixels", f"it has {head.width} x {head.height} pixels")
     encoded = await asyncio.to_thread(base64.b64encode, content)
     return it.InputImage(image_url=f"data:{head.mime};base64,{encoded.decode()}")
 
 
-# --- where parts stand ---------------------------------------------------------------------------
+# --- parts in items ------------------------------------------------------------------------------
 
 
-class _Spot(Struct, frozen=True, kw_only=True):
-    """A part to resolve. ``path``: where the request has it; None: it was there before."""
+class _Location(Struct, frozen=True, kw_only=True):
+    """A part to resolve. ``item`` is the index of its item, ``number`` its index in the item.
+    ``path``: its path in the request, None if it belongs to an earlier item.
+    """
 
     item: int
     number: int
-    part: _Named
+    part: _AttachmentPart
     path: str | None
 
 
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
 
 
-def _parts(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | None:
-    """The field and its parts; a list where the field holds one part and no array."""
+def _parts_of(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | None:
+    """Return the name of the field with parts, and the parts: a tuple for an array, a list for a
+    field that holds a single part.
+    """
     field = KINDS[type(item)].parts_field
     if not field:
         return None
@@ -239,7 +264,7 @@ def _parts(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | N
     return field, value if isinstance(value, tuple) else [value]
 
 
-def _with(item: it.Item, number: int, part: it.Part) -> it.Item:
+def _replace_part(item: it.Item, number: int, part: it.Part) -> it.Item:
     field = KINDS[type(item)].parts_field
     value = getattr(item, field)
     if isinstance(value, tuple):
@@ -250,10 +275,10 @@ def _with(item: it.Item, number: int, part: it.Part) -> it.Item:
     return replace(item, **{field: replace(value, image_url=UNSET, file_id=UNSET)})
 
 
-def _detailed(found: it.Part, part: _Named) -> it.Part:
-    if isinstance(found, it.InputImage) and part.detail is not UNSET:
-        return replace(found, detail=part.detail)
-    return found
+def _with_detail(resolved: it.Part, part: _AttachmentPart) -> it.Part:
+    if isinstance(resolved, it.InputImage) and part.detail is not UNSET:
+        return replace(resolved, detail=part.detail)
+    return resolved
 
 
 # --- where the bytes of a part come from ---------------------------------------------------------
@@ -261,16 +286,18 @@ def _detailed(found: it.Part, part: _Named) -> it.Part:
 Reason = Literal["none", "base64", "unknown", "empty", "large", "pixels", "format", "broken"]
 
 
-class Bad(Exception):
-    """What a part gives cannot be used. ``reason``: one word; the message says more."""
+class InvalidPart(Exception):
+    """A part cannot be used. ``why``: a key of ``_ERROR_CODES``."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason: Reason = reason
 
 
-class Given(Struct, frozen=True, kw_only=True):
-    """One of three, and how the file is called, if it is told."""
+class PartSource(Struct, frozen=True, kw_only=True):
+    """Where the bytes of a part come from: exactly one of ``url``, ``inline`` and ``file_id``.
+    ``name``: the filename, if it is known.
+    """
 
     url: str | None = None
     inline: str | None = None
@@ -278,28 +305,28 @@ class Given(Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-def given_in(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> Given:
-    """What a part gives. Raises ``Bad`` if it gives nothing."""
+def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> PartSource:
+    """Return the source of a part. Raises ``InvalidPart`` if there is none."""
     if part.file_id is not UNSET and part.file_id:
-        return Given(file_id=part.file_id, name=_filename(part))
+        return PartSource(file_id=part.file_id, name=_filename(part))
     if isinstance(part, it.InputFile):
         if part.file_data is not UNSET and part.file_data:
-            return Given(inline=part.file_data, name=_filename(part))
+            return PartSource(inline=part.file_data, name=_filename(part))
         url = part.file_url
     else:
         url = part.image_url
     if url is UNSET or not url:
-        raise Bad("none", "it gives neither bytes nor a URL nor a file_id")
+        raise InvalidPart("none", "it gives neither bytes nor a URL nor a file_id")
     if url[:5].lower() == "data:":
-        return Given(inline=url, name=_filename(part))
-    return Given(url=url, name=_filename(part))
+        return PartSource(inline=url, name=_filename(part))
+    return PartSource(url=url, name=_filename(part))
 
 
-def url_of(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | None:
-    """The URL that is to be fetched, if there is one."""
+def url_to_fetch(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | None:
+    """Return the URL of a part, None if nothing is fetched."""
     try:
-        return given_in(part).url
-    except Bad:
+        return part_source(part).url
+    except InvalidPart:
         return None
 
 
@@ -308,10 +335,10 @@ def _filename(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str
     return "" if name is UNSET else name
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
-#: What went wrong → the code of OpenAI's API, for images and for files.
-_CODES: Mapping[str, tuple[str, str]] = {
+#: Reason → error code of OpenAI's API, for images and for files.
+_ERROR_CODES: Mapping[str, tuple[str, str]] = {
     "none": ("invalid_image", "invalid_file"),
     "base64": ("invalid_base64_image", "invalid_file_data"),
     "url": ("invalid_image_url", "invalid_file_url"),
@@ -327,8 +354,8 @@ _CODES: Mapping[str, tuple[str, str]] = {
     "unsupported": ("invalid_image_format", "unsupported_file"),
     "missing": ("invalid_image_format", "unsupported_file"),
 }
-_DOWNLOADS = ("failed_to_download_image", "failed_to_download_file")
-_READINGS: Mapping[str, str] = {
+_DOWNLOAD_CODES = ("failed_to_download_image", "failed_to_download_file")
+_DOCUMENT_ERRORS: Mapping[str, str] = {
     "unsupported": "it is neither text nor a document of a known type",
     "missing": "this server reads text files only",
     "encrypted": "it is protected by a password",
@@ -340,28 +367,28 @@ _READINGS: Mapping[str, str] = {
 
 
 def _refusal(
-    trouble: Bad | FetchError | UnreadableDocument, part: _Named, path: str
+    error: InvalidPart | FetchError | UnreadableDocument, part: _AttachmentPart, path: str
 ) -> RequestError:
     is_file = isinstance(part, it.InputFile)
     what = "file" if is_file else "image"
-    param = path if path == _PROMPT else f"{path}{_field(part, trouble)}"
-    if isinstance(trouble, FetchError) and trouble.reason not in ("url", "large"):
-        message = f"Error while downloading the {what} of '{param}': {trouble}."
-        return InvalidRequest(message, param=param, code=_DOWNLOADS[is_file])
-    if trouble.reason == "unknown":
-        return NotFound(str(trouble), param=param, code=_CODES["unknown"][is_file])
-    code = _CODES.get(trouble.reason, _CODES["bomb"])[is_file]
-    reason = _READINGS[trouble.reason] if isinstance(trouble, UnreadableDocument) else str(trouble)
+    param = path if path == _PROMPT_PATH else f"{path}{_field(part, error)}"
+    if isinstance(error, FetchError) and error.reason not in ("url", "large"):
+        message = f"Error while downloading the {what} of '{param}': {error}."
+        return InvalidRequest(message, param=param, code=_DOWNLOAD_CODES[is_file])
+    if error.reason == "unknown":
+        return NotFound(str(error), param=param, code=_ERROR_CODES["unknown"][is_file])
+    code = _ERROR_CODES.get(error.reason, _ERROR_CODES["bomb"])[is_file]
+    reason = _DOCUMENT_ERRORS[error.reason] if isinstance(error, UnreadableDocument) else str(error)
     return InvalidRequest(f"Invalid {what} in '{param}': {reason}.", param=param, code=code)
 
 
-def _field(part: _Named, trouble: Exception) -> str:
+def _field(part: _AttachmentPart, error: Exception) -> str:
     """The field to blame."""
-    if isinstance(trouble, Bad) and trouble.reason == "none":
+    if isinstance(error, InvalidPart) and error.reason == "none":
         return ""
-    given = given_in(part)
-    if given.file_id is not None:
+    source = part_source(part)
+    if source.file_id is not None:
         return ".file_id"
     if not isinstance(part, it.InputFile):
         return ".image_url"
-    return ".file_data" if given.inline is not None else ".file_url"
+    return ".file_data" if source.inline is not None else ".file_url"
