@@ -39,9 +39,9 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect
-from tests.engines import tiny_eyes
-from tests.engines.tiny import FOLDER
-from tests.engines.tiny_eyes import picture, shown
+from tests.tiny_models import tiny_eyes
+from tests.tiny_models.tiny_eyes import picture, shown
+from tests.tiny_models.tiny_tools import FOLDER
 from tests.upstream.real_servers import SERVERS, Missing, seeing_vllm, serving
 
 pytestmark = [
@@ -149,7 +149,7 @@ async def _patiently(check: Callable[[Any], Awaitable[None]], checked: Any) -> N
         try:
             return await check(checked)
         except AssertionError:
-            if check.__name__ not in ("streams", "tokens_stream") or not attempts:
+            if check.__name__ not in ("streams_in_pieces", "tokens_stream") or not attempts:
                 raise
 
 

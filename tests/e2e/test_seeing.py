@@ -18,7 +18,7 @@ from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 from tests.attachments.samples import data_url
 from tests.e2e.server import Server, serving
-from tests.engines.tiny_eyes import FOLDER, GGUF, IMAGE_TOKENS, PROJECTOR, picture
+from tests.tiny_models.tiny_eyes import FOLDER, GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.upstream.started import llama_server
 
 pytestmark = pytest.mark.model

@@ -38,7 +38,7 @@ from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import Image, Prompt
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
-from tests.engines.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
+from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.upstream.started import llama_server
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
@@ -75,7 +75,7 @@ async def test_closing_it_ends_what_runs(upstream: str) -> None:
     await check_closed(await load(upstream, LoadOptions(name="tiny")))
 
 
-@pytest.mark.parametrize("name", ["counts_what_it_used", "refuses_what_is_too_long"])
+@pytest.mark.parametrize("name", ["reports_usage", "rejects_long_conversations"])
 async def test_the_backend_of_ids_keeps_its_contract(engine: CompletionsEngine, name: str) -> None:
     await BACKEND_CHECKS[name](LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer)))
 
@@ -155,7 +155,7 @@ async def test_it_is_shown_every_format(eyes: str, make: Any, form: str) -> None
 # --- messages over /v1/chat/completions ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["counts_what_it_used", "streams", "closing_stops_it"])
+@pytest.mark.parametrize("name", ["reports_usage", "streams_in_pieces", "closing_stops_generation"])
 async def test_the_backend_of_messages_keeps_its_contract(upstream: str, name: str) -> None:
     backend = await chat_completions("tiny", upstream)
     try:
@@ -167,7 +167,7 @@ async def test_the_backend_of_messages_keeps_its_contract(upstream: str, name: s
 # --- items over /v1/responses --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["counts_what_it_used", "streams"])
+@pytest.mark.parametrize("name", ["reports_usage", "streams_in_pieces"])
 async def test_the_backend_of_items_keeps_its_contract(upstream: str, name: str) -> None:
     backend = await responses("tiny", upstream)
     try:

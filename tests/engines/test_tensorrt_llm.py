@@ -14,7 +14,7 @@ from antiphon.engines.tensorrt_llm import TensorrtEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, check_engine, collect
 from tests.engines import fake_tensorrt
-from tests.engines.tiny import FOLDER, calls_a_tool_and_answers, prompt
+from tests.tiny_models.tiny_tools import FOLDER, calls_a_tool_and_answers, prompt
 
 WAIT_S = 60
 

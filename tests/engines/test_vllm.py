@@ -15,7 +15,7 @@ from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import Image, Prompt
 from tests.attachments.samples import png
 from tests.engines import fake_vllm
-from tests.engines.tiny import FOLDER, prompt
+from tests.tiny_models.tiny_tools import FOLDER, prompt
 
 WAIT_S = 60
 

@@ -11,9 +11,9 @@ from antiphon.config.load import disable_usage_statistics
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.vllm import load
 from antiphon.testing.engine_check import check_closed, check_engine, collect
-from tests.engines import tiny_eyes
-from tests.engines.tiny import FOLDER, calls_a_tool_and_answers
-from tests.engines.tiny_eyes import picture, shown
+from tests.tiny_models import tiny_eyes
+from tests.tiny_models.tiny_eyes import picture, shown
+from tests.tiny_models.tiny_tools import FOLDER, calls_a_tool_and_answers
 
 # Its own imports warn of what is theirs.
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]

@@ -14,7 +14,7 @@ from typing import Any
 
 from antiphon.engines.common.token_masks import TokenMask, TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
-from tests.engines.tiny import FOLDER
+from tests.tiny_models.tiny_tools import FOLDER
 
 __all__ = ["SIZE", "TOKENIZER", "Toy", "reused"]
 

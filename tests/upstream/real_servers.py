@@ -21,7 +21,7 @@ from tempfile import TemporaryFile
 
 from msgspec import Struct
 
-from tests.engines.tiny import FOLDER, GGUF
+from tests.tiny_models.tiny_tools import FOLDER, GGUF
 
 __all__ = ["SERVERS", "Missing", "Real", "seeing_vllm", "serving"]
 

@@ -11,7 +11,7 @@ from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Constraint
-from tests.engines.tiny import FOLDER
+from tests.tiny_models.tiny_tools import FOLDER
 
 SIZE = 1000  # more than there are tokens, as embeddings often are
 

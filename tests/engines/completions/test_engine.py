@@ -30,12 +30,12 @@ from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint, ModelCard, Prompt
 from antiphon.upstream.client import Upstream
-from tests.engines import hf_files
-from tests.engines.completions_servers import SHAPES, serving
+from tests.engines.completions.fake_servers import SHAPES, serving
+from tests.engines.huggingface import hf_files
 from tests.upstream.fakes import Answer, fake, json_answer, sse
 
 TEXT = "The sea was calm. Three boats left the harbour at dawn; one of them came back. Grüße 🦄!"
-SKIPPED = {"seed_is_reproducible", "logit_bias_counts", "constraints_are_obeyed"}
+SKIPPED = {"seed_is_reproducible", "logit_bias_is_applied", "constraints_are_obeyed"}
 CARD = ModelCard(name="tiny", context_size=1024, fingerprint="bytes")
 PROMPT = Prompt(tuple(b"The sea"))
 

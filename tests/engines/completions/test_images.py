@@ -28,8 +28,15 @@ from antiphon.upstream.client import Upstream
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
 from tests.dialects.test_images import TEMPLATE
-from tests.engines import hf_files
-from tests.engines.completions_servers import SHAPES, TOKENIZER, WORD, LlamaServer, marked, serving
+from tests.engines.completions.fake_servers import (
+    SHAPES,
+    TOKENIZER,
+    WORD,
+    LlamaServer,
+    marked,
+    serving,
+)
+from tests.engines.huggingface import hf_files
 from tests.upstream.fakes import Answer, fake, json_answer, sse
 
 SEEING = ("vllm", "sglang", "llama-server")
@@ -114,7 +121,7 @@ async def test_as_a_backend_it_takes_images(kind: str) -> None:
     async with connected(kind) as (engine, _):
         dialect = ChatDialect(CARD, TOKENIZER, images=engine.capabilities.images)
         backend = LocalBackend(engine, dialect)
-        await BACKEND_CHECKS["takes_an_image_or_says_that_it_cannot"](backend)
+        await BACKEND_CHECKS["accepts_or_rejects_images"](backend)
         parts = (InputText(text="What is it?"), InputImage(image_url=data_url(RED)))
         message = Message(role="user", content=parts)
         reply = await backend.prepare(Conversation((message,)), Options())

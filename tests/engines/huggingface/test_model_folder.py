@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import SetupError
-from tests.engines import hf_files
+from tests.engines.huggingface import hf_files
 
 
 def test_reads_all_there_is(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from antiphon.engines.huggingface.tokenizer import FastTokenizer
 from antiphon.errors import SetupError
-from tests.engines import hf_files
+from tests.engines.huggingface import hf_files
 
 KINDS: dict[str, Callable[[], Tokenizer]] = {
     "byte_level": hf_files.byte_level,

@@ -13,7 +13,7 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import Prompt
-from tests.engines.gguf_files import write_adapter
+from tests.engines.gguf.gguf_files import write_adapter
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 

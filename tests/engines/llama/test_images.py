@@ -18,13 +18,13 @@ from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.images import PromptDetokenizer, readable_content
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.testing.backend_check import takes_an_image_or_says_that_it_cannot
+from antiphon.testing.backend_check import accepts_or_rejects_images
 from antiphon.testing.engine_check import CHECKS, Check
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk, Image, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
-from tests.engines.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
+from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
 
 RED, BLUE = picture("red", "circle"), picture("blue", "square")
 GREEDY = Sampling(max_tokens=12, temperature=0, logprobs=0)
@@ -189,7 +189,7 @@ async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:
     dialect = ChatDialect(seeing.card, seeing.tokenizer, images="apart")
     backend = LocalBackend(seeing, dialect)
     assert backend.capabilities.images
-    await takes_an_image_or_says_that_it_cannot(backend)
+    await accepts_or_rejects_images(backend)
     image = InputImage(image_url=data_url(RED))
     question = Message(role="user", content=(InputText(text="What is it?"), image))
     many = Message(role="user", content=(image,) * 160)

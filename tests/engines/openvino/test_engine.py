@@ -17,7 +17,7 @@ from antiphon.engines.openvino.engine import OpenvinoEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import Constraint
-from tests.engines.tiny import FOLDER, GGUF, calls_a_tool_and_answers, prompt
+from tests.tiny_models.tiny_tools import FOLDER, GGUF, calls_a_tool_and_answers, prompt
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -60,7 +60,7 @@ async def test_requests_without_a_seed_are_not_alike(engine: OpenvinoEngine) -> 
 
 async def test_a_schema_that_cannot_be_used_is_refused(engine: OpenvinoEngine) -> None:
     for constraint, said in (
-        (Constraint("start: /.*/"), "no grammars"),
+        (Constraint("start: /.*/"), "does not support grammars"),
         (Constraint("start: /.*/", schema={"type": "string", "format": "date"}), "'format'"),
     ):
         sampling = Sampling(max_tokens=4, temperature=0, constraint=constraint)

@@ -18,7 +18,7 @@ from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, TEXT, Check, check_closed, collect
 from antiphon.tokens import Constraint, Prompt
-from tests.engines.tiny import FOLDER, calls_a_tool_and_answers, prompt
+from tests.tiny_models.tiny_tools import FOLDER, calls_a_tool_and_answers, prompt
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
 

@@ -25,7 +25,7 @@ from antiphon.wire.items import (
     Reasoning,
 )
 from antiphon.wire.tools import Function
-from tests.engines.gpt_oss_folder import make_gpt_oss
+from tests.engines.transformers.gpt_oss_folder import make_gpt_oss
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]

@@ -21,7 +21,7 @@ from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import Image, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url
-from tests.engines.tiny_eyes import FOLDER, IMAGE_TOKENS, picture, shown
+from tests.tiny_models.tiny_eyes import FOLDER, IMAGE_TOKENS, picture, shown
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
 

@@ -11,7 +11,7 @@ from tests.attachments.samples import Color, drawn
 
 __all__ = ["FOLDER", "GGUF", "IMAGE_TOKENS", "PROJECTOR", "picture", "shown"]
 
-FOLDER = Path(__file__).parents[1] / "tiny_models" / "tiny-eyes"
+FOLDER = Path(__file__).with_name("tiny-eyes")
 GGUF = FOLDER / "tiny-eyes.gguf"
 PROJECTOR = FOLDER / "mmproj-tiny-eyes.gguf"
 #: A square of patches for each picture.

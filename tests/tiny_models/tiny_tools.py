@@ -26,7 +26,7 @@ from antiphon.wire.tools import Function
 
 __all__ = ["FOLDER", "GGUF", "calls_a_tool_and_answers", "prompt"]
 
-FOLDER = Path(__file__).parents[1] / "tiny_models" / "tiny-tools"
+FOLDER = Path(__file__).with_name("tiny-tools")
 GGUF = FOLDER / "tiny-tools.gguf"
 WAIT_S = 120
 
