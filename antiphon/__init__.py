@@ -1,5 +1,128 @@
-"""Antiphon: the OpenAI Responses API for the models you run yourself."""
+"""Antiphon: the OpenAI Responses API for the models you run yourself.
 
-__all__ = ["__version__"]
+This module is the public API for embedding. Its names are imported on first use, so that ``import
+antiphon`` itself stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antiphon.backends.base import Backend, Reply
+    from antiphon.config.load import load_settings
+    from antiphon.config.settings import Settings
+    from antiphon.dialects.base import Dialect, Parser
+    from antiphon.embeddings.base import Embedder
+    from antiphon.engines.base import Engine
+    from antiphon.errors import (
+        AntiphonError,
+        BackendError,
+        CannotContinue,
+        Conflict,
+        Forbidden,
+        GrammarError,
+        InvalidRequest,
+        NotFound,
+        Overloaded,
+        RequestError,
+        RunError,
+        SetupError,
+        Timeout,
+        TooLarge,
+        ToolError,
+        Unauthorized,
+    )
+    from antiphon.http.app import create_app
+    from antiphon.runs.service import Service
+    from antiphon.sandbox.base import Box, Sandbox
+    from antiphon.server import App, open_app, serve
+    from antiphon.store.base import Store
+    from antiphon.tools.base import ToolProvider
+
+__all__ = [
+    "AntiphonError",
+    "App",
+    "Backend",
+    "BackendError",
+    "Box",
+    "CannotContinue",
+    "Conflict",
+    "Dialect",
+    "Embedder",
+    "Engine",
+    "Forbidden",
+    "GrammarError",
+    "InvalidRequest",
+    "NotFound",
+    "Overloaded",
+    "Parser",
+    "Reply",
+    "RequestError",
+    "RunError",
+    "Sandbox",
+    "Service",
+    "Settings",
+    "SetupError",
+    "Store",
+    "Timeout",
+    "TooLarge",
+    "ToolError",
+    "ToolProvider",
+    "Unauthorized",
+    "__version__",
+    "create_app",
+    "load_settings",
+    "open_app",
+    "serve",
+]
 
 __version__ = "0.1.0"
+
+#: Module → the public names it defines.
+_MODULES = {
+    "backends.base": ("Backend", "Reply"),
+    "config.load": ("load_settings",),
+    "config.settings": ("Settings",),
+    "dialects.base": ("Dialect", "Parser"),
+    "embeddings.base": ("Embedder",),
+    "engines.base": ("Engine",),
+    "errors": (
+        "AntiphonError",
+        "BackendError",
+        "CannotContinue",
+        "Conflict",
+        "Forbidden",
+        "GrammarError",
+        "InvalidRequest",
+        "NotFound",
+        "Overloaded",
+        "RequestError",
+        "RunError",
+        "SetupError",
+        "Timeout",
+        "TooLarge",
+        "ToolError",
+        "Unauthorized",
+    ),
+    "http.app": ("create_app",),
+    "runs.service": ("Service",),
+    "sandbox.base": ("Box", "Sandbox"),
+    "server": ("App", "open_app", "serve"),
+    "store.base": ("Store",),
+    "tools.base": ("ToolProvider",),
+}
+_ORIGINS = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ORIGINS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ORIGINS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""``python -m antiphon``: the command line where its script is not on the path."""
+"""``python -m antiphon``: the command line, where its script is not on the path."""
 
 import sys
 

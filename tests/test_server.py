@@ -23,7 +23,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.logs import capture_libraries
-from antiphon.server import Serving, address, run
+from antiphon.server import Serving, address, serve
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
 from tests.webhooks.receiver import SECRETS, Receiver
@@ -38,14 +38,14 @@ Use = Callable[[httpx.AsyncClient, Serving], Awaitable[None]]
 def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's logging is not this test's to take."""
     assert capture_libraries is module.capture_libraries
-    monkeypatch.setattr(module, "adopt", lambda log: None)
+    monkeypatch.setattr(module, "capture_libraries", lambda log: None)
 
 
 async def served(use: Use, **fields: Any) -> None:
     """Serve with these settings, use the server, and end it as operators do."""
     settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **fields})
     began: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(run(settings, began.set_result))
+    running = asyncio.create_task(serve(settings, began.set_result))
     async with asyncio.timeout(WAIT_S):
         await asyncio.wait((began, running), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -235,12 +235,12 @@ async def test_webhooks_that_cannot_be_are_refused_before_models_are_fetched(
 ) -> None:
     bad = {"bad": Model(source="nowhere.gguf")}
     with pytest.raises(SetupError, match=said):
-        await run(Settings(port=0, store="memory:", models=bad, **fields), lambda serving: None)
+        await serve(Settings(port=0, store="memory:", models=bad, **fields), lambda serving: None)
 
 
 async def test_a_seal_key_that_is_none_is_refused_at_the_start() -> None:
-    with pytest.raises(SetupError, match="seal key"):
-        await run(
+    with pytest.raises(SetupError, match="encryption key"):
+        await serve(
             Settings(port=0, store="memory:", encryption_keys=("a:CANARY",)), lambda serving: None
         )
 
@@ -250,14 +250,14 @@ async def test_nothing_is_left_of_a_server_that_could_not_start() -> None:
     bad = {"bad": Model(source="nowhere.gguf")}
     for _ in range(2):  # the second finds the port free again
         with pytest.raises(SetupError, match=r"nowhere\.gguf"):
-            await run(Settings(port=0, store="memory:", models=bad), lambda serving: None)
+            await serve(Settings(port=0, store="memory:", models=bad), lambda serving: None)
     assert threading.active_count() <= threads + 1  # asyncio keeps a thread for files
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "my.host.test"])
 async def test_other_machines_are_let_in_only_on_purpose(host: str) -> None:
-    with pytest.raises(SetupError, match="there are no keys"):
-        await run(Settings(host=host, port=0), lambda serving: None)
+    with pytest.raises(SetupError, match="there are no API keys"):
+        await serve(Settings(host=host, port=0), lambda serving: None)
 
 
 @pytest.mark.parametrize("fields", [{"allow_unauthenticated": True}, {"keys": ("one",)}])

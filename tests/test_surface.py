@@ -86,9 +86,12 @@ def _order(word: str) -> tuple[int, str]:
 
 
 def _imported(module: ast.Module) -> set[str]:
+    """Names imported at the top of a module, under ``if TYPE_CHECKING`` as well."""
+    blocks = [module.body, *(node.body for node in module.body if isinstance(node, ast.If))]
     return {
         alias.asname or alias.name
-        for node in module.body
+        for block in blocks
+        for node in block
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }

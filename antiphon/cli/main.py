@@ -181,7 +181,7 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
-    from antiphon.server import Serving, run
+    from antiphon.server import Serving, serve
 
     human = loaded.settings.log_format == "human"
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -194,7 +194,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             console.print(f"  {model.name}{size}{also}")
         console.print("  Chat: antiphon chat · All settings: antiphon settings", style="dim")
 
-    run_loop(run(loaded.settings, announce if human else _silent))
+    run_loop(serve(loaded.settings, announce if human else _silent))
 
 
 def _silent(_: Any) -> None:

@@ -33,7 +33,14 @@ from .options import (
 )
 from .settings import Settings
 
-__all__ = ["FILE", "Loaded", "disable_usage_statistics", "environment_variable", "load"]
+__all__ = [
+    "FILE",
+    "Loaded",
+    "disable_usage_statistics",
+    "environment_variable",
+    "load",
+    "load_settings",
+]
 
 #: Read from the working directory if it exists and no other file is named.
 FILE = "antiphon.toml"
@@ -114,6 +121,16 @@ def load(
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
     return Loaded(replace(settings, models=models, mcp_servers=servers), origins)
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """Load the settings as ``load`` does, without their origins."""
+    return load(flags, environ=environ, file=file).settings
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:

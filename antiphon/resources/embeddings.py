@@ -11,10 +11,10 @@ from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBacke
 from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
 
-__all__ = ["EmbeddingResult", "Embeddings"]
+__all__ = ["EmbeddedTexts", "Embeddings"]
 
 
-class EmbeddingResult(Struct, frozen=True):
+class EmbeddedTexts(Struct, frozen=True):
     """The vectors of some texts, the number of tokens read, and the model."""
 
     model: CatalogModel
@@ -35,7 +35,7 @@ class Embeddings:
         *,
         role: Role = "query",
         dimensions: int | None = None,
-    ) -> EmbeddingResult:
+    ) -> EmbeddedTexts:
         """Embed texts; without a name, with the first embedding model.
 
         Raises ``RequestError``, ``BackendError``.
@@ -47,7 +47,7 @@ class Embeddings:
             vectors = embedded.vectors
             if dimensions is not None and dimensions < embedder.dimensions:
                 vectors = tuple(truncate_vector(vector, dimensions) for vector in vectors)
-        return EmbeddingResult(model, vectors, embedded.tokens)
+        return EmbeddedTexts(model, vectors, embedded.tokens)
 
     def _find(
         self, name: str | None

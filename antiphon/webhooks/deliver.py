@@ -21,7 +21,7 @@ from antiphon.store.runs import RunStore
 
 from .signature import Secret, signed_headers
 
-__all__ = ["DELIVERY_LEASE_S", "RETRY_DELAYS_S", "WebhookDeliveries", "WebhookSender"]
+__all__ = ["DELIVERY_LEASE_S", "RETRY_DELAYS_S", "WebhookDeliveries", "WebhookSender", "check_url"]
 
 _log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
-from .request_context import header, request_context
+from .request_context import header, request_context, route_path
 
 __all__ = ["AuthConfig", "AuthKey", "AuthMiddleware", "RequestLimits", "TokenBucket", "is_local"]
 
@@ -135,7 +135,7 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
-        path = scope["path"]
+        path = route_path(scope)
         if path == "/metrics":
             allowed = self._access.metrics
             return allowed == "everybody" or (allowed == "loopback" and is_local(scope))
@@ -147,7 +147,7 @@ class AuthMiddleware:
             entry = self._find_key(scope)
         else:
             self._reject_unknown_hosts(scope)
-            if scope["path"] == "/metrics":
+            if route_path(scope) == "/metrics":
                 raise Unauthorized("The metrics of this server are not public.")
             entry = self._anonymous
         context = request_context(scope)

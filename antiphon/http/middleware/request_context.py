@@ -22,6 +22,7 @@ __all__ = [
     "RequestContextMiddleware",
     "header",
     "request_context",
+    "route_path",
     "trace_headers",
 ]
 
@@ -79,6 +80,13 @@ def header(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path below the mount point, which is ``root_path`` for an app inside another."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
 def trace_headers(scope: Scope) -> dict[str, str]:
@@ -140,7 +148,7 @@ class RequestContextMiddleware:
         status = context.status or 500
         route = scope.get("route")
         self._count_request(method, "unknown" if route is None else route.path, status)
-        log = self._log.debug if scope["path"] in _QUIET else self._log.info
+        log = self._log.debug if route_path(scope) in _QUIET else self._log.info
         fields: dict[str, Any] = {
             "key": context.key,
             "model": context.model,
