@@ -29,7 +29,7 @@ SGLANG_TORCH ?= torch==2.14.1 torchvision
 RELEASE := .venv-release/.with-hatchling
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check lint types test engines vllm sglang clients models golden docs bench fuzz wheel clean
+.PHONY: help serve chat check review lint types test engines vllm sglang clients models golden docs bench fuzz wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ check: $(DEV) ## run lint, types and test, as continuous integration does
 lint: $(DEV) ## check format and lint rules without changing files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+review: $(DEV) ## list long modules, functions and hard prose, or ARGS="--package antiphon/wire"
+	@$(BIN)/python -m scripts.review $(ARGS)
 
 types: $(DEV) ## run mypy --strict
 	$(BIN)/mypy --num-workers 2

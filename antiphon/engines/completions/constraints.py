@@ -1,7 +1,7 @@
 """Encode constraints for servers that continue token ids, and probe what a server enforces.
 
-Servers report little about their features and ignore unknown fields. So each syntax is probed: the
-server is asked to generate a text that its model would not write without the constraint.
+Servers report little about their features and ignore unknown fields. So each syntax is probed: a
+probe demands a text that the model would not write without the constraint.
 """
 
 from __future__ import annotations
