@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from antiphon.errors import SetupError
 from antiphon.plugins import load_plugin
 
 from .base import Store
@@ -32,7 +33,9 @@ async def open_store(url: str) -> Store:
 
         return await PostgresStore.open(url)
     path = url.removeprefix("sqlite:")
-    if not path or (path == url and "://" in url):
+    if not path:
+        raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")
+    if path == url and "://" in url:
         # Only the scheme goes into an error: the rest of a URL may contain a password.
         scheme = url.partition(":")[0]
         factory: StoreFactory = load_plugin(

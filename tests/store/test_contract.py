@@ -1,4 +1,4 @@
-"""Every store we ship keeps the contract."""
+"""Every built-in store passes the contract checks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from antiphon.testing.store_check import CHECKS, check_store
 from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
 
 
-async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
-    """A fresh store of a kind."""
+async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
+    """Open a new store."""
     if kind == "memory":
         return await open_store("memory:")
     if kind == "sqlite":
@@ -30,33 +30,40 @@ async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
     return await open_store(await database.fresh())
 
 
-EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS, **FILE_CHECKS, **SKILL_CHECKS, **VECTOR_CHECKS}
+ALL_CHECKS = {
+    **CHECKS,
+    **RUN_CHECKS,
+    **CLAIM_CHECKS,
+    **FILE_CHECKS,
+    **SKILL_CHECKS,
+    **VECTOR_CHECKS,
+}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
-@pytest.mark.parametrize("name", EVERY)
-async def test_the_contract(kind: str, name: str, request: pytest.FixtureRequest) -> None:
-    store = await opened(kind, request)
+@pytest.mark.parametrize("name", ALL_CHECKS)
+async def test_store_passes_the_check(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+    store = await open_new(kind, request)
     try:
         async with asyncio.timeout(30):
-            await EVERY[name](store)
+            await ALL_CHECKS[name](store)
     finally:
         await store.close()
 
 
-async def test_the_battery_runs_every_check() -> None:
+async def test_check_store_runs_every_check() -> None:
     @asynccontextmanager
-    async def opened() -> AsyncIterator[Store]:
+    async def open_new() -> AsyncIterator[Store]:
         yield await open_store("memory:")
 
     batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS, SKILL_CHECKS, VECTOR_CHECKS)
-    assert len(EVERY) == sum(map(len, batteries)), "two of one name"
-    assert [name async for name in check_store(opened, EVERY)] == list(EVERY)
-    assert [name async for name in check_store(opened)] == list(CHECKS)
+    assert len(ALL_CHECKS) == sum(map(len, batteries)), "two checks have one name"
+    assert [name async for name in check_store(open_new, ALL_CHECKS)] == list(ALL_CHECKS)
+    assert [name async for name in check_store(open_new)] == list(CHECKS)
 
 
 @pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "redis://h", "sqlite:", ""])
-async def test_a_store_of_no_known_kind_is_refused_without_its_secrets(url: str) -> None:
-    with pytest.raises(SetupError, match="No store is called") as refused:
+async def test_unknown_store_error_hides_secrets(url: str) -> None:
+    with pytest.raises(SetupError, match=r"^store: ") as refused:
         await open_store(url)
     assert "secret" not in str(refused.value)

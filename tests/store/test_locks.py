@@ -1,4 +1,4 @@
-"""Leases where one process has the store: who is silent for too long has lost what it had."""
+"""Leases of single-process stores: an owner without heartbeats loses its runs and locks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
-from antiphon.testing.run_check import begun
+from antiphon.testing.run_check import begin_run
 
 LEASE_S = 5.0
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -40,8 +40,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await store.close()
 
 
-async def test_a_run_stays_with_whoever_is_heard_of(store: Store, clock: Clock) -> None:
-    await begun(store)
+async def test_heartbeats_keep_a_run(store: Store, clock: Clock) -> None:
+    await begin_run(store)
     for _ in range(3):
         clock.now += 4.9
         assert await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S) == ()
@@ -51,8 +51,8 @@ async def test_a_run_stays_with_whoever_is_heard_of(store: Store, clock: Clock) 
     assert await store.runs.claim("one", ["m"], limit=1, lease_s=LEASE_S) == ()
 
 
-async def test_what_was_seized_is_left_to_be_ended_for_a_while(store: Store, clock: Clock) -> None:
-    await begun(store)
+async def test_taken_over_run_can_be_claimed_after_the_lease(store: Store, clock: Clock) -> None:
+    await begin_run(store)
     clock.now += 60
     await store.runs.take_over("t", "resp_a")
     clock.now += 4.9
@@ -61,27 +61,27 @@ async def test_what_was_seized_is_left_to_be_ended_for_a_while(store: Store, clo
     assert len(await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S)) == 1
 
 
-async def test_a_hold_is_as_long_lived_as_whoever_has_the_run(store: Store, clock: Clock) -> None:
-    hold = store.runs.lock_conversation
-    await hold("t", "conv_a", "resp_a", "one", lease_s=LEASE_S)
-    await begun(store)
+async def test_lock_expires_with_the_owner_of_its_run(store: Store, clock: Clock) -> None:
+    lock = store.runs.lock_conversation
+    await lock("t", "conv_a", "resp_a", "one", lease_s=LEASE_S)
+    await begin_run(store)
     clock.now += LEASE_S
     await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S)
     clock.now += 4.9
-    assert await hold("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is False
+    assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is False
     clock.now += 0.1
-    assert await hold("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is True
+    assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is True
 
 
-def test_who_holds_what(clock: Clock) -> None:
+def test_lock_is_refused_while_its_owner_lives(clock: Clock) -> None:
     owners = OwnerHeartbeats()
-    holds = ConversationLocks(owners)
-    assert holds.holder("t", "conv_a") == ""
-    assert holds.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, unclaimed=None)
-    assert (holds.holder("t", "conv_a"), holds.holder("u", "conv_a")) == ("resp_a", "")
+    locks = ConversationLocks(owners)
+    assert locks.holder("t", "conv_a") == ""
+    assert locks.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, unclaimed=None)
+    assert (locks.holder("t", "conv_a"), locks.holder("u", "conv_a")) == ("resp_a", "")
     assert owners.living_owners(LEASE_S) == {"one"}
     clock.now += LEASE_S
     assert owners.living_owners(LEASE_S) == frozenset()
-    assert not holds.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_a")
-    assert owners.living_owners(LEASE_S) == frozenset(), "who got nothing is not heard"
-    assert holds.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_c")
+    assert not locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_a")
+    assert owners.living_owners(LEASE_S) == frozenset(), "a refused lock is not a heartbeat"
+    assert locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_c")

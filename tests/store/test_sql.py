@@ -1,4 +1,4 @@
-"""Queries and migrations as files: named, in order, and never a walk through a whole table."""
+"""SQL files: named queries that use indexes, and numbered migrations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import closing
 from antiphon.store.sql import migrations, queries
 
 
-def test_every_query_has_its_name() -> None:
+def test_every_query_has_a_name() -> None:
     named = queries("antiphon.store.sqlite")
     assert len(named) > 10
     assert all(text and "-- " not in text for text in named.values())
 
 
-def test_queries_speak_what_old_sqlite_understands() -> None:
-    """Python 3.11 of long-lived distributions comes with SQLite 3.34, which knows no RETURNING."""
+def test_queries_run_on_sqlite_3_34() -> None:
+    """Some distributions ship SQLite 3.34, which lacks RETURNING."""
     assert not [
         name
         for name, text in queries("antiphon.store.sqlite").items()
@@ -23,17 +23,17 @@ def test_queries_speak_what_old_sqlite_understands() -> None:
     ]
 
 
-def test_migrations_come_in_the_order_of_their_numbers() -> None:
+def test_migrations_are_in_order() -> None:
     names = [name for name, _ in migrations("antiphon.store.sqlite")]
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
 
 
-def test_every_query_finds_its_rows_by_an_index() -> None:
+def test_every_query_uses_an_index() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations("antiphon.store.sqlite"):
             connection.executescript(script)
         for name, query in queries("antiphon.store.sqlite").items():
             plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", (None,) * query.count("?"))
             for _, _, _, step in plan.fetchall():
-                walked = step.startswith("SCAN") and "INDEX" not in step
-                assert not walked or step.split()[1] in ("totals", "chain"), (name, step)
+                scanned = step.startswith("SCAN") and "INDEX" not in step
+                assert not scanned or step.split()[1] in ("totals", "chain"), (name, step)

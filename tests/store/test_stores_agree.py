@@ -1,4 +1,4 @@
-"""Whatever is asked of a store, in whatever order: all of them answer as the one in memory."""
+"""Any sequence of calls gives the same results in every store as in the memory store."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from tests.searching import examples
 NAMES = st.sampled_from("abc")
 TENANTS = st.sampled_from("tttttu")
 OWNERS = st.sampled_from(["one", "two"])
-#: Nothing waits for time to pass: the one lease is over at once, the other never.
+#: Tests do not wait: a lease of 0 has expired at once, the other one never expires.
 LEASES = st.sampled_from([0, 10_000])
 PICKS = st.integers(0, 5)
 COUNTS = st.integers(1, 3)
 
 
-class World(Struct):
-    """A store, and its followers: how far each has come."""
+class StoreUnderTest(Struct):
+    """A store, and its subscriptions with the last event that each has read."""
 
     store: Store
     readers: dict[tuple[str, str], tuple[Subscription, int]] = {}
 
-    def leave(self, tenant: str, name: str) -> None:
-        """The next reader of this run is another."""
+    def unsubscribe(self, tenant: str, name: str) -> None:
+        """Close the subscription of this run."""
         if (tenant, name) in self.readers:
             self.readers.pop((tenant, name))[0].__exit__(None, None, None)
 
 
-class Agreement(RuleBasedStateMachine):
-    """The same is asked of every store; the one in memory is the reference."""
+class StoreMachine(RuleBasedStateMachine):
+    """Makes the same calls on every store. The memory store is the reference."""
 
     database: ClassVar[Postgres]
 
@@ -55,38 +55,38 @@ class Agreement(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
         self.worlds = self.loop.run_until_complete(self.opened())
-        #: What each response built on when it was first kept: no response is its own ancestor.
+        #: The parent of each response at its first save: no response is its own ancestor.
         self.parents: dict[tuple[str, str], str | None] = {}
         self.claims: list[Claim] = []
-        self.asked: tuple[Append, ...] = ()
+        self.last_append: tuple[Append, ...] = ()
         self.clock = 0
 
-    async def opened(self) -> list[World]:
+    async def opened(self) -> list[StoreUnderTest]:
         urls = ["memory:", f"sqlite:{self.folder.name}/a.db", await self.database.fresh()]
-        return [World(await open_store(url)) for url in urls]
+        return [StoreUnderTest(await open_store(url)) for url in urls]
 
     def teardown(self) -> None:
         async def close() -> None:
             for world in self.worlds:
                 for key in list(world.readers):
-                    world.leave(*key)
+                    world.unsubscribe(*key)
                 await world.store.close()
             self.database.give_back()
 
         try:
             for tenant in "tu":
                 for name in "abc":
-                    self.look(tenant, name)
+                    self.load_everything(tenant, name)
                     self.read_on(tenant, name)
         finally:
             self.loop.run_until_complete(close())
             self.loop.close()
             self.folder.cleanup()
 
-    def each(self, ask: Callable[[World], Awaitable[Any]]) -> Any:
-        """What each of them answers, which is the same."""
+    def each(self, ask: Callable[[StoreUnderTest], Awaitable[Any]]) -> Any:
+        """Call every store; return the result, which must be the same."""
 
-        async def one(world: World) -> Any:
+        async def one(world: StoreUnderTest) -> Any:
             try:
                 async with asyncio.timeout(20):
                     return await ask(world)
@@ -107,13 +107,13 @@ class Agreement(RuleBasedStateMachine):
     def run_all(self, method: str, *arguments: Any, **named: Any) -> Any:
         return self.each(lambda world: getattr(world.store.runs, method)(*arguments, **named))
 
-    def parent(self, tenant: str, name: str, wished: str | None) -> str | None:
-        if wished == name or self.all("load", tenant, f"resp_{wished}") is None:
-            wished = None
-        return self.parents.setdefault((tenant, name), wished)
+    def parent(self, tenant: str, name: str, wanted: str | None) -> str | None:
+        if wanted == name or self.all("load", tenant, f"resp_{wanted}") is None:
+            wanted = None
+        return self.parents.setdefault((tenant, name), wanted)
 
-    def aged(self, stored: StoredResponse) -> StoredResponse:
-        """As old as nothing before it, so that what is oldest is no matter of luck."""
+    def with_unique_time(self, stored: StoredResponse) -> StoredResponse:
+        """Return the response with a unique creation time, so that the oldest is well defined."""
         self.clock += 1
         return replace(stored, response=replace(stored.response, created_at=self.clock))
 
@@ -121,9 +121,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, name=NAMES, on=st.none() | NAMES, added=NAMES, talk=st.none() | NAMES)
     def save(self, tenant: str, name: str, on: str | None, added: str, talk: str | None) -> None:
-        """Save it, again perhaps, in a conversation perhaps, with an item of another perhaps."""
+        """Save a response, perhaps again, in a conversation, or with an item of another
+        response."""
         items = () if added == name else turn(added).input
-        stored = self.aged(turn(name, self.parent(tenant, name, on), added=items))
+        stored = self.with_unique_time(turn(name, self.parent(tenant, name, on), added=items))
         self.all("save", tenant, stored, conversation=None if talk is None else f"conv_{talk}")
 
     @rule(tenant=TENANTS, name=NAMES)
@@ -147,64 +148,68 @@ class Agreement(RuleBasedStateMachine):
         self.all("sweep", retention, self.clock)
 
     @rule(tenant=TENANTS, name=NAMES)
-    def look(self, tenant: str, name: str) -> None:
+    def load_everything(self, tenant: str, name: str) -> None:
         self.all("load", tenant, f"resp_{name}")
-        self.all("chain", tenant, f"resp_{name}")
-        self.all("item", tenant, f"msg_i_{name}")
-        self.all("item", tenant, f"msg_o_{name}")
-        self.all("conversation", tenant, f"conv_{name}")
-        self.all("conversation_items", tenant, f"conv_{name}")
-        self.run_all("history", Claim(job=job(name, tenant), epoch=0))
+        self.all("load_chain", tenant, f"resp_{name}")
+        self.all("load_item", tenant, f"msg_i_{name}")
+        self.all("load_item", tenant, f"msg_o_{name}")
+        self.all("load_conversation", tenant, f"conv_{name}")
+        self.all("load_conversation_items", tenant, f"conv_{name}")
+        self.run_all("load_batches", Claim(job=job(name, tenant), epoch=0))
         self.events(tenant, name, -1, 1_000)
 
     # --- conversations ---------------------------------------------------------------------------
 
     @rule(tenant=TENANTS, name=NAMES, added=NAMES)
-    def talk(self, tenant: str, name: str, added: str) -> None:
+    def save_conversation(self, tenant: str, name: str, added: str) -> None:
         label = ConversationResource(
             id=f"conv_{name}", created_at=1, metadata={"at": str(self.clock)}
         )
-        self.all("put_conversation", tenant, label, turn(added).input)
+        self.all("save_conversation", tenant, label, turn(added).input)
 
     @rule(tenant=TENANTS, name=NAMES, added=NAMES, gone=st.booleans())
-    def say(self, tenant: str, name: str, added: str, gone: bool) -> None:
+    def change_items(self, tenant: str, name: str, added: str, gone: bool) -> None:
         if gone:
-            self.all("remove_item", tenant, f"conv_{name}", f"msg_i_{added}")
+            self.all("remove_conversation_item", tenant, f"conv_{name}", f"msg_i_{added}")
         else:
-            self.all("add_items", tenant, f"conv_{name}", turn(added).input)
+            self.all("add_conversation_items", tenant, f"conv_{name}", turn(added).input)
 
     @rule(tenant=TENANTS, name=NAMES)
-    def drop(self, tenant: str, name: str) -> None:
-        self.all("drop_conversation", tenant, f"conv_{name}")
+    def delete_conversation(self, tenant: str, name: str) -> None:
+        self.all("delete_conversation", tenant, f"conv_{name}")
 
     # --- runs ------------------------------------------------------------------------------------
 
     @rule(tenant=TENANTS, name=NAMES, on=st.none() | NAMES, model=st.sampled_from("mmn"))
     def begin(self, tenant: str, name: str, on: str | None, model: str) -> None:
-        stored = self.aged(queued(name, previous=self.parent(tenant, name, on)))
-        begun = self.run_all("begin", job(name, tenant, model), stored, batch(0, 2))
-        if begun is None:  # who followed what had the id before follows no more
+        stored = self.with_unique_time(queued(name, previous=self.parent(tenant, name, on)))
+        begin_run = self.run_all("create", job(name, tenant, model), stored, batch(0, 2))
+        if begin_run is None:  # subscriptions of a former run of this id end
             for world in self.worlds:
-                world.leave(tenant, f"resp_{name}")
+                world.unsubscribe(tenant, f"resp_{name}")
 
     @rule(name=NAMES, on=st.none() | NAMES, owner=OWNERS, talk=st.none() | NAMES, count=COUNTS)
-    def work(self, name: str, on: str | None, owner: str, talk: str | None, count: int) -> None:
-        """As a run begins that nothing goes wrong with."""
+    def run_without_failures(
+        self, name: str, on: str | None, owner: str, talk: str | None, count: int
+    ) -> None:
+        """Start a run without failures."""
         if talk is not None:
-            self.hold("t", talk, name, owner, 10_000)
+            self.lock("t", talk, name, owner, 10_000)
         self.begin("t", name, on, "m")
         self.claim(owner, 9, 10_000, True)
         self.read_on("t", name)
         self.append([(0, count)])
 
     @rule(pick=PICKS, name=NAMES, seized=st.booleans(), count=COUNTS, ends=st.booleans())
-    def lose(self, pick: int, name: str, seized: bool, count: int, ends: bool) -> None:
-        """A run is taken away, and whoever had it goes on as if it had not been."""
+    def take_over_and_continue(
+        self, pick: int, name: str, seized: bool, count: int, ends: bool
+    ) -> None:
+        """Take a run over; its former owner continues to write."""
         if not self.claims:
             return
         former = self.claims[-1 - pick % len(self.claims)]
         if seized:
-            self.seize(former.job.tenant, former.job.id.removeprefix("resp_"))
+            self.take_over(former.job.tenant, former.job.id.removeprefix("resp_"))
         else:
             self.claim("three", 9, 0, True)
         self.claims.append(former)
@@ -220,39 +225,39 @@ class Agreement(RuleBasedStateMachine):
         self.claims += self.run_all("claim", owner, models, limit=limit, lease_s=lease_s)
 
     @rule(tenant=TENANTS, name=NAMES)
-    def seize(self, tenant: str, name: str) -> None:
-        claim = self.run_all("seize", tenant, f"resp_{name}")
+    def take_over(self, tenant: str, name: str) -> None:
+        claim = self.run_all("take_over", tenant, f"resp_{name}")
         if claim is not None:
             self.claims.append(claim)
 
     @rule(owner=OWNERS, alive=st.booleans())
-    def beat(self, owner: str, alive: bool) -> None:
-        self.run_all("beat" if alive else "release", owner)
+    def heartbeat_or_release(self, owner: str, alive: bool) -> None:
+        self.run_all("heartbeat" if alive else "release", owner)
 
     @rule(picks=st.lists(st.tuples(PICKS, COUNTS), min_size=1, max_size=4))
     def append(self, picks: list[tuple[int, int]]) -> None:
-        """By whoever once had a claim, whether or not it still holds."""
+        """Append with any claim, valid or not."""
         appends: list[Append] = []
         ends: dict[tuple[str, str], int] = {}
         for pick, count in picks:
             if self.claims:
                 claim = self.claims[-1 - pick % len(self.claims)]
                 key = (claim.job.tenant, claim.job.id)
-                if key in ends and self.one_epoch(appends, claim):
+                if key in ends and self.have_same_epoch(appends, claim):
                     first = ends[key]
                 elif key not in ends:
-                    first = self.number(claim)
+                    first = self.next_number(claim)
                 else:
                     continue
                 appends.append(Append(claim, batch(first, count, b"\1\0\0\0")))
                 ends[key] = first + count
-        self.asked = tuple(appends)
-        self.run_all("append", self.asked)
+        self.last_append = tuple(appends)
+        self.run_all("append", self.last_append)
 
     @rule()
     def append_again(self) -> None:
-        """As whoever got no answer."""
-        self.run_all("append", self.asked)
+        """Repeat the last append, like an owner that got no answer."""
+        self.run_all("append", self.last_append)
 
     @rule(
         pick=st.integers(0, 3),
@@ -266,12 +271,12 @@ class Agreement(RuleBasedStateMachine):
             return
         claim = self.claims[-1 - pick % len(self.claims)]
         tenant, name = claim.job.tenant, claim.job.id.removeprefix("resp_")
-        stored = self.aged(ended(name, store=kept, previous=self.parents[tenant, name]))
+        stored = self.with_unique_time(ended(name, store=kept, previous=self.parents[tenant, name]))
         self.run_all(
             "end",
             claim,
             stored,
-            batch(self.number(claim), count),
+            batch(self.next_number(claim), count),
             conversation=None if talk is None else f"conv_{talk}",
             expires_at=None if expires is None else self.clock + expires,
         )
@@ -281,33 +286,35 @@ class Agreement(RuleBasedStateMachine):
         self.run_all("events", tenant, f"resp_{name}", after, limit=limit)
 
     @rule(tenant=TENANTS, talk=NAMES, name=NAMES, owner=OWNERS, lease_s=LEASES)
-    def hold(self, tenant: str, talk: str, name: str, owner: str, lease_s: float) -> None:
+    def lock(self, tenant: str, talk: str, name: str, owner: str, lease_s: float) -> None:
         kept = self.all("load", tenant, f"resp_{name}")
-        if kept is None or kept.response.status == "queued":  # what is over holds nothing
-            self.run_all("hold", tenant, f"conv_{talk}", f"resp_{name}", owner, lease_s=lease_s)
+        if kept is None or kept.response.status == "queued":  # finished runs lock no locks
+            self.run_all(
+                "lock_conversation", tenant, f"conv_{talk}", f"resp_{name}", owner, lease_s=lease_s
+            )
 
     @rule(tenant=TENANTS, talk=NAMES, name=NAMES)
-    def let_go(self, tenant: str, talk: str, name: str) -> None:
-        self.run_all("let_go", tenant, f"conv_{talk}", f"resp_{name}")
+    def unlock(self, tenant: str, talk: str, name: str) -> None:
+        self.run_all("unlock_conversation", tenant, f"conv_{talk}", f"resp_{name}")
 
     @rule(tenant=TENANTS, name=NAMES)
     def read_on(self, tenant: str, name: str) -> None:
-        """A follower takes what there is. Some are slow: they were last here long ago."""
+        """Read new events of a subscription. Rarely chosen subscriptions lag."""
         self.each(lambda world: read_on(world, tenant, f"resp_{name}"))
 
-    def number(self, claim: Claim) -> int:
-        """Of the next event of its run."""
-        history: tuple[EventBatch, ...] = self.run_all("history", claim)
+    def next_number(self, claim: Claim) -> int:
+        """Return the next sequence next_number of the run."""
+        history: tuple[EventBatch, ...] = self.run_all("load_batches", claim)
         return history[-1].last + 1 if history else 0
 
-    def one_epoch(self, appends: list[Append], claim: Claim) -> bool:
-        """Whether the others of its run were claimed as this one was."""
+    def have_same_epoch(self, appends: list[Append], claim: Claim) -> bool:
+        """Return whether all appends to this run have the epoch of ``claim``."""
         return all(
             each.claim.epoch == claim.epoch for each in appends if each.claim.job == claim.job
         )
 
 
-async def read_on(world: World, tenant: str, name: str) -> list[int] | None:
+async def read_on(world: StoreUnderTest, tenant: str, name: str) -> list[int] | None:
     """The numbers of the events that a follower finds, as readers read them, until it would have to
     wait. None: the run is gone, and what a follower still got of it is luck."""
     runs, numbers = world.store.runs, list[int]()
@@ -325,7 +332,7 @@ async def read_on(world: World, tenant: str, name: str) -> list[int] | None:
             tail.is_stale = False
             page = await runs.events(tenant, name, after, limit=5)
             if page is None or page.ended:
-                world.leave(tenant, name)
+                world.unsubscribe(tenant, name)
             if page is None:
                 return None
             batches = page.batches
@@ -340,9 +347,9 @@ async def read_on(world: World, tenant: str, name: str) -> list[int] | None:
 
 
 def test_all_stores_agree(database: Postgres) -> None:
-    Agreement.database = database
+    StoreMachine.database = database
     run_state_machine_as_test(
-        Agreement,
+        StoreMachine,
         settings=examples(
             12, fuzz=200, stateful_step_count=50, suppress_health_check=list(HealthCheck)
         ),

@@ -1,4 +1,4 @@
-"""Tails: nothing is missed, nothing comes twice, and a slow follower costs no memory."""
+"""Subscriptions: no event is missed or delivered twice, and a slow reader costs no memory."""
 
 from __future__ import annotations
 
@@ -12,96 +12,102 @@ from antiphon.store.subscriptions import Subscription, Subscriptions
 from antiphon.testing.run_check import batch
 
 
-def taken(tail: Subscription, after: int) -> list[int]:
-    """The first numbers of what is there."""
+def read_all(subscription: Subscription, after: int) -> list[int]:
+    """Return the first sequence numbers of the buffered batches."""
     firsts: list[int] = []
-    while (found := tail.next_batch(after)) is not None:
+    while (found := subscription.next_batch(after)) is not None:
         firsts.append(found.first)
         after = found.last
     return firsts
 
 
-def test_a_follower_gets_what_is_put_from_now_on() -> None:
-    tails = Subscriptions()
-    tails.publish("t", "a", batch(0))
-    with tails.subscribe("t", "a") as tail, tails.subscribe("t", "a") as other:
-        tails.publish("t", "a", batch(1, 3))
-        tails.publish("t", "b", batch(4))
-        tails.publish("u", "a", batch(4))
-        tails.publish("t", "a", batch(4))
-        assert taken(tail, 0) == taken(other, 0) == [1, 4]
-        assert not tail.is_stale and not other.is_stale
+def test_subscription_gets_batches_from_now_on() -> None:
+    subscriptions = Subscriptions()
+    subscriptions.publish("t", "a", batch(0))
+    with (
+        subscriptions.subscribe("t", "a") as subscription,
+        subscriptions.subscribe("t", "a") as other,
+    ):
+        subscriptions.publish("t", "a", batch(1, 3))
+        subscriptions.publish("t", "b", batch(4))
+        subscriptions.publish("u", "a", batch(4))
+        subscriptions.publish("t", "a", batch(4))
+        assert read_all(subscription, 0) == read_all(other, 0) == [1, 4]
+        assert not subscription.is_stale and not other.is_stale
 
 
-def test_what_a_follower_has_read_is_left_out() -> None:
-    tails = Subscriptions()
-    with tails.subscribe("t", "a") as tail:
+def test_batches_already_read_are_skipped() -> None:
+    subscriptions = Subscriptions()
+    with subscriptions.subscribe("t", "a") as subscription:
         for first in (2, 4, 6):
-            tails.publish("t", "a", batch(first, 2))
-        assert taken(tail, 4) == [4, 6]  # the one that holds event 5 begins before it
-        assert not tail.is_stale
+            subscriptions.publish("t", "a", batch(first, 2))
+        assert read_all(subscription, 4) == [4, 6]  # the batch with event 5 starts at event 4
+        assert not subscription.is_stale
 
 
-def test_a_gap_is_said_and_nothing_behind_it_is_kept() -> None:
-    tails = Subscriptions()
-    with tails.subscribe("t", "a") as tail:
-        tails.publish("t", "a", batch(3))
-        assert tail.next_batch(1) is None and tail.is_stale
-        tail.is_stale = False
-        assert tail.next_batch(1) is None and not tail.is_stale
+def test_gap_marks_stale_and_clears_the_buffer() -> None:
+    subscriptions = Subscriptions()
+    with subscriptions.subscribe("t", "a") as subscription:
+        subscriptions.publish("t", "a", batch(3))
+        assert subscription.next_batch(1) is None and subscription.is_stale
+        subscription.is_stale = False
+        assert subscription.next_batch(1) is None and not subscription.is_stale
 
 
 @given(st.integers(0, 400))
-def test_a_slow_follower_costs_no_memory(count: int) -> None:
-    tails = Subscriptions()
-    with tails.subscribe("t", "a") as tail:
+def test_buffer_is_bounded(count: int) -> None:
+    subscriptions = Subscriptions()
+    with subscriptions.subscribe("t", "a") as subscription:
         for n in range(count):
-            tails.publish("t", "a", batch(n))
-        kept = taken(tail, -1)
-        assert kept == ([] if tail.is_stale else list(range(count)))
-        assert tail.is_stale == (count > 64)
+            subscriptions.publish("t", "a", batch(n))
+        kept = read_all(subscription, -1)
+        assert kept == ([] if subscription.is_stale else list(range(count)))
+        assert subscription.is_stale == (count > 64)
 
 
-async def test_a_waiting_follower_is_woken_by_all_that_happens() -> None:
-    tails = Subscriptions()
-    with tails.subscribe("t", "a") as tail, tails.subscribe("t", "b") as other:
+async def test_every_change_wakes_a_waiting_reader() -> None:
+    subscriptions = Subscriptions()
+    with (
+        subscriptions.subscribe("t", "a") as subscription,
+        subscriptions.subscribe("t", "b") as other,
+    ):
         async with asyncio.timeout(30):
             for happens in (
-                partial(tails.publish, "t", "a", batch(0)),
-                partial(tails.mark_stale, [("t", "a")]),
-                tails.mark_stale,
+                partial(subscriptions.publish, "t", "a", batch(0)),
+                partial(subscriptions.mark_stale, [("t", "a")]),
+                subscriptions.mark_stale,
             ):
-                waiting = asyncio.create_task(tail.wait())
+                waiting = asyncio.create_task(subscription.wait())
                 await asyncio.sleep(0)
                 assert not waiting.done()
                 happens()
                 await waiting
-                tail.next_batch(-1)
-                tail.is_stale = False
-            assert other.is_stale, "all were touched"
+                subscription.next_batch(-1)
+                subscription.is_stale = False
+            assert other.is_stale, "mark_stale() without keys reaches all"
             other.is_stale = False
-            tails.mark_stale([("t", "a"), ("t", "nobody")])
-            assert tail.is_stale and not other.is_stale
-            await tail.wait()  # what has happened is not waited for
+            subscriptions.mark_stale([("t", "a"), ("t", "nobody")])
+            assert subscription.is_stale and not other.is_stale
+            await subscription.wait()  # returns at once
 
 
-async def test_who_stops_waiting_can_wait_again() -> None:
-    tails = Subscriptions()
-    with tails.subscribe("t", "a") as tail:
-        waiting = asyncio.create_task(tail.wait())
+async def test_wait_can_be_cancelled_and_repeated() -> None:
+    subscriptions = Subscriptions()
+    with subscriptions.subscribe("t", "a") as subscription:
+        waiting = asyncio.create_task(subscription.wait())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        tails.publish("t", "a", batch(0))
+        subscriptions.publish("t", "a", batch(0))
         async with asyncio.timeout(30):
-            await tail.wait()
-        assert taken(tail, -1) == [0]
+            await subscription.wait()
+        assert read_all(subscription, -1) == [0]
 
 
-def test_what_nobody_follows_is_forgotten() -> None:
-    tails = Subscriptions()
-    with tails.subscribe("t", "a"):
-        with tails.subscribe("t", "a"):
-            assert tails.subscribed_runs() == (("t", "a"),)
-        assert tails.subscribed_runs() == (("t", "a"),)
-    assert tails.subscribed_runs() == ()
+def test_closed_subscriptions_are_removed() -> None:
+    subscriptions = Subscriptions()
+    with subscriptions.subscribe("t", "a"):
+        with subscriptions.subscribe("t", "a"):
+            assert subscriptions.subscribed_runs() == (("t", "a"),)
+        assert subscriptions.subscribed_runs() == (("t", "a"),)
+    assert subscriptions.subscribed_runs() == ()

@@ -1,1 +1,1 @@
-"""The store in memory, the reference for the others."""
+"""The in-memory store, the reference for the other stores."""

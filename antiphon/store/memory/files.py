@@ -1,4 +1,4 @@
-"""Files in memory: the reference of their contract."""
+"""The in-memory file store, the reference of the contract."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ __all__ = ["MemoryFiles"]
 
 
 class MemoryFiles:
-    """``FileStore`` over a dictionary. ``check`` raises where the store is closed; ``gone`` is told
-    tenant and id of files that are."""
+    """``FileStore`` over a dictionary.
+
+    ``check`` raises if the store is closed. ``on_deleted`` is called with tenant and id of each
+    deleted file.
+    """
 
     def __init__(
         self, check: Callable[[], None], *, on_deleted: Callable[[str, str], None]
@@ -28,8 +31,8 @@ class MemoryFiles:
         self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
     ) -> bool:
         self._check()
-        held = sum(each.bytes for each in self._files_of(tenant))
-        if max_bytes is not None and held + file.bytes > max_bytes:
+        stored_bytes = sum(each.bytes for each in self._files_of(tenant))
+        if max_bytes is not None and stored_bytes + file.bytes > max_bytes:
             return False
         self._files[(tenant, file.id)] = (file, content)
         return True
@@ -54,8 +57,8 @@ class MemoryFiles:
             if (tenant, query.after) not in self._files:
                 return None
             start = next(n for n, file in enumerate(files, 1) if file.id == query.after)
-        there = (file for file in files[start:] if _matches(file, query))
-        return tuple(islice(there, query.limit))
+        matching = (file for file in files[start:] if _matches(file, query))
+        return tuple(islice(matching, query.limit))
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         self._check()
@@ -63,7 +66,7 @@ class MemoryFiles:
         return self._files.pop((tenant, file_id), None) is not None
 
     def expire(self, now: int) -> None:
-        """Forget what was to be kept until now."""
+        """Delete the files that expired by ``now``."""
         for key, (file, _) in list(self._files.items()):
             if _is_expired(file, now):
                 del self._files[key]

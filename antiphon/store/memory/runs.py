@@ -1,7 +1,4 @@
-"""Background runs in memory: the reference of their contract. One process, and nothing survives it.
-
-It knows nothing of responses but how they are kept.
-"""
+"""The in-memory run store, the reference of the contract. Runs do not survive the process."""
 
 from __future__ import annotations
 
@@ -32,13 +29,16 @@ _Key = tuple[str, str]
 
 _first, _last = attrgetter("first"), attrgetter("last")
 
-#: Owns what was seized: it is about to end, unless who seized it dies.
+#: Owner of runs that were taken over in order to end them.
 _TAKEN_OVER = ""
 
 
 class _Run(Struct):
-    """A run and its log. ``ended_at``: unix seconds of the first sweep after its end; 0 until
-    then."""
+    """A run and its event log.
+
+    ``ended_at``: None while the run is active, 0 once it has ended, then the unix seconds of the
+    first sweep after its end.
+    """
 
     job: Job
     batches: list[EventBatch] = []
@@ -54,7 +54,7 @@ class _Run(Struct):
 
 
 class _SaveResponse(Protocol):
-    """Keeps a response. ``listed``: its items can be referred to."""
+    """Stores a response. ``listed``: its items can be referenced."""
 
     def __call__(
         self,
@@ -68,7 +68,7 @@ class _SaveResponse(Protocol):
 
 
 class MemoryRuns(SingleProcessRuns):
-    """``RunStore`` over dictionaries, beside the responses that ``keep`` keeps."""
+    """``RunStore`` over dictionaries. ``save`` stores responses in the same store."""
 
     def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
         super().__init__(check)
@@ -163,17 +163,17 @@ class MemoryRuns(SingleProcessRuns):
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
         self._check()
-        there = [(kept, tried) for kept, tried in self._webhooks.values() if kept.due_at <= now]
-        there.sort(key=lambda pair: pair[0].due_at)
-        for event, tried in there[:limit]:
-            self._webhooks[event.id] = (replace(event, due_at=retry_at), tried + 1)
-        return tuple(DueWebhook(event.id, event.body, tried + 1) for event, tried in there[:limit])
+        due = [(event, count) for event, count in self._webhooks.values() if event.due_at <= now]
+        due.sort(key=lambda pair: pair[0].due_at)
+        for event, attempts in due[:limit]:
+            self._webhooks[event.id] = (replace(event, due_at=retry_at), attempts + 1)
+        return tuple(DueWebhook(event.id, event.body, count + 1) for event, count in due[:limit])
 
     async def postpone_webhook(self, event_id: str, until: float) -> None:
         self._check()
         if event_id in self._webhooks:
-            event, tried = self._webhooks[event_id]
-            self._webhooks[event_id] = (replace(event, due_at=until), tried)
+            event, attempts = self._webhooks[event_id]
+            self._webhooks[event_id] = (replace(event, due_at=until), attempts)
 
     async def delete_webhook(self, event_id: str) -> None:
         self._check()
@@ -191,45 +191,47 @@ class MemoryRuns(SingleProcessRuns):
         run = self._runs.get((tenant, response_id))
         if run is None:
             return None
-        # A number of events beyond ``after`` is a number of the log: no event is left out.
+        # Sequence numbers have no gaps, so ``after + limit`` is the number of the last event.
         begin = bisect_right(run.batches, after, key=_last)
         end = bisect_right(run.batches, after + limit, key=_first)
-        found = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
-        return EventPage(found, ended=run.ended_at is not None and end >= len(run.batches))
+        batches = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
+        return EventPage(batches, ended=run.ended_at is not None and end >= len(run.batches))
 
-    # --- for the store beside it -----------------------------------------------------------------
+    # --- called by the store ---------------------------------------------------------------------
 
     def delete(self, key: _Key) -> None:
-        """The response is gone, and so is its run."""
+        """Delete the run of a deleted response."""
         if self._runs.pop(key, None) is not None:
             self._locks.remove_holder(*key)
             self._subscriptions.mark_stale([key])
 
     def is_running(self, key: _Key) -> bool:
-        """The run has not ended."""
+        """Return whether the response has a run that has not ended."""
         run = self._runs.get(key)
         return run is not None and run.ended_at is None
 
     def expire(self, before: int | None, now: int) -> None:
-        """Forget the events of runs that ended before then. One that ended since the last look
-        counts from now on, for nothing here has a clock."""
+        """Delete the events of runs that ended before ``before``.
+
+        The store has no clock: the end of a run is dated by the first sweep after it.
+        """
         for key, run in list(self._runs.items()):
             if run.ended_at == 0:
                 run.ended_at = now
             if run.ended_at is not None and before is not None and run.ended_at < before:
                 del self._runs[key]
 
-    # --- within ----------------------------------------------------------------------------------
+    # --- private ---------------------------------------------------------------------------------
 
     async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
         run = self._runs.get((tenant, response_id))
         return run is not None and run.ended_at is None and run.owner is None
 
     def _take(self, run: _Run, owner: str) -> Claim:
-        had, run.owner = run.owner, owner
+        old_owner, run.owner = run.owner, owner
         run.epoch += 1
         run.attempts += 1
-        self._notify_lost(run.job.id, run.epoch, had)
+        self._notify_lost(run.job.id, run.epoch, old_owner)
         return Claim(job=run.job, epoch=run.epoch, attempts=run.attempts)
 
     def _claimed_run(self, claim: Claim) -> _Run | None:

@@ -1,4 +1,4 @@
-"""Skills in memory: the reference of their contract."""
+"""The in-memory skill store, the reference of the contract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MemorySkills"]
 
 
 class _SkillRow(Struct):
-    """A skill with its versions by their numbers."""
+    """A skill with its versions by number. ``default`` and ``last``: version numbers."""
 
     created_at: int
     default: int
@@ -22,7 +22,7 @@ class _SkillRow(Struct):
 
 
 class MemorySkills:
-    """``SkillStore`` over a dictionary. ``check`` raises where the store is closed."""
+    """``SkillStore`` over a dictionary. ``check`` raises if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -32,7 +32,7 @@ class MemorySkills:
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
         self._check()
-        if not self._has_room(tenant, bundle, max_bytes):
+        if not self._fits(tenant, bundle, max_bytes):
             return False
         first = {1: (draft.to_version(1), bundle)}
         self._skills[tenant, draft.skill_id] = _SkillRow(draft.created_at, 1, 1, first)
@@ -48,46 +48,46 @@ class MemorySkills:
         max_bytes: int | None = None,
     ) -> SkillVersion | None:
         self._check()
-        kept = self._skills.get((tenant, draft.skill_id))
-        if kept is None or not self._has_room(tenant, bundle, max_bytes):
+        row = self._skills.get((tenant, draft.skill_id))
+        if row is None or not self._fits(tenant, bundle, max_bytes):
             return None
-        kept.last += 1
-        version = draft.to_version(kept.last)
-        kept.versions[kept.last] = (version, bundle)
+        row.last += 1
+        version = draft.to_version(row.last)
+        row.versions[row.last] = (version, bundle)
         if default:
-            kept.default = kept.last
+            row.default = row.last
         return version
 
     async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
         self._check()
-        kept = self._skills.get((tenant, skill_id))
-        if kept is None or version not in kept.versions:
+        row = self._skills.get((tenant, skill_id))
+        if row is None or version not in row.versions:
             return False
-        kept.default = version
+        row.default = version
         return True
 
     async def get(self, tenant: str, skill_id: str) -> Skill | None:
         self._check()
-        kept = self._skills.get((tenant, skill_id))
-        return None if kept is None else _skill_of(skill_id, kept)
+        row = self._skills.get((tenant, skill_id))
+        return None if row is None else _skill_of(skill_id, row)
 
     async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
         self._check()
         return tuple(
-            _skill_of(skill_id, kept)
-            for (owner, skill_id), kept in self._skills.items()
+            _skill_of(skill_id, row)
+            for (owner, skill_id), row in self._skills.items()
             if owner == tenant
         )
 
     async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
         self._check()
-        kept = self._skills.get((tenant, skill_id))
-        return () if kept is None else tuple(version for version, _ in kept.versions.values())
+        row = self._skills.get((tenant, skill_id))
+        return () if row is None else tuple(version for version, _ in row.versions.values())
 
     async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
         self._check()
-        kept = self._skills.get((tenant, skill_id))
-        found = None if kept is None else kept.versions.get(version)
+        row = self._skills.get((tenant, skill_id))
+        found = None if row is None else row.versions.get(version)
         return None if found is None else found[1]
 
     async def delete(self, tenant: str, skill_id: str) -> bool:
@@ -96,34 +96,34 @@ class MemorySkills:
 
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         self._check()
-        kept = self._skills.get((tenant, skill_id))
-        if kept is None or version not in kept.versions:
+        row = self._skills.get((tenant, skill_id))
+        if row is None or version not in row.versions:
             return False
-        if len(kept.versions) == 1:
+        if len(row.versions) == 1:
             del self._skills[tenant, skill_id]
             return True
-        if version == kept.default:
+        if version == row.default:
             return False
-        del kept.versions[version]
+        del row.versions[version]
         return True
 
-    def _has_room(self, tenant: str, bundle: bytes, max_bytes: int | None) -> bool:
+    def _fits(self, tenant: str, bundle: bytes, max_bytes: int | None) -> bool:
         held = sum(
             len(content)
-            for (owner, _), kept in self._skills.items()
+            for (owner, _), row in self._skills.items()
             if owner == tenant
-            for _, content in kept.versions.values()
+            for _, content in row.versions.values()
         )
         return max_bytes is None or held + len(bundle) <= max_bytes
 
 
-def _skill_of(skill_id: str, kept: _SkillRow) -> Skill:
-    chosen, _ = kept.versions[kept.default]
+def _skill_of(skill_id: str, row: _SkillRow) -> Skill:
+    default, _ = row.versions[row.default]
     return Skill(
         id=skill_id,
-        created_at=kept.created_at,
-        name=chosen.name,
-        description=chosen.description,
-        default_version=str(kept.default),
-        latest_version=str(max(kept.versions)),
+        created_at=row.created_at,
+        name=default.name,
+        description=default.description,
+        default_version=str(row.default),
+        latest_version=str(max(row.versions)),
     )

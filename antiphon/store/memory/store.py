@@ -1,7 +1,4 @@
-"""The store in memory: the reference the others are held to, and the one for tests.
-
-Nothing survives the process.
-"""
+"""The in-memory store, the reference for the other stores. Nothing survives the process."""
 
 from __future__ import annotations
 
@@ -25,8 +22,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _ResponseRow(Struct):
-    """A response, and whether its id may still be used. ``order``: when it was first saved.
-    ``listed``: its items can be referred to."""
+    """A response. ``live``: its id can be used. ``order``: rank of its first save. ``listed``: its
+    items can be referenced.
+    """
 
     stored: StoredResponse
     bytes: int
@@ -59,7 +57,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._rows: dict[_Key, _ResponseRow] = {}
-        #: Responses by what they build on, and by the items they hold.
+        #: Keys of responses by the key of their parent, and by tenant and id of their items.
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
         self._conversations: dict[_Key, _ConversationRow] = {}
@@ -97,9 +95,9 @@ class MemoryStore:
         self._children.setdefault(_parent(key, row), set()).add(key)
         for item in row.items if listed else ():
             self._holders.setdefault((tenant, item.id), set()).add(key)
-        talk = self._conversations.get((tenant, conversation or ""))
-        if talk is not None:
-            talk.add(row.items)
+        conversation_row = self._conversations.get((tenant, conversation or ""))
+        if conversation_row is not None:
+            conversation_row.add(row.items)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         self._check()
@@ -111,13 +109,13 @@ class MemoryStore:
         row = self._rows.get((tenant, response_id))
         if row is None or not row.live:
             return None
-        found: list[StoredResponse] = []
+        chain: list[StoredResponse] = []
         key = (tenant, response_id)
         while row is not None:
-            found.append(row.stored)
+            chain.append(row.stored)
             key = _parent(key, row)
             row = self._rows.get(key)
-        return tuple(reversed(found))
+        return tuple(reversed(chain))
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
@@ -171,18 +169,18 @@ class MemoryStore:
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         self._check()
-        talk = self._conversations.setdefault(
+        conversation_row = self._conversations.setdefault(
             (tenant, conversation.id), _ConversationRow(conversation)
         )
-        talk.conversation = conversation
-        talk.add(items)
+        conversation_row.conversation = conversation
+        conversation_row.add(items)
 
     async def load_conversation(
         self, tenant: str, conversation_id: str
     ) -> ConversationResource | None:
         self._check()
-        talk = self._conversations.get((tenant, conversation_id))
-        return talk.conversation if talk is not None else None
+        conversation_row = self._conversations.get((tenant, conversation_id))
+        return conversation_row.conversation if conversation_row is not None else None
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
         self._check()
@@ -192,23 +190,25 @@ class MemoryStore:
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> bool:
         self._check()
-        talk = self._conversations.get((tenant, conversation_id))
-        if talk is None:
+        conversation_row = self._conversations.get((tenant, conversation_id))
+        if conversation_row is None:
             return False
-        talk.add(items)
+        conversation_row.add(items)
         return True
 
     async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         self._check()
-        talk = self._conversations.get((tenant, conversation_id))
-        return tuple(talk.items.values()) if talk is not None else ()
+        conversation_row = self._conversations.get((tenant, conversation_id))
+        return tuple(conversation_row.items.values()) if conversation_row is not None else ()
 
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
         self._check()
-        talk = self._conversations.get((tenant, conversation_id))
-        return talk is not None and talk.items.pop(item_id, None) is not None
+        conversation_row = self._conversations.get((tenant, conversation_id))
+        return (
+            conversation_row is not None and conversation_row.items.pop(item_id, None) is not None
+        )
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         self._check()
@@ -218,17 +218,28 @@ class MemoryStore:
         self._closed = True
 
     def _conversation_item(self, tenant: str, item_id: str) -> Item | None:
-        """The item in whichever conversation of the tenant has it."""
-        talks = (talk for (owner, _), talk in self._conversations.items() if owner == tenant)
-        return next((talk.items[item_id] for talk in talks if item_id in talk.items), None)
+        """Return the item from whichever conversation of the tenant contains it."""
+        conversation_rows = (
+            conversation_row
+            for (owner, _), conversation_row in self._conversations.items()
+            if owner == tenant
+        )
+        return next(
+            (
+                conversation_row.items[item_id]
+                for conversation_row in conversation_rows
+                if item_id in conversation_row.items
+            ),
+            None,
+        )
 
     def _check(self) -> None:
         if self._closed:
             raise RunError("The store is closed.")
 
     def _free_unneeded(self, key: _Key) -> int:
-        """Drop a response nobody can name and nobody builds on, then its parent likewise. Returns
-        the bytes that this freed."""
+        """Free a deleted response without descendants, then its ancestors likewise. Return the
+        freed bytes."""
         freed = 0
         row = self._rows.get(key)
         while row is not None and not row.live and key not in self._children:
@@ -246,12 +257,12 @@ class MemoryStore:
 
 
 def _parent(key: _Key, row: _ResponseRow) -> _Key:
-    """The key of what it builds on; no response has the key of none."""
+    """Return the key of the parent. Without a parent it is a key that no response has."""
     return (key[0], row.stored.response.previous_response_id or "")
 
 
 def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:
-    """Take a key out of an index that holds no empty sets."""
+    """Remove a key from an index and drop the entry if it becomes empty."""
     found = index.get(entry, set())
     found.discard(key)
     if not found:

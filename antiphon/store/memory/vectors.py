@@ -1,4 +1,4 @@
-"""Vector stores in memory: the reference of their contract."""
+"""The in-memory vector index, the reference of the contract."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _K1, _B = 1.2, 0.75
 
 
 class _ChunkRow(Struct):
-    """A chunk with its number, and whose its vector is."""
+    """A chunk with its number and the model of its vector."""
 
     number: int
     chunk: IndexedChunk
@@ -47,14 +47,14 @@ class _StoreRow(Struct):
     batches: dict[str, FileBatch] = field(default_factory=dict)
 
     def chunks(self) -> Iterator[tuple[str, _ChunkRow]]:
-        """With the ids of their files."""
+        """Yield all chunks, each with the id of its file."""
         for id, file_row in self.files.items():
             for chunk_row in file_row.chunks:
                 yield id, chunk_row
 
 
 class MemoryVectorIndex:
-    """``Vectors`` over dictionaries. ``check`` raises where the store is closed."""
+    """``VectorIndex`` over dictionaries. ``check`` raises if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -204,13 +204,13 @@ class MemoryVectorIndex:
         )
 
     def expire(self, now: int) -> None:
-        """Forget what is in those whose time has come."""
+        """Remove the files of vector stores that expired by ``now``."""
         for store_row in self._stores.values():
             if store_row.store.expires_at is not None and store_row.store.expires_at <= now:
                 store_row.files.clear()
 
     def forget_file(self, tenant: str, file_id: str) -> None:
-        """A file is gone: so it is from all vector stores."""
+        """Remove a deleted file from all vector stores."""
         for (owner, _), store_row in self._stores.items():
             if owner == tenant:
                 store_row.files.pop(file_id, None)

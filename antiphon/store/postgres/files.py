@@ -1,4 +1,4 @@
-"""Files in PostgreSQL: what they are in one table, what is in them in another."""
+"""The PostgreSQL file store: metadata in one table, contents in another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PostgresFiles"]
 
 
 class PostgresFiles:
-    """``FileStore`` over a cluster."""
+    """``FileStore`` over a connection pool."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -22,11 +22,11 @@ class PostgresFiles:
     ) -> bool:
         async with self._pool.transaction() as transaction:
             await transaction.rows("filing", tenant)
-            held = await transaction.value("file_bytes", tenant)
-            if max_bytes is not None and held + file.bytes > max_bytes:
+            stored_bytes = await transaction.value("file_bytes", tenant)
+            if max_bytes is not None and stored_bytes + file.bytes > max_bytes:
                 return False
-            place = await transaction.value("put_file", *file_row(tenant, file))
-            await transaction.rows("put_content", place, content)
+            row_id = await transaction.value("put_file", *file_row(tenant, file))
+            await transaction.rows("put_content", row_id, content)
             return True
 
     async def get(self, tenant: str, file_id: str) -> File | None:
@@ -55,5 +55,5 @@ class PostgresFiles:
         return bool(await self._pool.rows("drop_file", tenant, index_key(file_id)))
 
     async def expire(self, transaction: Transaction, now: int) -> None:
-        """Forget what was to be kept until now, within a transaction."""
+        """Delete the files that expired by ``now``, as part of a transaction."""
         await transaction.rows("expire_files", now)

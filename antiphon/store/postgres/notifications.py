@@ -1,7 +1,8 @@
-"""News: what other processes say of runs, and how this one's followers come by what they miss.
+"""Notifications of other processes about runs, over LISTEN/NOTIFY, for the subscriptions in this
+process.
 
-A notice names runs by their rows. What grew and is followed here is fetched, all runs in one query,
-one query at a time: notices that come meanwhile share the next.
+A notice names runs by row. New batches of subscribed runs are fetched by one query for all runs,
+one query at a time: notices that arrive meanwhile share the next query.
 """
 
 from __future__ import annotations
@@ -32,19 +33,24 @@ _Key = tuple[str, str]
 
 
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What happened in one transaction of a process: runs (by row) that grew, runs that are over,
-    runs that went to somebody else under an epoch, and whether there may be one to claim."""
+    """What one transaction of a process changed.
+
+    ``by``: the sending process. ``grown``: rows of runs with new batches. ``over``: runs that
+    ended. ``lost``: runs that another owner took over, with the epoch. ``queued``: there may be a
+    run to claim.
+    """
 
     by: str = ""
     grown: tuple[int, ...] = ()
     over: tuple[_Key, ...] = ()
     lost: tuple[tuple[str, int], ...] = ()
     queued: bool = False
-    #: Too much to be named.
+    #: Any run may have changed: the details did not fit.
     all: bool = False
 
     def encode(self, by: str) -> str:
-        """As the payload of a notification."""
+        """Return the payload of the notification; without details if it is too long for
+        PostgreSQL."""
         text = _encode(msgspec.structs.replace(self, by=by))
         if len(text) > _MAX_NOTICE_BYTES:
             text = _encode(Notice(by=by, queued=self.queued, all=True))
@@ -56,14 +62,14 @@ _decode = msgspec.json.Decoder(Notice).decode
 
 
 class _SubscribedRun(Struct):
-    """A run that somebody here follows: its row, and the last event its tails have been given."""
+    """A subscribed run: its row, and the last event delivered to its subscriptions."""
 
     row: int
     last: int
 
 
 class RunNotifications:
-    """One a process; ``name`` is how its own notices are known."""
+    """The notifications of one process. ``process_id`` marks its own notices."""
 
     def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
         self._pool = pool
@@ -77,49 +83,49 @@ class RunNotifications:
         self._fetch_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Hear from now on."""
+        """Start to listen."""
         if not self._is_started:
             self._is_started = True
             self._pool.listen(self._on_notice, self._on_gap)
 
     def set_listener(self, listener: RunListener) -> None:
-        """Tell this listener what concerns it."""
+        """Notify this listener from now on."""
         self._listener = listener
         self.start()
 
     async def close(self) -> None:
-        """Hear no more."""
+        """Stop to listen."""
         if self._fetch_task is not None:
             self._fetch_task.cancel()
             await asyncio.wait((self._fetch_task,))
 
-    # --- of this process -------------------------------------------------------------------------
+    # --- changes by this process -----------------------------------------------------------------
 
     def publish_local(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """This process appended: its followers need no database."""
+        """Deliver a batch that this process appended."""
         followed = self._subscribed_runs.get((tenant, response_id))
         if followed is not None:
             followed.last = max(followed.last, batch.last)
         self._subscriptions.publish(tenant, response_id, batch)
 
     def notify_queued(self) -> None:
-        """There may be a run to claim."""
+        """Notify the listener that there may be a run to claim."""
         if self._listener is not None:
             self._listener.on_run_queued()
 
     def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
-        """These runs are somebody else's."""
+        """Notify the listener that other owners took over these runs."""
         if self._listener is not None:
             for response_id, epoch in lost:
                 self._listener.on_run_lost(response_id, epoch)
 
-    # --- of others -------------------------------------------------------------------------------
+    # --- changes by other processes --------------------------------------------------------------
 
     def _on_notice(self, text: str) -> None:
         try:
             notice = _decode(text)
         except msgspec.MsgspecError:
-            return  # somebody else's
+            return  # not from Antiphon
         if notice.by == self._process_id:
             return
         if notice.queued:
@@ -134,7 +140,7 @@ class RunNotifications:
             self._fetch_task = asyncio.create_task(self._fetch_loop(), name="news")
 
     def _on_gap(self) -> None:
-        """Something may have been missed."""
+        """Handle possibly missed notifications: all subscribers read the store."""
         self._subscribed_runs.clear()
         self._subscriptions.mark_stale()
         self.notify_queued()
@@ -146,12 +152,12 @@ class RunNotifications:
                 everything, self._fetch_all = self._fetch_all, False
                 await self._fetch(None if everything else grown)
         except RunError:
-            self._on_gap()  # readers look for themselves, and hear what is wrong
+            self._on_gap()  # readers read the store and get the error
         finally:
             self._fetch_task = None
 
     async def _fetch(self, rows_to_fetch: set[int] | None) -> None:
-        """Give the tails what they miss of these runs (None: of all that are followed)."""
+        """Fetch and deliver the new batches of these runs (None: of all subscribed runs)."""
         wanted = set(self._subscriptions.subscribed_runs())
         for gone in self._subscribed_runs.keys() - wanted:
             del self._subscribed_runs[gone]
@@ -171,16 +177,15 @@ class RunNotifications:
     def _publish(self, name: _Key, followed: _SubscribedRun, batch: EventBatch) -> None:
         if batch.first == followed.last + 1:
             self._subscriptions.publish(*name, batch)
-        elif batch.last > followed.last:  # not what is next: readers look for themselves
+        elif batch.last > followed.last:  # a gap: readers read the store
             self._subscriptions.mark_stale([name])
         followed.last = max(followed.last, batch.last)
 
     async def _add_subscribed(self, names: list[_Key]) -> None:
-        """Runs that are followed since the last look: from here on their tails are fed; what came
-        before, their readers read."""
+        """Start to deliver batches of newly subscribed runs. Their readers read earlier batches."""
         if not names:
             return
         tenants, ids = zip(*((tenant, index_key(name)) for tenant, name in names), strict=True)
-        for place, row, last in await self._pool.rows("followed", tenants, ids):
-            self._subscribed_runs[names[place - 1]] = _SubscribedRun(row, last)
-            self._subscriptions.mark_stale([names[place - 1]])
+        for number, row, last in await self._pool.rows("followed", tenants, ids):
+            self._subscribed_runs[names[number - 1]] = _SubscribedRun(row, last)
+            self._subscriptions.mark_stale([names[number - 1]])

@@ -1,7 +1,6 @@
-"""A PostgreSQL database as an event loop uses it: a pool of connections, and one that listens.
+"""A PostgreSQL database for an event loop: a connection pool, and one connection that listens.
 
-Errors of the driver become ours here; nothing above knows it. It knows no tables but the one of the
-migrations.
+Errors of the driver become ``RunError`` and ``SetupError`` here.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
 
-#: Held while migrations are applied.
+#: Advisory lock for migrations.
 _MIGRATION_LOCK = 0x616E7401
 _CHANNEL = "antiphon"
 _TIMEOUT_S = 30.0
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
-#: How often the connection that listens is asked whether it is still one.
+#: Interval of checks that the listening connection is alive.
 _PING_S = 10.0
-#: Bytes of rows from which on they are decoded in a thread.
+#: Rows with at least this many bytes are decoded in a thread.
 _THREAD_BYTES = 1 << 18
-#: Characters of ids that an index surely takes.
+#: Longest id, in characters, that always fits into an index.
 _MAX_KEY_CHARS = 512
 _CREATE_MIGRATIONS = """
 CREATE SCHEMA IF NOT EXISTS antiphon;
@@ -42,15 +41,16 @@ CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
 
 
 def index_key(text: str) -> str:
-    """An id as PostgreSQL has it. Clients may give ids that no index takes, or with a U+0000, which
-    its texts have not: these go by their digest."""
+    """Return an id as it is stored: long ids and ids with U+0000, which PostgreSQL cannot index or
+    store, are replaced by their digest.
+    """
     if len(text) <= _MAX_KEY_CHARS and "\0" not in text:
         return text
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ConnectionPool:
-    """One database, for this process. Made by ``open``."""
+    """Connections of this process to one database. Made by ``open``."""
 
     def __init__(self, driver: Any, pool: Any, url: str) -> None:
         self._driver = driver
@@ -66,7 +66,7 @@ class ConnectionPool:
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> ConnectionPool:
-        """Connect and bring the tables up to date; several processes may do so at once. Raises
+        """Connect and apply migrations. Several processes may do so at once. Raises
         ``SetupError``."""
         try:
             import asyncpg
@@ -74,7 +74,7 @@ class ConnectionPool:
             raise SetupError(
                 'PostgreSQL needs an extra: pip install "antiphon[postgres]".'
             ) from None
-        place = _address(url)
+        address = _address(url)
         pool: Any = None
         try:
             pool = await asyncpg.create_pool(
@@ -88,24 +88,24 @@ class ConnectionPool:
                 server_settings={"application_name": "antiphon"},
             )
             async with pool.acquire() as connection:
-                await _migrate(connection, place)
+                await _migrate(connection, address)
         except BaseException as error:
             if pool is not None:
                 pool.terminate()
             if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError):
-                # What it complains of may be a piece of a password.
-                raise SetupError(f"PostgreSQL{place} cannot be used: its URL is none.") from None
+                # The driver's message may quote a part of the password.
+                raise SetupError(f"PostgreSQL{address} cannot be used: invalid URL.") from None
             if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
                 raise SetupError(
-                    f"PostgreSQL{place} cannot be used: {_error_line(error)}"
+                    f"PostgreSQL{address} cannot be used: {_error_line(error)}"
                 ) from None
             raise
         return cls(asyncpg, pool, url)
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
-        """The rows of a query."""
+        """Run a query and return its rows."""
         with self._translate_errors():
             found: list[Any] = await self._pool.fetch(self.queries[name], *arguments)
             return found
@@ -113,7 +113,8 @@ class ConnectionPool:
     async def decoded_rows(
         self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
     ) -> list[_T]:
-        """The rows of a query as values; a long chain is no pause of the loop."""
+        """Run a query and decode its rows, large results in a thread so that they do not block the
+        event loop."""
         rows = await self.rows(name, *arguments)
         weight = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
@@ -127,13 +128,15 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """All or nothing."""
+        """Open a transaction, committed at the end of the block."""
         with self._translate_errors():
             async with self._pool.acquire() as connection, connection.transaction():
                 yield Transaction(connection, self.queries)
 
     async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do this to its end even if nobody waits for it any more: what was kept has to be told."""
+        """Run ``work`` to its end even if the caller is cancelled, because subscribers must hear of
+        committed data.
+        """
         task = asyncio.create_task(work)
         self._uncancellable.add(task)
         task.add_done_callback(self._on_done)
@@ -142,7 +145,7 @@ class ConnectionPool:
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._uncancellable.discard(task)
         if not task.cancelled():
-            task.exception()  # it was raised to whoever waited, if anybody did
+            task.exception()  # mark it as retrieved; the caller, if not cancelled, gets it
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -168,8 +171,11 @@ class ConnectionPool:
     # --- listening -------------------------------------------------------------------------------
 
     def listen(self, on_notice: Callable[[str], None], on_gap: Callable[[], None]) -> None:
-        """From now on, through outages. ``heard`` is told what is notified, ``deaf`` that something
-        may have been missed."""
+        """Listen from now on and reconnect after outages.
+
+        ``on_notice`` is called with each payload, ``on_gap`` when notifications may have been
+        missed.
+        """
         if self._closed:
             return
         self._listen_task = asyncio.create_task(self._listen_loop(on_notice, on_gap), name="listen")
@@ -179,14 +185,14 @@ class ConnectionPool:
     ) -> None:
         wait = _RETRY_S
 
-        def hearing() -> None:
+        def on_connected() -> None:
             nonlocal wait
             wait = _RETRY_S
-            on_gap()  # what was said before was said to nobody
+            on_gap()  # notifications sent before the connection was open are lost
 
         while True:
             try:
-                await self._listen_once(on_notice, hearing)
+                await self._listen_once(on_notice, on_connected)
             except (
                 self._driver.PostgresError,
                 self._driver.InterfaceError,
@@ -200,7 +206,7 @@ class ConnectionPool:
     async def _listen_once(
         self, on_notice: Callable[[str], None], on_connected: Callable[[], None]
     ) -> None:
-        """Until the connection is lost."""
+        """Listen until the connection is lost."""
         connection = await self._driver.connect(
             self._url, timeout=_TIMEOUT_S, command_timeout=_PING_S
         )
@@ -213,15 +219,15 @@ class ConnectionPool:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_PING_S):
                         await lost.wait()
-                if not lost.is_set():  # a peer that vanished says nothing, so it is asked
+                if not lost.is_set():  # detects a peer that vanished without closing
                     await connection.execute("SELECT 1")
         finally:
             with suppress(Exception):
                 await connection.close(timeout=1)
 
     async def close(self) -> None:
-        """Finish what was begun; later calls raise."""
-        if self._uncancellable:  # tasks that may not have begun yet
+        """Finish pending operations. Later calls raise ``RunError``."""
+        if self._uncancellable:  # tasks that may not have started yet
             await asyncio.wait(set(self._uncancellable), timeout=_TIMEOUT_S)
         if self._closed:
             return
@@ -238,33 +244,33 @@ class ConnectionPool:
 
 
 class Transaction:
-    """A connection transaction a transaction."""
+    """A connection inside a transaction."""
 
     def __init__(self, connection: Any, queries: Mapping[str, str]) -> None:
         self._connection = connection
         self._queries = queries
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
-        """The rows of a query."""
+        """Run a query and return its rows."""
         found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
         return found
 
     async def value(self, name: str, *arguments: Any) -> Any:
-        """The first column of its first row, or None."""
+        """Run a query and return the first column of its first row, or None."""
         return await self._connection.fetchval(self._queries[name], *arguments)
 
 
 async def _set_search_path(connection: Any) -> None:
-    """A new connection: the tables are in a schema of their own, apart from what else is there."""
+    """Initialize a connection. All tables are in a schema of their own."""
     await connection.execute("SET search_path TO antiphon")
 
 
 async def _skip_reset(connection: Any) -> None:
-    """A connection that is given back: nothing was changed that would have to be undone."""
+    """Do nothing when a connection is returned: its state was not changed."""
 
 
 async def _migrate(connection: Any, address: str) -> None:
-    """Apply what has not been applied, all of it or nothing, one process after the other."""
+    """Apply new migrations in one transaction, one process at a time."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
         if not await connection.fetchval("SELECT to_regclass('antiphon.migrations')::oid"):
@@ -280,8 +286,8 @@ async def _migrate(connection: Any, address: str) -> None:
 
 
 def _address(url: str) -> str:
-    """Where the database is, without who asks and how they prove it: what cannot be told apart from
-    a password is not shown."""
+    """Return where the database is, without user and password; "" if a password cannot be told
+    apart."""
     rest = url.partition("://")[2]
     address, at, _ = rest.partition("?")
     if at and "@" in rest.rpartition("?")[2]:

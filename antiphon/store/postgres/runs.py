@@ -1,8 +1,8 @@
-"""Background runs in PostgreSQL, for many processes: claims, logs, and the news of them.
+"""The PostgreSQL run store, for many processes: claims, event logs, and notifications.
 
-Who appends tells its own followers at once, and the other processes by one notice a transaction;
-these fetch what their followers miss, all runs in one query. The database's clock decides who is
-alive. It knows nothing of events.
+A process that appends notifies its own subscribers directly, and other processes by one notice per
+transaction; they fetch what their subscribers miss by one query for all runs. The database's clock
+decides which owners are alive.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresRuns"]
 
-#: No event has a number beyond.
+#: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class PostgresRuns:
-    """``RunStore`` over a cluster. ``keep`` keeps a response transaction a transaction."""
+    """``RunStore`` over a connection pool. ``save`` stores a response in a transaction."""
 
     def __init__(self, pool: ConnectionPool, save: Callable[..., Awaitable[None]]) -> None:
         self._pool = pool
@@ -95,23 +95,25 @@ class PostgresRuns:
         return await self._pool.run_to_completion(self._append(appends)) if appends else frozenset()
 
     async def _append(self, appends: Sequence[Append]) -> frozenset[str]:
-        places: dict[tuple[str, str, int], int] = {}
-        whose: list[int] = []
+        claim_numbers: dict[tuple[str, str, int], int] = {}
+        numbers: list[int] = []  # of each append's claim
         for append in appends:
             job = append.claim.job
             claim = (job.tenant, job.id, append.claim.epoch)
-            whose.append(places.setdefault(claim, len(places) + 1))
+            numbers.append(claim_numbers.setdefault(claim, len(claim_numbers) + 1))
         batches = zip(*(_columns(append.batch) for append in appends), strict=True)
-        found = await self._pool.rows(
-            "append", self._process_id, *zip(*places, strict=True), whose, *batches
+        rows = await self._pool.rows(
+            "append", self._process_id, *zip(*claim_numbers, strict=True), numbers, *batches
         )
-        kept = set(found[0][0])
-        for place, append in zip(whose, appends, strict=True):
-            if place in kept:
+        valid = set(rows[0][0])
+        for number, append in zip(numbers, appends, strict=True):
+            if number in valid:
                 self._notifications.publish_local(
                     append.claim.job.tenant, append.claim.job.id, append.batch
                 )
-        return frozenset(name for (_, name, _), place in places.items() if place not in kept)
+        return frozenset(
+            run_id for (_, run_id, _), number in claim_numbers.items() if number not in valid
+        )
 
     async def end(
         self,
@@ -177,7 +179,7 @@ class PostgresRuns:
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
-        # A number of events beyond ``after`` is a number of the log: no event is left out.
+        # Sequence numbers have no gaps, so ``after + limit`` is the number of the last event.
         first, last = min(after + 1, _MAX_SEQUENCE_NUMBER), min(after + limit, _MAX_SEQUENCE_NUMBER)
         rows = await self._pool.rows("events", tenant, index_key(response_id), first, last)
         if not rows:
@@ -202,19 +204,19 @@ class PostgresRuns:
         self._notifications.set_listener(listener)
 
     async def close(self) -> None:
-        """No more news."""
+        """Stop the notifications."""
         await self._notifications.close()
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- notifications ---------------------------------------------------------------------------
 
     async def notify_ended(
         self, transaction: Transaction, *, ended: Sequence[tuple[str, str]]
     ) -> None:
-        """Other processes, that these runs are over or gone."""
+        """Notify other processes that these runs ended or were deleted."""
         await self._notify(transaction, Notice(over=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
-        """The followers here, that something happened to their run."""
+        """Notify the subscribers in this process that their run changed."""
         self._subscriptions.mark_stale([(tenant, response_id)])
 
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:

@@ -1,4 +1,4 @@
-"""Skills in PostgreSQL: skills, their versions and their bundles in a table each."""
+"""The PostgreSQL skill store: skills, versions and bundles in one table each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["PostgresSkills"]
 
 
 class PostgresSkills:
-    """``SkillStore`` over a cluster."""
+    """``SkillStore`` over a connection pool."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -21,10 +21,10 @@ class PostgresSkills:
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
         async with self._pool.transaction() as transaction:
-            if not await _has_room(transaction, tenant, bundle, max_bytes):
+            if not await _fits(transaction, tenant, bundle, max_bytes):
                 return False
-            place = await transaction.value("put_skill", tenant, draft.skill_id, draft.created_at)
-            await _put_version(transaction, place, draft.to_version(1), bundle)
+            row_id = await transaction.value("put_skill", tenant, draft.skill_id, draft.created_at)
+            await _put_version(transaction, row_id, draft.to_version(1), bundle)
             return True
 
     async def add_version(
@@ -37,15 +37,15 @@ class PostgresSkills:
         max_bytes: int | None = None,
     ) -> SkillVersion | None:
         async with self._pool.transaction() as transaction:
-            if not await _has_room(transaction, tenant, bundle, max_bytes):
+            if not await _fits(transaction, tenant, bundle, max_bytes):
                 return None
-            named = index_key(draft.skill_id)
-            found = await transaction.rows("next_skill_version", tenant, named, default)
-            if not found:
+            key = index_key(draft.skill_id)
+            rows = await transaction.rows("next_skill_version", tenant, key, default)
+            if not rows:
                 return None
-            ((place, number),) = found
+            ((row_id, number),) = rows
             version = draft.to_version(number)
-            await _put_version(transaction, place, version, bundle)
+            await _put_version(transaction, row_id, version, bundle)
             return version
 
     async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
@@ -76,24 +76,24 @@ class PostgresSkills:
 
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         async with self._pool.transaction() as transaction:
-            asked = (tenant, index_key(skill_id), version)
-            await transaction.rows("skill_row", *asked[:2])  # one at a time: which is the last?
-            if await transaction.rows("drop_skill_version", *asked):
+            key = (tenant, index_key(skill_id), version)
+            await transaction.rows("skill_row", *key[:2])  # locks the skill: is this the last one?
+            if await transaction.rows("drop_skill_version", *key):
                 return True
-            return bool(await transaction.rows("drop_last_version", *asked))
+            return bool(await transaction.rows("drop_last_version", *key))
 
 
-async def _has_room(
+async def _fits(
     transaction: Transaction, tenant: str, bundle: bytes, max_bytes: int | None
 ) -> bool:
     await transaction.rows("filing", tenant)
-    held = await transaction.value("skill_bytes", tenant)
-    return max_bytes is None or held + len(bundle) <= max_bytes
+    stored_bytes = await transaction.value("skill_bytes", tenant)
+    return max_bytes is None or stored_bytes + len(bundle) <= max_bytes
 
 
 async def _put_version(
     transaction: Transaction, skill: int, version: SkillVersion, bundle: bytes
 ) -> None:
     row = (skill, int(version.version), len(bundle), encode(version))
-    place = await transaction.value("put_skill_version", *row)
-    await transaction.rows("put_bundle", place, bundle)
+    row_id = await transaction.value("put_skill_version", *row)
+    await transaction.rows("put_bundle", row_id, bundle)

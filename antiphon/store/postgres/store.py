@@ -1,7 +1,7 @@
-"""The store for many processes: responses and conversations in PostgreSQL.
+"""The PostgreSQL store, for many processes: responses and conversations.
 
-What SQLite keeps, in the same form. Nothing counts as it goes: a row that every writer changed
-would have them all wait for each other, so a sweep counts when it comes.
+The stored form is that of SQLite. There are no running totals: a row that every writer updates
+would make writers wait for each other, so a sweep counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
 
-#: Rows looked at in one step of a sweep.
+#: Rows per step of a sweep.
 _SWEEP_ROWS = 500
 
 
@@ -45,8 +45,9 @@ class PostgresStore:
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
-        """Connect, and make or bring up to date the tables. ``connections``: at most so many at a
-        time, and one that listens. Raises ``SetupError``."""
+        """Connect and apply migrations. ``connections``: maximum pool size; one more connection
+        listens. Raises ``SetupError``.
+        """
         return cls(await ConnectionPool.open(url, connections=connections))
 
     async def save(
@@ -64,13 +65,13 @@ class PostgresStore:
         return tuple(found) or None
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        held = await self._pool.decoded_rows(items_of, "item", tenant, index_key(item_id))
-        if not held:
-            talked = await self._pool.decoded_rows(
+        rows = await self._pool.decoded_rows(items_of, "item", tenant, index_key(item_id))
+        if not rows:
+            items = await self._pool.decoded_rows(
                 item_of, "conversation_item", tenant, index_key(item_id)
             )
-            return talked[0] if talked else None
-        return next((item for item in held[0] if item.id == item_id), None)
+            return items[0] if items else None
+        return next((item for item in rows[0] if item.id == item_id), None)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         return await self._pool.run_to_completion(self._delete(tenant, response_id))
@@ -88,7 +89,7 @@ class PostgresStore:
 
     async def sweep(self, retention: Retention, now: int) -> int:
         expired = 0
-        while True:  # in steps, so that no row is locked for long
+        while True:  # in steps, so that rows are locked only briefly
             async with self._pool.transaction() as transaction:
                 if not await transaction.value("sweeping"):
                     return expired
@@ -183,7 +184,7 @@ async def _save(
     expires_at: int | None = None,
     listed: bool = True,
 ) -> None:
-    """Keep a response. ``listed``: its items can be referred to."""
+    """Store a response. ``listed``: its items can be referenced."""
     values: list[Any] = list(response_row(tenant, stored, expires_at))
     row = await transaction.value("save", *values)
     added = (*stored.input, *stored.response.output)
@@ -205,7 +206,8 @@ async def _append(
 
 
 async def _delete_response(transaction: Transaction, row: int) -> int:
-    """Forget a response with its run; and, of it and of those it builds on, what nobody can name
-    and nobody builds on. Returns the bytes that this freed."""
-    await transaction.rows("drop_run_of", row)  # first, as whoever ends a run begins with it
+    """Delete a response with its run, and free deleted ancestors that no descendant needs. Return
+    the freed bytes.
+    """
+    await transaction.rows("drop_run_of", row)  # first: the lock order of ``PostgresRuns.end``
     return int(await transaction.value("expire", row))

@@ -1,4 +1,4 @@
-"""Vector stores in PostgreSQL: as in SQLite, but words are ranked by its own text search."""
+"""The PostgreSQL vector index: as in SQLite, but PostgreSQL's text search ranks words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """``Vectors`` over a cluster."""
+    """``VectorIndex`` over a connection pool."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -83,9 +83,9 @@ class PostgresVectorIndex:
                 return False
             file_row = found[0][0]
             for chunk in chunks:
-                # U+0000 stands in no text of PostgreSQL.
-                kept = replace(chunk, text=chunk.text.replace("\0", " "))
-                number = await transaction.value("put_chunk", row, file_row, *chunk_row(kept))
+                # PostgreSQL's texts cannot hold U+0000.
+                cleaned = replace(chunk, text=chunk.text.replace("\0", " "))
+                number = await transaction.value("put_chunk", row, file_row, *chunk_row(cleaned))
                 if chunk.vector is not None:
                     await transaction.rows("put_vector", number, row, file_row, model, chunk.vector)
             return True
@@ -98,8 +98,8 @@ class PostgresVectorIndex:
             return bool(labelled)
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
-        place = (tenant, index_key(store_id), index_key(file_id))
-        found = await self._pool.decoded_rows(indexed_file_of, "vector_file", *place)
+        key = (tenant, index_key(store_id), index_key(file_id))
+        found = await self._pool.decoded_rows(indexed_file_of, "vector_file", *key)
         return found[0] if found else None
 
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
@@ -110,12 +110,12 @@ class PostgresVectorIndex:
         )
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
-        place = (tenant, index_key(store_id), index_key(file_id))
-        return bool(await self._pool.rows("drop_vector_file", *place))
+        key = (tenant, index_key(store_id), index_key(file_id))
+        return bool(await self._pool.rows("drop_vector_file", *key))
 
     async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
-        place = (tenant, index_key(store_id), index_key(batch_id))
-        found = await self._pool.decoded_rows(file_batch_of, "vector_batch", *place)
+        key = (tenant, index_key(store_id), index_key(batch_id))
+        found = await self._pool.decoded_rows(file_batch_of, "vector_batch", *key)
         return found[0] if found else None
 
     async def list_chunks(
@@ -133,9 +133,9 @@ class PostgresVectorIndex:
     async def search_words(
         self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
     ) -> tuple[ChunkHit, ...]:
-        asked = " | ".join(_quote(word) for word in words)
-        place = (tenant, index_key(store_id))
-        rows = await self._pool.rows("chunks_found", *place, asked, sorted(files), limit)
+        expression = " | ".join(_quote(word) for word in words)
+        key = (tenant, index_key(store_id))
+        rows = await self._pool.rows("chunks_found", *key, expression, sorted(files), limit)
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
@@ -157,17 +157,18 @@ class PostgresVectorIndex:
         )
 
     async def expire(self, transaction: Transaction, now: int) -> None:
-        """Forget what is in those whose time has come, within a transaction."""
+        """Remove the files of vector stores that expired by ``now``, as part of a transaction."""
         await transaction.rows("expire_vector_files", now)
 
     async def _store_row(self, transaction: Transaction, tenant: str, store_id: str) -> int | None:
-        """Kept from being dropped until the end of the transaction."""
+        """Return the row of a vector store and lock it against deletion until the end of the
+        transaction."""
         found = await transaction.rows("hold_vector_store", tenant, index_key(store_id))
         return found[0][0] if found else None
 
 
 def _changed_columns(indexed: IndexedFile) -> tuple[object, ...]:
-    """id, status, bytes, body."""
+    """Return the columns id, status, bytes, body."""
     id, _, status, size, body = indexed_file_row(indexed)
     return id, status, size, body
 

@@ -1,1 +1,1 @@
-"""The store in SQLite."""
+"""The SQLite store."""

@@ -1,9 +1,9 @@
-"""A SQLite database as an event loop uses it: one thread that writes, one that reads.
+"""An SQLite database for an event loop: one thread writes, one thread reads.
 
-Writes that arrive while a commit runs share the next one; the first never waits. With
-``synchronous=NORMAL`` a commit is in the operating system's hands when it returns: a killed process
-loses nothing and corrupts nothing; a power cut may lose the last moments, never the rest.
-It knows no tables.
+Writes that arrive during a commit share the next commit; a single write never waits for others.
+With ``synchronous=NORMAL`` a commit has been handed to the operating system when it returns: a
+killed process loses nothing and corrupts nothing; a power failure may lose the last commits, never
+earlier ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class _Write:
-    """One write, who waits for it, and what else is to be done once it is there."""
+    """A queued write: its work, its future, and a callback for after the commit."""
 
     __slots__ = ("error", "future", "loop", "result", "then", "work")
 
@@ -52,7 +52,7 @@ class _Write:
         if self.then is not None and self.error is None:
             self.then(self.result)
         if self.future.done():
-            return  # nobody waits any more
+            return  # the caller was cancelled
         if self.error is None:
             self.future.set_result(self.result)
         else:
@@ -60,7 +60,7 @@ class _Write:
 
 
 class Database:
-    """One file, locked for this process. Made by ``open``."""
+    """One database file, locked by this process. Made by ``open``."""
 
     def __init__(
         self, lock: IO[bytes], writer: sqlite3.Connection, reader: sqlite3.Connection
@@ -74,18 +74,21 @@ class Database:
         self._write_thread = threading.Thread(
             target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True
         )
-        #: How many commits there were; writes that share one count once.
+        #: Number of commits.
         self.commits = 0
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        """Open or make the database. Raises ``SetupError``: another process has it, the folder
-        cannot be written, the file is no database or of a newer version."""
+        """Open or create the database.
+
+        Raises ``SetupError`` if another process uses it, the folder is not writable, or the file is
+        not a database or belongs to a newer version.
+        """
         return await asyncio.to_thread(cls._open, path)
 
     @classmethod
     def _open(cls, path: Path) -> Database:
-        with contextlib.ExitStack() as opened:  # what was opened before a failure is closed again
+        with contextlib.ExitStack() as opened:  # closes everything if a step fails
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock = opened.enter_context(_acquire_file_lock(path))
@@ -105,7 +108,7 @@ class Database:
         if self._close_task is None:
             self._writes.put(None)
             self._close_task = asyncio.get_running_loop().run_in_executor(None, self._close)
-        await asyncio.shield(self._close_task)  # who stops waiting does not stop it
+        await asyncio.shield(self._close_task)  # a cancelled caller does not cancel closing
 
     def _close(self) -> None:
         self._write_thread.join()
@@ -118,14 +121,16 @@ class Database:
     async def rows(
         self, name: str, arguments: tuple[Any, ...], decode: Callable[[tuple[Any, ...]], _T]
     ) -> list[_T]:
-        """The rows of a query, shaped where they are read: a long chain is no pause of the loop."""
+        """Run a query and decode its rows in the reader thread, so that long results do not block
+        the event loop.
+        """
         query = self.queries[name]
         return await self.read(
             lambda connection: [decode(row) for row in connection.execute(query, arguments)]
         )
 
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """What this work reads, in the thread that reads."""
+        """Run ``work`` in the reader thread and return its result."""
         if self._close_task is not None:
             raise RunError("The store is closed.")
         return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._read, work)
@@ -144,9 +149,11 @@ class Database:
         *,
         then: Callable[[_T], None] | None = None,
     ) -> _T:
-        """Do this work in the thread that writes; durable when it returns, all or nothing. ``then``
-        is called in the event loop with what it gave, also if nobody waits for it any more: what
-        was kept has to be told. It must not raise."""
+        """Run ``work`` in the writer thread, in one transaction. Return after the commit.
+
+        ``then`` is called on the event loop with the result, even if the caller was cancelled,
+        because subscribers must hear of committed data. It must not raise.
+        """
         if self._close_task is not None:
             raise RunError("The store is closed.")
         loop = asyncio.get_running_loop()
@@ -155,7 +162,7 @@ class Database:
         return await done
 
     def _write_loop(self, connection: sqlite3.Connection) -> None:
-        """The writer thread: everything that waits goes into one commit."""
+        """Commit all queued writes together, in the writer thread."""
         with contextlib.closing(connection):
             job = self._writes.get()
             while job is not None:
@@ -163,13 +170,13 @@ class Database:
                 self._commit(connection, group)
                 for loop in {each.loop for each in group}:
                     mine = [each for each in group if each.loop is loop]
-                    with contextlib.suppress(RuntimeError):  # that loop is gone
+                    with contextlib.suppress(RuntimeError):  # the event loop is closed
                         loop.call_soon_threadsafe(_settle_writes, mine)
                 if job is _QUEUE_EMPTY:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """All jobs that are ready, and what comes after them: ``None`` ends the thread."""
+        """Return all queued writes, and what follows them: ``None`` ends the thread."""
         group = [first]
         while True:
             try:
@@ -183,13 +190,13 @@ class Database:
     def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         try:
             self._run_transaction(connection, group)
-        except Exception as error:  # not only SQLite's: a value that it cannot store is a TypeError
+        except Exception as error:  # also TypeError, for a value that SQLite cannot store
             if len(group) == 1:
                 failure = RunError("The store could not be written.")
                 failure.__cause__ = error
                 group[0].error = failure
                 return
-            for job in group:  # find the one that fails; the others are not to blame
+            for job in group:  # retry one by one: only the failing write gets an error
                 self._commit(connection, [job])
 
     def _run_transaction(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
@@ -205,7 +212,7 @@ class Database:
             raise
 
 
-#: Stands for "wait for the next job".
+#: The queue is empty: wait for the next write.
 _QUEUE_EMPTY: Any = object()
 
 
@@ -215,13 +222,13 @@ def _settle_writes(jobs: list[_Write]) -> None:
 
 
 def _acquire_file_lock(path: Path) -> IO[bytes]:
-    """The file that says whose the database is: the lock goes with the process, however it dies.
+    """Lock the database for this process, however it ends.
 
-    A file beside the database, because to close the database itself would drop SQLite's own locks.
+    The lock is on a separate file, because closing the database file would drop SQLite's own locks.
     """
     import fcntl
 
-    # by its real name: two links to one database are one database
+    # the resolved path, so that links to one database share a lock
     lock = open(f"{path.resolve()}.lock", "wb", opener=_open_private)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -260,7 +267,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply what has not been applied, each migration whole or not at all."""
+    """Apply new migrations, each in one transaction."""
     connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
     known = migrations(__package__)

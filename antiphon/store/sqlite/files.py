@@ -1,4 +1,4 @@
-"""Files in SQLite: what they are in one table, what is in them in another."""
+"""The SQLite file store: metadata in one table, contents in another."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SqliteFiles:
         row = file_row(tenant, file)
 
         def work(connection: sqlite3.Connection) -> bool:
-            (held,) = connection.execute(self._queries["file_bytes"], (tenant,)).fetchone()
-            if max_bytes is not None and held + file.bytes > max_bytes:
+            (stored_bytes,) = connection.execute(self._queries["file_bytes"], (tenant,)).fetchone()
+            if max_bytes is not None and stored_bytes + file.bytes > max_bytes:
                 return False
-            place = connection.execute(self._queries["put_file"], row).lastrowid
-            connection.execute(self._queries["put_content"], (place, content))
+            row_id = connection.execute(self._queries["put_file"], row).lastrowid
+            connection.execute(self._queries["put_content"], (row_id, content))
             return True
 
         return await self._database.write(work)
@@ -70,5 +70,5 @@ class SqliteFiles:
         )
 
     def expire(self, connection: sqlite3.Connection, now: int) -> None:
-        """Forget what was to be kept until now, within a write."""
+        """Delete the files that expired by ``now``, as part of a write."""
         connection.execute(self._queries["expire_files"], (now,))

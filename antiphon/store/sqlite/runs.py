@@ -1,7 +1,7 @@
-"""Background runs in SQLite: their logs, a row a batch, beside the responses they make.
+"""The SQLite run store: event logs with one row per batch, next to the responses.
 
-One process has the database: who lives is known without it, and of those who had it before, nobody
-does. It knows nothing of events.
+One process uses the database, so heartbeats are in memory, and owners of an earlier process are
+dead.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .database import Database
 
 __all__ = ["SqliteRuns"]
 
-#: Owns what was seized: it is about to end, unless who seized it dies.
+#: Owner of runs that were taken over in order to end them.
 _TAKEN_OVER = ""
-#: No number of an event is larger.
+#: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
-#: A claim, and who had the run before.
+#: A claim, and the former owner of the run.
 _ClaimedFrom = tuple[Claim, str | None]
 
 
 class _SaveResponse(Protocol):
-    """Makes the work that keeps a response."""
+    """Returns the work that stores a response."""
 
     def __call__(
         self,
@@ -54,7 +54,7 @@ class _SaveResponse(Protocol):
 
 
 class SqliteRuns(SingleProcessRuns):
-    """``RunStore`` over a database, beside the responses that ``keep`` keeps."""
+    """``RunStore`` over a database. ``save`` makes the work that stores a response."""
 
     def __init__(self, database: Database, save: _SaveResponse) -> None:
         super().__init__()
@@ -63,10 +63,10 @@ class SqliteRuns(SingleProcessRuns):
         self._save = save
 
     async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
-        keep = self._save(job.tenant, stored, listed=False)
+        save_response = self._save(job.tenant, stored, listed=False)
 
         def work(connection: sqlite3.Connection) -> None:
-            keep(connection)
+            save_response(connection)
             row = (job.tenant, job.id, job.model)
             run = connection.execute(self._queries["begin_run"], row).lastrowid
             connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
@@ -85,28 +85,30 @@ class SqliteRuns(SingleProcessRuns):
         def work(connection: sqlite3.Connection) -> list[_ClaimedFrom]:
             with closing(connection.execute(self._queries["unended"])) as runs:
                 free = (
-                    (run, had) for run, model, had in runs if had not in alive and model in models
+                    (run, old_owner)
+                    for run, model, old_owner in runs
+                    if old_owner not in alive and model in models
                 )
-                found = list(islice(free, limit))
-            return [(self._take(connection, run, owner), had) for run, had in found]
+                selected = list(islice(free, limit))
+            return [(self._take(connection, run, owner), old) for run, old in selected]
 
-        def told(taken: list[_ClaimedFrom]) -> None:
-            for claim, had in taken:
+        def notify(claims: list[_ClaimedFrom]) -> None:
+            for claim, old_owner in claims:
                 self._locks.transfer(claim.job.tenant, claim.job.id, owner)
-                self._notify_lost(claim.job.id, claim.epoch, had)
+                self._notify_lost(claim.job.id, claim.epoch, old_owner)
 
-        return tuple(claim for claim, _ in await self._database.write(work, then=told))
+        return tuple(claim for claim, _ in await self._database.write(work, then=notify))
 
     async def release(self, owner: str) -> None:
         def work(connection: sqlite3.Connection) -> set[tuple[str, str]]:
             connection.execute(self._queries["release_runs"], (owner,))
             return set(connection.execute(self._queries["running"]))
 
-        def told(running: set[tuple[str, str]]) -> None:
+        def notify(running: set[tuple[str, str]]) -> None:
             self._locks.release_owner(owner, running)
             self._notify_queued()
 
-        await self._database.write(work, then=told)
+        await self._database.write(work, then=notify)
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> _ClaimedFrom | None:
@@ -115,32 +117,32 @@ class SqliteRuns(SingleProcessRuns):
                 return None
             return self._take(connection, row[0], _TAKEN_OVER), row[4]
 
-        def told(taken: _ClaimedFrom | None) -> None:
-            if taken is not None:
-                claim, had = taken
-                self._notify_lost(claim.job.id, claim.epoch, had)
+        def notify(claimed: _ClaimedFrom | None) -> None:
+            if claimed is not None:
+                claim, old_owner = claimed
+                self._notify_lost(claim.job.id, claim.epoch, old_owner)
 
         self._owners.record(_TAKEN_OVER)
-        taken = await self._database.write(work, then=told)
-        return None if taken is None else taken[0]
+        claimed = await self._database.write(work, then=notify)
+        return None if claimed is None else claimed[0]
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         def work(connection: sqlite3.Connection) -> tuple[list[Append], set[str]]:
-            kept, lost = [], set()
+            appended, lost = [], set()
             for append in appends:
                 run = self._claimed_run(connection, append.claim)
                 if run is None:
                     lost.add(append.claim.job.id)
                 elif append.batch.first >= run[1]:
                     self._add_batch(connection, run[0], append.batch)
-                    kept.append(append)
-            return kept, lost
+                    appended.append(append)
+            return appended, lost
 
-        def told(done: tuple[list[Append], set[str]]) -> None:
-            for append in done[0]:
+        def notify(result: tuple[list[Append], set[str]]) -> None:
+            for append in result[0]:
                 self._publish(append.claim, append.batch)
 
-        return frozenset((await self._database.write(work, then=told))[1])
+        return frozenset((await self._database.write(work, then=notify))[1])
 
     async def end(
         self,
@@ -152,7 +154,7 @@ class SqliteRuns(SingleProcessRuns):
         expires_at: int | None = None,
         webhook: WebhookEvent | None = None,
     ) -> bool:
-        keep = self._save(
+        save_response = self._save(
             claim.job.tenant,
             stored,
             conversation,
@@ -167,18 +169,18 @@ class SqliteRuns(SingleProcessRuns):
             self._add_batch(connection, run[0], batch)
             connection.execute(self._queries["end_run"], (run[0],))
             connection.execute(self._queries["drop_job"], (run[0],))
-            keep(connection)
+            save_response(connection)
             if webhook is not None:
                 row = (webhook.id, webhook.body, webhook.due_at)
                 connection.execute(self._queries["add_letter"], row)
             return True
 
-        def told(ended: bool) -> None:
+        def notify(ended: bool) -> None:
             if ended:
                 self._publish(claim, batch)
                 self.remove(claim.job.tenant, claim.job.id)
 
-        return await self._database.write(work, then=told)
+        return await self._database.write(work, then=notify)
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
@@ -213,27 +215,29 @@ class SqliteRuns(SingleProcessRuns):
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         def work(connection: sqlite3.Connection) -> EventPage | None:
-            asked = (min(after + 1, _MAX_SEQUENCE_NUMBER), tenant, response_id)
-            with closing(connection.execute(self._queries["events"], asked)) as rows:
+            arguments = (min(after + 1, _MAX_SEQUENCE_NUMBER), tenant, response_id)
+            with closing(connection.execute(self._queries["events"], arguments)) as rows:
                 return _page(rows, after, limit)
 
         return await self._database.read(work)
 
-    # --- for the store beside it -----------------------------------------------------------------
+    # --- called by the store ---------------------------------------------------------------------
 
     def remove(self, tenant: str, response_id: str) -> None:
-        """The run is over, or gone with its response."""
+        """Release the locks of a run that ended or was deleted, and notify its subscribers."""
         self._locks.remove_holder(tenant, response_id)
         self._subscriptions.mark_stale([(tenant, response_id)])
 
     def expire(self, connection: sqlite3.Connection, before: int | None, now: int) -> None:
-        """Forget the events of runs that ended before then. One that ended since the last look
-        counts from now on, for nothing here has a clock."""
+        """Delete the events of runs that ended before ``before``.
+
+        The store has no clock: the end of a run is dated by the first sweep after it.
+        """
         connection.execute(self._queries["see_ended"], (now,))
         if before is not None:
             connection.execute(self._queries["expire_runs"], (before,))
 
-    # --- within ----------------------------------------------------------------------------------
+    # --- private ---------------------------------------------------------------------------------
 
     async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
         rows = await self._database.rows("run", (tenant, response_id), tuple)
@@ -244,7 +248,7 @@ class SqliteRuns(SingleProcessRuns):
         return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
     def _claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
-        """The run's row and next number, if the claim still holds."""
+        """Return the run's row and next sequence number, if the claim is still valid."""
         key = (claim.job.tenant, claim.job.id)
         row = connection.execute(self._queries["run"], key).fetchone()
         if row is None or row[1] != claim.epoch or row[3] is not None:
@@ -265,14 +269,14 @@ class SqliteRuns(SingleProcessRuns):
 
 
 def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> EventPage | None:
-    """Of rows (ended, first, count, lines), no more of which are read than it takes."""
-    found: list[EventBatch] = []
-    over = None
+    """Make a page of rows (ended, first, count, lines), reading no more rows than necessary."""
+    batches: list[EventBatch] = []
+    has_ended = None
     for ended, first, count, lines in rows:
-        over = bool(ended)
+        has_ended = bool(ended)
         if first is None or first + count - 1 <= after:
             continue
-        if first > after + limit:  # a number of events is a number of the log: none is left out
-            return EventPage(tuple(found), ended=False)
-        found.append(EventBatch(first=first, count=count, lines=lines))
-    return None if over is None else EventPage(tuple(found), ended=over)
+        if first > after + limit:  # sequence numbers have no gaps
+            return EventPage(tuple(batches), ended=False)
+        batches.append(EventBatch(first=first, count=count, lines=lines))
+    return None if has_ended is None else EventPage(tuple(batches), ended=has_ended)

@@ -1,4 +1,4 @@
-"""Skills in SQLite: skills, their versions and their bundles in a table each."""
+"""The SQLite skill store: skills, versions and bundles in one table each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SqliteSkills:
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            if not self._has_room(connection, tenant, bundle, max_bytes):
+            if not self._fits(connection, tenant, bundle, max_bytes):
                 return False
             row = (tenant, draft.skill_id, draft.created_at)
-            place = connection.execute(self._queries["put_skill"], row).lastrowid
-            self._put_version(connection, place, draft.to_version(1), bundle)
+            row_id = connection.execute(self._queries["put_skill"], row).lastrowid
+            self._put_version(connection, row_id, draft.to_version(1), bundle)
             return True
 
         return await self._database.write(work)
@@ -43,7 +43,7 @@ class SqliteSkills:
         max_bytes: int | None = None,
     ) -> SkillVersion | None:
         def work(connection: sqlite3.Connection) -> SkillVersion | None:
-            if not self._has_room(connection, tenant, bundle, max_bytes):
+            if not self._fits(connection, tenant, bundle, max_bytes):
                 return None
             key = (tenant, draft.skill_id)
             connection.execute(self._queries["next_skill_version"], (default, *key))
@@ -95,7 +95,7 @@ class SqliteSkills:
             lambda connection: connection.execute(query, arguments).rowcount > 0
         )
 
-    def _has_room(
+    def _fits(
         self, connection: sqlite3.Connection, tenant: str, bundle: bytes, max_bytes: int | None
     ) -> bool:
         (held,) = connection.execute(self._queries["skill_bytes"], (tenant,)).fetchone()
@@ -109,5 +109,5 @@ class SqliteSkills:
         bundle: bytes,
     ) -> None:
         row = (skill, int(version.version), len(bundle), encode(version))
-        place = connection.execute(self._queries["put_skill_version"], row).lastrowid
-        connection.execute(self._queries["put_bundle"], (place, bundle))
+        row_id = connection.execute(self._queries["put_skill_version"], row).lastrowid
+        connection.execute(self._queries["put_bundle"], (row_id, bundle))

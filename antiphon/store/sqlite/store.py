@@ -1,6 +1,6 @@
-"""The store on disk: responses and conversations in SQLite, for one process.
+"""The SQLite store, for one process: responses and conversations.
 
-Bodies, inputs and outputs are kept as the JSON they are on the wire; token ids packed.
+Bodies, inputs and outputs are stored as their JSON on the wire, token ids packed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
 
-#: Rows looked at in one step of a sweep.
+#: Rows per step of a sweep.
 _SWEEP_ROWS = 500
 
 
@@ -48,13 +48,12 @@ class SqliteStore:
 
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
-        """Open or make the database. Raises ``SetupError``: another process has it, the folder
-        cannot be written, the file is no database or of a newer version."""
+        """Open or create the database. Raises ``SetupError``; see ``Database.open``."""
         return cls(await Database.open(path))
 
     @property
     def commits(self) -> int:
-        """How many commits there were; writes that share one count once."""
+        """Number of commits."""
         return self._database.commits
 
     # --- the contract ----------------------------------------------------------------------------
@@ -72,11 +71,11 @@ class SqliteStore:
         return tuple(await self._database.rows("chain", (tenant, response_id), stored_of)) or None
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        held = await self._database.rows("item", (tenant, item_id), items_of)
-        if not held:
-            talked = await self._database.rows("conversation_item", (tenant, item_id), item_of)
-            return talked[0] if talked else None
-        return next(item for item in held[0] if item.id == item_id)
+        rows = await self._database.rows("item", (tenant, item_id), items_of)
+        if not rows:
+            items = await self._database.rows("conversation_item", (tenant, item_id), item_of)
+            return items[0] if items else None
+        return next(item for item in rows[0] if item.id == item_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         key = (tenant, response_id)
@@ -85,15 +84,15 @@ class SqliteStore:
             row = connection.execute(self._queries["row_of"], key).fetchone()
             if row is None or not connection.execute(self._queries["bury"], row).rowcount:
                 return False, False
-            ran = connection.execute(self._queries["drop_run"], key).rowcount > 0
+            had_run = connection.execute(self._queries["drop_run"], key).rowcount > 0
             self._free_unneeded(connection, row[0])
-            return True, ran
+            return True, had_run
 
-        def told(gone: tuple[bool, bool]) -> None:
-            if gone[1]:
+        def notify(result: tuple[bool, bool]) -> None:
+            if result[1]:
                 self.runs.remove(*key)
 
-        return (await self._database.write(work, then=told))[0]
+        return (await self._database.write(work, then=notify))[0]
 
     async def sweep(self, retention: Retention, now: int) -> int:
         log_age_s = retention.max_log_age_s
@@ -105,7 +104,7 @@ class SqliteStore:
         for step in (
             self._expire_by_time,
             self._expire_by_retention,
-        ):  # in steps, so that other writes come between them
+        ):  # in steps, so that other writes can run in between
             while True:
                 count = await self._database.write(partial(step, retention=retention, now=now))
                 expired += count
@@ -182,13 +181,13 @@ class SqliteStore:
         expires_at: int | None = None,
         listed: bool = True,
     ) -> Callable[[sqlite3.Connection], None]:
-        """What keeps a response. ``listed``: its items can be referred to."""
+        """Return the work that stores a response. ``listed``: its items can be referenced."""
         row = response_row(tenant, stored, expires_at)
         added = (*stored.input, *stored.response.output)
         ids = encode([item.id for item in added]).decode() if listed else None
 
         def work(connection: sqlite3.Connection) -> None:
-            # two statements: at each one the event loop's thread and this one change places
+            # each statement switches between this thread and the event loop's, so use few
             connection.execute(self._queries["save"], row)
             if ids is not None:
                 connection.execute(self._queries["save_items"], (ids, *row[:2]))
@@ -220,8 +219,8 @@ class SqliteStore:
         return row is not None
 
     def _free_unneeded(self, connection: sqlite3.Connection, seq: int) -> int:
-        """Drop a row nobody can name and nobody builds on, then its parent likewise. Returns the
-        bytes that this freed."""
+        """Free a deleted response without descendants, then its ancestors likewise. Return the
+        freed bytes."""
         freed = 0
         row: tuple[int] | None = (seq,)
         while row is not None:
@@ -236,7 +235,7 @@ class SqliteStore:
     def _expire_by_time(
         self, connection: sqlite3.Connection, retention: Retention, now: int
     ) -> int:
-        """Forget what was to be kept until now."""
+        """Delete up to ``_SWEEP_ROWS`` responses that expired by ``now``. Return how many."""
         lapsed = connection.execute(self._queries["lapsed"], (now, _SWEEP_ROWS)).fetchall()
         for (seq,) in lapsed:
             self._delete_row(connection, seq)

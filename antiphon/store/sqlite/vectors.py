@@ -1,4 +1,4 @@
-"""Vector stores in SQLite: chunks in a table with a full text index over it, vectors in another."""
+"""The SQLite vector index: chunks in a table with a full-text index, vectors in another table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["SqliteVectorIndex"]
 
 
 class SqliteVectorIndex:
-    """``Vectors`` over a database."""
+    """``VectorIndex`` over a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -147,8 +147,8 @@ class SqliteVectorIndex:
             row = self._store_row(connection, tenant, store_id)
             if row is None or not words:
                 return ()
-            asked = f'store : "{row}" AND text : ({quoted})'
-            arguments = (asked, encode(sorted(files)).decode(), limit)
+            expression = f'store : "{row}" AND text : ({quoted})'
+            arguments = (expression, encode(sorted(files)).decode(), limit)
             rows = connection.execute(self._queries["chunks_found"], arguments)
             return tuple(
                 ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows
@@ -180,7 +180,7 @@ class SqliteVectorIndex:
         )
 
     def expire(self, connection: sqlite3.Connection, now: int) -> None:
-        """Forget what is in those whose time has come, within a write."""
+        """Remove the files of vector stores that expired by ``now``, as part of a write."""
         connection.execute(self._queries["expire_vector_files"], (now,))
 
     async def _execute(self, name: str, key: tuple[str, ...]) -> bool:

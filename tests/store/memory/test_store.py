@@ -1,4 +1,4 @@
-"""The store in memory, beside the contract: what is gone leaves nothing behind."""
+"""The memory store, besides the contract: deletion frees memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append
-from antiphon.testing.run_check import batch, begun, ended
+from antiphon.testing.run_check import batch, begin_run, ended
 from antiphon.testing.store_check import turn
 
 
-async def test_what_is_gone_takes_no_memory() -> None:
+async def test_deleted_responses_free_memory() -> None:
     store, dice = MemoryStore(), random.Random(7)
     for n in range(80):
         previous = str(dice.randrange(n)) if n and dice.random() < 0.7 else None
@@ -27,12 +27,12 @@ async def test_what_is_gone_takes_no_memory() -> None:
     assert not store._rows and not store._children and not store._holders
 
 
-async def test_runs_that_are_gone_take_no_memory() -> None:
+async def test_deleted_runs_free_memory() -> None:
     store = MemoryStore()
     for n in range(9):
         name = str(n)
         await store.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
-        claim = await begun(store, name)
+        claim = await begin_run(store, name)
         with store.runs.subscribe("t", f"resp_{n}"):
             await store.runs.append((Append(claim, batch(2)),))
         if n % 3 == 0:
@@ -49,7 +49,7 @@ async def test_runs_that_are_gone_take_no_memory() -> None:
     )
 
 
-async def test_two_stores_in_memory_are_two() -> None:
+async def test_memory_stores_are_independent() -> None:
     one, other = await open_store("memory:"), await open_store("memory:")
     await one.save("t", turn("a"))
     assert await other.load("t", "resp_a") is None

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as it is, not as it should be: rights, addresses, outages, odd texts."""
+"""The PostgreSQL pool: permissions, URLs, outages, unusual texts."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from antiphon.store.postgres.pool import index_key
 from antiphon.store.records import Append
 from antiphon.store.sql import migrations, queries
 from antiphon.testing.postgres import Postgres, postgres
-from antiphon.testing.run_check import batch, begun, ended
+from antiphon.testing.run_check import batch, begin_run, ended
 from antiphon.testing.store_check import turn
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Message
 
 ROOT = Path(__file__).parents[3]
-#: Says each event's number once it is kept.
+#: Prints the number of each event once it is stored.
 APPENDING = """
 import asyncio, sys
 from antiphon.store import open_store
-from antiphon.store.runs import Append
-from antiphon.testing.run_check import batch, begun
+from antiphon.store.records import Append
+from antiphon.testing.run_check import batch, begin_run
 
 async def main():
     store = await open_store(sys.argv[1])
@@ -42,7 +42,7 @@ async def main():
             assert not await store.runs.append((Append(claim, batch(n)),))
             print(f"{name} {n}", flush=True)
 
-    claims = {name: await begun(store, name) for name in "abcd"}
+    claims = {name: await begin_run(store, name) for name in "abcd"}
     await asyncio.gather(*(append(*each) for each in claims.items()))
 
 asyncio.run(main())
@@ -51,7 +51,7 @@ asyncio.run(main())
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Any]:
-    """A connection of the test's own."""
+    """Open a connection for the test."""
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -66,33 +66,37 @@ async def connected(url: str) -> AsyncIterator[Any]:
     ("url", "says"),
     [
         ("postgresql://u:secret@127.0.0.1:1/d", "127.0.0.1:1/d"),
-        ("postgresql://u:secret@127.0.0.1:port/d", "its URL is none"),
+        ("postgresql://u:secret@127.0.0.1:port/d", "invalid URL"),
         ("postgresql://u:sec/secret@127.0.0.1:1/d", "127.0.0.1:1/d cannot be used"),
         ("postgresql://u:sec?secret@127.0.0.1:1/d", "PostgreSQL cannot be used"),
         ("postgresql://127.0.0.1:1/d?user=u&password=x@secret", "PostgreSQL cannot be used"),
-        ("postgresql://u:secret@[127.0.0.1:1/d", "its URL is none"),
+        ("postgresql://u:secret@[127.0.0.1:1/d", "invalid URL"),
         ("postgres://u:secret@127.0.0.1:1/d?sslmode=odd", "sslmode"),
     ],
 )
-async def test_where_it_cannot_be_it_is_told_in_a_line(url: str, says: str) -> None:
+async def test_connection_error_is_one_line(url: str, says: str) -> None:
     with pytest.raises(SetupError) as refused:
         await open_store(url)
-    told = str(refused.value)
-    assert says in told and "sec" not in told.replace("second", "") and "\n" not in told
+    announced_lines = str(refused.value)
+    assert (
+        says in announced_lines
+        and "sec" not in announced_lines.replace("second", "")
+        and "\n" not in announced_lines
+    )
 
 
-async def test_a_database_that_is_not_there_is_named(database: Postgres) -> None:
+async def test_missing_database_is_named(database: Postgres) -> None:
     with pytest.raises(SetupError, match="nothing_here"):
         await open_store(database.url("nothing_here"))
 
 
-async def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(SetupError, match=r"pip install \"antiphon\[postgres\]\""):
         await open_store("postgresql://127.0.0.1:1/d")
 
 
-async def test_rights_that_are_missing_are_told_and_only_needed_once(database: Postgres) -> None:
+async def test_missing_permissions_are_named_and_needed_only_once(database: Postgres) -> None:
     url = await database.fresh()
     guest = url.replace("postgres@", "guest@")
     async with connected(url) as connection:
@@ -112,7 +116,7 @@ async def test_rights_that_are_missing_are_told_and_only_needed_once(database: P
         await connection.execute("DROP OWNED BY guest; DROP ROLE guest")
 
 
-async def test_tables_of_others_are_left_alone(database: Postgres) -> None:
+async def test_other_tables_are_not_touched(database: Postgres) -> None:
     url = await database.fresh()
     async with connected(url) as connection:
         for table in ("migrations", "responses", "runs"):
@@ -123,7 +127,7 @@ async def test_tables_of_others_are_left_alone(database: Postgres) -> None:
         assert await connection.fetch("SELECT * FROM public.responses") == []
 
 
-async def test_a_newer_database_is_left_alone(database: Postgres) -> None:
+async def test_newer_database_is_refused(database: Postgres) -> None:
     url = await database.fresh()
     await (await open_store(url)).close()
     async with connected(url) as connection:
@@ -132,7 +136,7 @@ async def test_a_newer_database_is_left_alone(database: Postgres) -> None:
         await open_store(url)
 
 
-async def test_migrations_are_applied_once_by_whoever_comes_first(database: Postgres) -> None:
+async def test_concurrent_processes_apply_migrations_once(database: Postgres) -> None:
     url = await database.fresh()
     stores = await asyncio.gather(*(open_store(url) for _ in range(6)))
     await stores[0].save("t", turn("a"))
@@ -145,7 +149,7 @@ async def test_migrations_are_applied_once_by_whoever_comes_first(database: Post
     ]
 
 
-async def test_every_query_finds_its_rows_by_an_index(database: Postgres) -> None:
+async def test_every_query_uses_an_index(database: Postgres) -> None:
     url = await database.fresh()
     await (await open_store(url)).close()
     async with connected(url) as connection:
@@ -165,7 +169,7 @@ async def test_every_query_finds_its_rows_by_an_index(database: Postgres) -> Non
 
 
 @pytest.mark.parametrize("name", ["msg_\0", "\0", "𝄞" * 1024, "x" * 1024], ids=len)
-async def test_ids_that_no_index_takes(database: Postgres, name: str) -> None:
+async def test_unindexable_ids_work(database: Postgres, name: str) -> None:
     store = await open_store(await database.fresh())
     said = Message(id=name, role="user", content=(InputText(text="a\0b"),))
     await store.save("t", turn("a", added=(said,)))
@@ -184,13 +188,13 @@ async def test_ids_that_no_index_takes(database: Postgres, name: str) -> None:
     await store.close()
 
 
-def test_ids_stay_apart() -> None:
+def test_index_keys_are_distinct() -> None:
     odd = ["a\0", "a\0\0", "a\ufffd", "a", "x" * 512, "x" * 513, "x" * 514]
     assert len({index_key(text) for text in odd}) == len(odd)
     assert index_key("resp_a") == "resp_a"
 
 
-async def test_what_is_no_text_is_refused_and_nothing_else(database: Postgres) -> None:
+async def test_invalid_text_fails_alone(database: Postgres) -> None:
     store = await open_store(await database.fresh())
     with pytest.raises(RunError):
         await store.save("\ud800", turn("a"))
@@ -201,7 +205,7 @@ async def test_what_is_no_text_is_refused_and_nothing_else(database: Postgres) -
     await store.close()
 
 
-async def test_what_cannot_be_read_back_is_an_error_of_the_run(database: Postgres) -> None:
+async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
     url = await database.fresh()
     store = await open_store(url)
     await store.save("t", turn("a"))
@@ -212,7 +216,7 @@ async def test_what_cannot_be_read_back_is_an_error_of_the_run(database: Postgre
     await store.close()
 
 
-async def test_a_heavy_chain_is_read_whole(database: Postgres) -> None:
+async def test_large_chain_is_decoded(database: Postgres) -> None:
     store = await open_store(await database.fresh())
     for n in range(6):
         await store.save("t", turn(str(n), str(n - 1) if n else None, text="y" * 50_000))
@@ -226,30 +230,32 @@ async def test_a_heavy_chain_is_read_whole(database: Postgres) -> None:
 # --- outages -------------------------------------------------------------------------------------
 
 
-async def test_a_kill_costs_nothing_that_was_announced(database: Postgres) -> None:
+async def test_killed_process_loses_no_announced_event(database: Postgres) -> None:
     url = await database.fresh()
     await (await open_store(url)).close()
     asked = [sys.executable, "-c", APPENDING, url]
     with subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        told = [await asyncio.to_thread(child.stdout.readline) for _ in range(200)]
+        announced_lines = [await asyncio.to_thread(child.stdout.readline) for _ in range(200)]
         child.send_signal(signal.SIGKILL)
-        told += [line for line in child.stdout if line.endswith("\n")]
+        announced_lines += [line for line in child.stdout if line.endswith("\n")]
         child.wait(30)
     store = await open_store(url)
     for name in "abcd":
         page = await store.runs.events("t", f"resp_{name}", -1, limit=1_000_000)
         assert page is not None
         kept = [n for each in page.batches for n in range(each.first, each.last + 1)]
-        announced = max((int(line.split()[1]) for line in told if line[0] == name), default=1)
+        announced = max(
+            (int(line.split()[1]) for line in announced_lines if line[0] == name), default=1
+        )
         assert kept == list(range(len(kept))) and kept[-1] >= announced
     await store.close()
 
 
-async def test_a_server_that_was_killed_is_used_again() -> None:
+async def test_pool_recovers_from_a_killed_server() -> None:
     with postgres() as server:
         store = await open_store(await server.fresh())
-        claim = await begun(store)
+        claim = await begin_run(store)
         with store.runs.subscribe("t", "resp_a") as tail:
             await asyncio.to_thread(server.stop)
             for work in (
@@ -270,10 +276,10 @@ async def test_a_server_that_was_killed_is_used_again() -> None:
         await store.close()
 
 
-async def test_a_connection_that_was_cut_is_opened_again(database: Postgres) -> None:
+async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
     url = await database.fresh()
     store = await open_store(url)
-    await begun(store)
+    await begin_run(store)
     async with connected(url) as connection, asyncio.timeout(30):
         with store.runs.subscribe("t", "resp_a") as tail:
             await tail.wait()  # it hears
@@ -288,9 +294,9 @@ async def test_a_connection_that_was_cut_is_opened_again(database: Postgres) -> 
     await store.close()
 
 
-async def test_who_is_not_waited_for_is_told_all_the_same(database: Postgres) -> None:
+async def test_cancelled_append_still_notifies(database: Postgres) -> None:
     store = await open_store(await database.fresh())
-    claim = await begun(store)
+    claim = await begin_run(store)
     async with asyncio.timeout(30):
         with store.runs.subscribe("t", "resp_a") as tail:
             await tail.wait()  # it hears

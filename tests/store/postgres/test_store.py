@@ -1,4 +1,4 @@
-"""PostgreSQL, as several processes have it: two stores over one database stand for two of them."""
+"""PostgreSQL for several processes: two stores over one database act as two processes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres
-from antiphon.testing.run_check import batch, begun, ended, job, queued
+from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn
 
 
-class Told:
-    """What a process hears."""
+class RecordingListener:
+    """Records the notifications of a process."""
 
     def __init__(self) -> None:
         self.lost_ones: list[tuple[str, int]] = []
@@ -35,12 +35,12 @@ class Told:
 
 
 @asynccontextmanager
-async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, Told]]:
-    """Two stores over one database, and what the second one is told."""
+async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, RecordingListener]]:
+    """Open two stores over one database; record the notifications of the second."""
     url = await database.fresh()
     one, other = await open_store(url), await open_store(url)
-    told = Told()
-    one.runs.set_listener(Told())
+    told = RecordingListener()
+    one.runs.set_listener(RecordingListener())
     other.runs.set_listener(told)
     try:
         async with asyncio.timeout(60):
@@ -51,8 +51,8 @@ async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, Told]]:
         await other.close()
 
 
-async def heard(store: Store, tail: Subscription, goal: int) -> list[int]:
-    """The numbers of the events a follower gets, up to ``goal``, as readers read them."""
+async def read_events(store: Store, tail: Subscription, goal: int) -> list[int]:
+    """Return the event numbers that a subscription reads, up to ``goal``."""
     numbers: list[int] = []
     tail.is_stale = True
     while not numbers or numbers[-1] < goal:
@@ -69,21 +69,21 @@ async def heard(store: Store, tail: Subscription, goal: int) -> list[int]:
     return numbers
 
 
-async def test_a_reader_follows_a_run_of_another_process(database: Postgres) -> None:
+async def test_subscription_reads_a_run_of_another_process(database: Postgres) -> None:
     async with two(database) as (one, other, _):
-        claim = await begun(one)
+        claim = await begin_run(one)
         with other.runs.subscribe("t", "resp_a") as tail:
-            reading = asyncio.create_task(heard(other, tail, 200))
+            reading = asyncio.create_task(read_events(other, tail, 200))
             for n in range(2, 200):
                 await one.runs.append((Append(claim, batch(n)),))
             assert await one.runs.end(claim, ended("a"), batch(200))
             assert await reading == list(range(201))
 
 
-async def test_many_runs_are_followed_at_once(database: Postgres) -> None:
+async def test_many_subscriptions_at_once(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         names = [f"n{n}" for n in range(40)]
-        claims = [await begun(one, name) for name in names]
+        claims = [await begin_run(one, name) for name in names]
         tails = [other.runs.subscribe("t", f"resp_{name}") for name in names]
         for n in range(2, 30):
             await one.runs.append([Append(claim, batch(n)) for claim in claims])
@@ -104,9 +104,9 @@ async def test_many_runs_are_followed_at_once(database: Postgres) -> None:
             tail.__exit__(None, None, None)
 
 
-async def test_who_is_not_heard_of_loses_its_runs(database: Postgres) -> None:
+async def test_owner_without_heartbeat_loses_its_runs(database: Postgres) -> None:
     async with two(database) as (one, other, _):
-        claim = await begun(one, owner="dead")
+        claim = await begin_run(one, owner="dead")
         assert await other.runs.claim("alive", ["m"], limit=9, lease_s=60) == ()
         await one.runs.heartbeat("dead")
         (taken,) = await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
@@ -116,10 +116,10 @@ async def test_who_is_not_heard_of_loses_its_runs(database: Postgres) -> None:
         assert await other.runs.append((Append(taken, batch(2)),)) == frozenset()
 
 
-async def test_a_takeover_that_is_under_way_fences_an_append(database: Postgres) -> None:
+async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None:
     url = await database.fresh()
     store = await open_store(url)
-    claim = await begun(store)
+    claim = await begin_run(store)
     connection = await asyncpg.connect(url)
     async with asyncio.timeout(60):
         async with connection.transaction():
@@ -133,7 +133,7 @@ async def test_a_takeover_that_is_under_way_fences_an_append(database: Postgres)
     await store.close()
 
 
-async def test_no_run_goes_to_two(database: Postgres) -> None:
+async def test_run_is_claimed_once(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(40):
             await one.runs.create(job(str(n)), queued(str(n)), batch(0))
@@ -147,9 +147,9 @@ async def test_no_run_goes_to_two(database: Postgres) -> None:
         assert len(names) == len(set(names))
 
 
-async def test_the_owner_hears_that_its_run_was_taken(database: Postgres) -> None:
+async def test_owner_is_notified_of_a_takeover(database: Postgres) -> None:
     async with two(database) as (one, other, told):
-        await begun(other, owner="theirs")
+        await begin_run(other, owner="theirs")
         told.news.clear()
         seized = await one.runs.take_over("t", "resp_a")
         assert seized is not None
@@ -159,17 +159,17 @@ async def test_the_owner_hears_that_its_run_was_taken(database: Postgres) -> Non
         assert told.lost_ones == [("resp_a", seized.epoch)]
 
 
-async def test_everybody_hears_of_a_run_to_claim(database: Postgres) -> None:
+async def test_all_processes_are_notified_of_a_queued_run(database: Postgres) -> None:
     async with two(database) as (one, _, told):
         told.news.clear()
         await one.runs.create(job("a"), queued("a"), batch(0))
         await told.news.wait()
 
 
-async def test_a_hold_passes_on_with_its_run(database: Postgres) -> None:
+async def test_lock_passes_on_with_its_run(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         await one.runs.lock_conversation("t", "conv_a", "resp_a", "dead", lease_s=60)
-        await begun(one, owner="dead")
+        await begin_run(one, owner="dead")
         assert not await other.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=60)
         await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
         await one.runs.release("dead")
@@ -179,14 +179,14 @@ async def test_a_hold_passes_on_with_its_run(database: Postgres) -> None:
         )
 
 
-async def test_a_server_that_comes_back_is_used_again() -> None:
+async def test_store_recovers_from_a_server_restart() -> None:
     with postgres() as database:
-        await goes_down_and_comes_back(database)
+        await restart_server(database)
 
 
-async def goes_down_and_comes_back(database: Postgres) -> None:
+async def restart_server(database: Postgres) -> None:
     async with two(database) as (one, other, told):
-        claim = await begun(one)
+        claim = await begin_run(one)
         await one.runs.append((Append(claim, batch(2)),))
         await asyncio.to_thread(database.stop)
         with pytest.raises(RunError, match="does not answer"):
@@ -196,10 +196,10 @@ async def goes_down_and_comes_back(database: Postgres) -> None:
         await told.news.wait()  # it listens again
         with other.runs.subscribe("t", "resp_a") as tail:
             assert await one.runs.append((Append(claim, batch(3)),)) == frozenset()
-            assert await heard(other, tail, 3) == [0, 1, 2, 3]
+            assert await read_events(other, tail, 3) == [0, 1, 2, 3]
 
 
-async def test_only_one_sweeps_at_a_time(database: Postgres) -> None:
+async def test_one_process_sweeps_at_a_time(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(50):
             await one.save("t", turn(str(n), created_at=n))
@@ -209,8 +209,8 @@ async def test_only_one_sweeps_at_a_time(database: Postgres) -> None:
         assert sum(swept) == 50
 
 
-async def rows_of(url: str, query: str) -> int:
-    """The number that a query of the test's own finds."""
+async def query_number(url: str, query: str) -> int:
+    """Run a query that returns a number."""
     connection = await asyncpg.connect(url)
     try:
         return int(await connection.fetchval(query))
@@ -218,10 +218,10 @@ async def rows_of(url: str, query: str) -> int:
         await connection.close()
 
 
-async def test_a_follower_is_fed_without_reading(database: Postgres) -> None:
-    """What another process appends comes by itself, in order; the store is read to begin with."""
+async def test_subscription_gets_batches_without_reading_the_store(database: Postgres) -> None:
+    """Batches of another process arrive in order; only the first read uses the store."""
     async with two(database) as (one, other, _):
-        claim = await begun(one)
+        claim = await begin_run(one)
         with other.runs.subscribe("t", "resp_a") as tail:
             last, fed = 1, 0
             for n in range(2, 40):
@@ -240,7 +240,7 @@ async def test_a_follower_is_fed_without_reading(database: Postgres) -> None:
             assert fed >= 37, "read instead"
 
 
-async def test_siblings_that_go_at_once_leave_nothing(database: Postgres) -> None:
+async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgres) -> None:
     url = await database.fresh()
     one, other = await open_store(url), await open_store(url)
     for n in range(20):
@@ -254,19 +254,19 @@ async def test_siblings_that_go_at_once_leave_nothing(database: Postgres) -> Non
                 for c, store in zip("abcd", (one, other) * 2, strict=True)
             )
         )
-    assert await rows_of(url, "SELECT count(*) FROM antiphon.responses") == 0
-    assert await rows_of(url, "SELECT count(*) FROM antiphon.items") == 0
+    assert await query_number(url, "SELECT count(*) FROM antiphon.responses") == 0
+    assert await query_number(url, "SELECT count(*) FROM antiphon.items") == 0
     await one.close()
     await other.close()
 
 
-async def test_a_run_that_goes_while_it_speaks_leaves_nothing(database: Postgres) -> None:
-    """Appends, ends, cancels and deletes that meet: each is whole, none waits for another's end."""
+async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres) -> None:
+    """Concurrent appends, ends, takeovers and deletions are atomic and do not deadlock."""
     url = await database.fresh()
     one, other = await open_store(url), await open_store(url)
     async with asyncio.timeout(60):
         for n in range(25):
-            claim = await begun(one, str(n))
+            claim = await begin_run(one, str(n))
             await one.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
             appended, ended_, deleted, _, _ = await asyncio.gather(
                 one.runs.append((Append(claim, batch(2)),)),
@@ -279,23 +279,23 @@ async def test_a_run_that_goes_while_it_speaks_leaves_nothing(database: Postgres
             assert await one.load("t", f"resp_{n}") is None
             assert await one.runs.lock_conversation("t", f"conv_{n}", "resp_x", "x", lease_s=60)
     for table in ("responses", "runs", "batches", "items"):
-        assert await rows_of(url, f"SELECT count(*) FROM antiphon.{table}") == 0, table
+        assert await query_number(url, f"SELECT count(*) FROM antiphon.{table}") == 0, table
     await one.close()
     await other.close()
 
 
-async def test_what_needs_no_more_is_not_kept(database: Postgres) -> None:
+async def test_finished_run_keeps_no_job(database: Postgres) -> None:
     url = await database.fresh()
     store = await open_store(url)
-    claim = await begun(store)
+    claim = await begin_run(store)
     kept = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
-    assert await rows_of(url, kept) > 0
+    assert await query_number(url, kept) > 0
     await store.runs.end(claim, ended("a"), batch(2))
-    assert await rows_of(url, kept) == 0
+    assert await query_number(url, kept) == 0
     await store.close()
 
 
-async def test_an_append_of_more_runs_than_a_notice_names(database: Postgres) -> None:
+async def test_append_of_more_runs_than_a_notice_can_name(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(3_000):
             await one.runs.create(job(str(n)), queued(str(n)), batch(0))

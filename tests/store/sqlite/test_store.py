@@ -1,4 +1,4 @@
-"""SQLite: what a kill may not cost, who may open a file, and what a turn weighs."""
+"""The SQLite store: durability, file locking, and storage costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from antiphon.store.base import Retention
 from antiphon.store.records import Append
 from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.run_check import batch, begun, ended, job, queued
+from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn
 from antiphon.wire.conversations import ConversationResource
 
@@ -48,7 +48,7 @@ asyncio.run(main())
 APPENDING = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.store.runs import Append
+from antiphon.store.records import Append
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, job, queued
 
@@ -80,7 +80,7 @@ def saving(path: Path, label: str, script: str = SAVING) -> subprocess.Popen[str
     )
 
 
-async def test_a_kill_costs_nothing_that_was_announced(tmp_path: Path) -> None:
+async def test_killed_process_loses_no_announced_response(tmp_path: Path) -> None:
     path, dice = tmp_path / "a.db", random.Random(3)
     announced: list[str] = []
     for round_ in range(3):
@@ -101,7 +101,7 @@ async def test_a_kill_costs_nothing_that_was_announced(tmp_path: Path) -> None:
     connection.close()
 
 
-async def test_a_kill_costs_no_event_that_was_kept_and_the_runs_go_on(tmp_path: Path) -> None:
+async def test_killed_process_loses_no_event_and_its_runs_can_be_claimed(tmp_path: Path) -> None:
     path, dice = tmp_path / "a.db", random.Random(4)
     announced: dict[str, int] = {}
     for round_ in range(3):
@@ -138,11 +138,11 @@ def _split(word: str) -> tuple[str, str]:
     return name, number
 
 
-async def test_nobody_lives_in_a_file_that_was_just_opened(tmp_path: Path) -> None:
+async def test_owners_of_an_earlier_process_are_dead(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     store = await SqliteStore.open(path)
-    claim = await begun(store)
-    await begun(store, "b")
+    claim = await begin_run(store)
+    await begin_run(store, "b")
     assert await store.runs.take_over("t", "resp_b") is not None
     await store.close()
     store = await SqliteStore.open(path)
@@ -152,9 +152,9 @@ async def test_nobody_lives_in_a_file_that_was_just_opened(tmp_path: Path) -> No
     await store.close()
 
 
-async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -> None:
+async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    claim, gone = await begun(store), await begun(store, "b")
+    claim, gone = await begin_run(store), await begin_run(store, "b")
     await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=3_600)
     with store.runs.subscribe("t", "resp_a") as tail, store.runs.subscribe("t", "resp_b") as other:
         for work in (
@@ -175,7 +175,7 @@ async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -
     await store.close()
 
 
-async def test_a_run_writes_what_it_says_not_what_it_was_asked(tmp_path: Path) -> None:
+async def test_append_does_not_rewrite_the_request(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     asked = replace(job("a"), prompt=b"tokn" * 250_000)
     await store.runs.create(asked, queued("a"), batch(0))
@@ -190,9 +190,9 @@ async def test_a_run_writes_what_it_says_not_what_it_was_asked(tmp_path: Path) -
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
-async def test_a_page_of_a_log_costs_the_page(tmp_path: Path) -> None:
+async def test_reading_a_page_reads_only_its_rows(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    claim = await begun(store)
+    claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 5_000)])
     steps: list[None] = []
     store._database._read_connection.set_progress_handler(lambda: steps.append(None), 100)
@@ -203,9 +203,9 @@ async def test_a_page_of_a_log_costs_the_page(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_log_goes_with_its_run(tmp_path: Path) -> None:
+async def test_log_is_deleted_with_its_run(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    claims = [await begun(store, name) for name in "abc"]
+    claims = [await begin_run(store, name) for name in "abc"]
     await store.runs.append([Append(claim, batch(2)) for claim in claims])
     await store.delete("t", "resp_a")
     for claim in claims[1:]:
@@ -219,7 +219,7 @@ async def test_a_log_goes_with_its_run(tmp_path: Path) -> None:
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-async def test_one_process_at_a_time(tmp_path: Path) -> None:
+async def test_second_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with saving(path, "r") as child:
         assert child.stdout is not None and child.stdout.readline()
@@ -232,7 +232,7 @@ async def test_one_process_at_a_time(tmp_path: Path) -> None:
     await (await SqliteStore.open(path)).close()
 
 
-async def test_writes_that_come_together_share_a_commit(tmp_path: Path) -> None:
+async def test_concurrent_writes_share_a_commit(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     await asyncio.gather(*(store.save("t", turn(str(n))) for n in range(300)))
     assert store.commits < 100
@@ -243,7 +243,7 @@ async def test_writes_that_come_together_share_a_commit(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_write_that_fails_fails_alone(tmp_path: Path) -> None:
+async def test_failing_write_fails_alone(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
 
     def broken(connection: sqlite3.Connection) -> None:
@@ -260,7 +260,7 @@ async def test_a_write_that_fails_fails_alone(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_value_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
+async def test_unstorable_value_fails_alone(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     saves = [store.save(tenant, turn("a")) for tenant in ("t", "\ud800", "u")]
     async with asyncio.timeout(30):
@@ -270,7 +270,7 @@ async def test_a_value_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None
         await store.close()
 
 
-async def test_a_full_disk_costs_only_what_did_not_fit(tmp_path: Path) -> None:
+async def test_full_disk_fails_only_new_writes(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     await store.save("t", turn("before"))
 
@@ -294,7 +294,7 @@ async def test_a_full_disk_costs_only_what_did_not_fit(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_save_nobody_waits_for_is_whole_or_nothing(tmp_path: Path) -> None:
+async def test_cancelled_save_is_atomic(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     tasks = [asyncio.create_task(store.save("t", turn(str(n)))) for n in range(50)]
     await asyncio.sleep(0)
@@ -308,7 +308,7 @@ async def test_a_save_nobody_waits_for_is_whole_or_nothing(tmp_path: Path) -> No
     await store.close()
 
 
-async def test_a_turn_stores_what_the_turn_adds(tmp_path: Path) -> None:
+async def test_turn_stores_only_its_own_items(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     for n in range(200):
         await store.save("t", turn(f"{n:03}", f"{n - 1:03}" if n else None))
@@ -322,7 +322,7 @@ async def test_a_turn_stores_what_the_turn_adds(tmp_path: Path) -> None:
     assert len(set(sizes[1:])) == 1
 
 
-async def test_the_totals_are_a_recount(tmp_path: Path) -> None:
+async def test_totals_equal_a_recount(tmp_path: Path) -> None:
     store, dice = await SqliteStore.open(tmp_path / "a.db"), random.Random(5)
     for n in range(60):
         previous = str(dice.randrange(n)) if n and dice.random() < 0.6 else None
@@ -342,7 +342,7 @@ async def test_the_totals_are_a_recount(tmp_path: Path) -> None:
     connection.close()
 
 
-async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_database_file_is_private(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "deep" / "a.db")
     await store.save("t", turn("a"))
     modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "deep").iterdir()}
@@ -350,7 +350,7 @@ async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(["a.db", "a.db-shm", "a.db-wal", "a.db.lock"], 0o600)
 
 
-async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
+async def test_reopening_changes_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         await (await SqliteStore.open(tmp_path / "a.db")).close()
     connection = sqlite3.connect(tmp_path / "a.db")
@@ -359,7 +359,7 @@ async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
     assert applied == [name for name, _ in migrations("antiphon.store.sqlite")]
 
 
-async def test_what_a_newer_version_made_is_left_alone(tmp_path: Path) -> None:
+async def test_newer_database_is_refused(tmp_path: Path) -> None:
     await (await SqliteStore.open(tmp_path / "a.db")).close()
     connection = sqlite3.connect(tmp_path / "a.db")
     connection.execute("INSERT INTO migrations VALUES ('9999_future')")
@@ -369,19 +369,19 @@ async def test_what_a_newer_version_made_is_left_alone(tmp_path: Path) -> None:
         await SqliteStore.open(tmp_path / "a.db")
 
 
-async def test_what_is_no_database_is_said_to_be_none(tmp_path: Path) -> None:
+async def test_invalid_database_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(SetupError, match="cannot be used"):
         await SqliteStore.open(tmp_path / "a.db")
 
 
-async def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError, match="cannot be opened"):
         await SqliteStore.open(tmp_path / "file" / "a.db")
 
 
-async def test_a_long_chain_is_one_query(tmp_path: Path) -> None:
+async def test_long_chain_is_one_query(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     await asyncio.gather(
         *(store.save("t", turn(str(n), str(n - 1) if n else None)) for n in range(500))
@@ -394,7 +394,7 @@ async def test_a_long_chain_is_one_query(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_store_is_opened_again_with_all_it_held(tmp_path: Path) -> None:
+async def test_reopened_store_has_all_data(tmp_path: Path) -> None:
     for name, previous in (("a", None), ("b", "a"), ("c", "b")):
         store = await SqliteStore.open(tmp_path / "a.db")
         await store.save("t", turn(name, previous))
@@ -408,7 +408,7 @@ async def test_a_store_is_opened_again_with_all_it_held(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_an_unwritable_database_file_is_named_and_leaves_no_lock(tmp_path: Path) -> None:
+async def test_unwritable_database_file_is_named_and_leaves_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.mkdir()
     with pytest.raises(SetupError, match="cannot be used"):
@@ -417,7 +417,7 @@ async def test_an_unwritable_database_file_is_named_and_leaves_no_lock(tmp_path:
     await (await SqliteStore.open(path)).close()
 
 
-async def test_two_names_of_one_database_are_one_database(tmp_path: Path) -> None:
+async def test_links_to_one_database_share_its_lock(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     (tmp_path / "b.db").symlink_to(tmp_path / "a.db")
     with pytest.raises(SetupError, match="Another process uses the store"):
@@ -426,7 +426,7 @@ async def test_two_names_of_one_database_are_one_database(tmp_path: Path) -> Non
     await (await SqliteStore.open(tmp_path / "b.db")).close()
 
 
-async def test_a_file_system_without_locks_is_not_taken_for_another_process(
+async def test_file_system_without_locks_has_its_own_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -437,7 +437,7 @@ async def test_a_file_system_without_locks_is_not_taken_for_another_process(
         await SqliteStore.open(tmp_path / "a.db")
 
 
-async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
+async def test_older_database_is_migrated(tmp_path: Path) -> None:
     path, (name, script) = tmp_path / "a.db", migrations("antiphon.store.sqlite")[0]
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(script)
@@ -459,7 +459,7 @@ async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
     assert applied == [(name,) for name, _ in migrations("antiphon.store.sqlite")]
 
 
-async def test_what_cannot_be_read_back_is_an_error_of_the_run(tmp_path: Path) -> None:
+async def test_unreadable_row_raises_run_error(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     await store.save("t", turn("a"))
     await store.save("t", turn("b"))
@@ -472,7 +472,7 @@ async def test_what_cannot_be_read_back_is_an_error_of_the_run(tmp_path: Path) -
     await store.close()
 
 
-async def test_a_close_that_is_cancelled_still_closes(tmp_path: Path) -> None:
+async def test_cancelled_close_still_closes(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     saving = asyncio.create_task(store.save("t", turn("a")))
     closing_ = asyncio.create_task(store.close())
