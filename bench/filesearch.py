@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store import open_store
 from antiphon.store.vectors import IndexedChunk
-from antiphon.testing.vector_check import entry_of, store_of
+from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 
 from .table import Line, median
 
@@ -35,10 +35,10 @@ async def _searched(url: str) -> tuple[float, float, float]:
     chance = random.Random(1)
     vocabulary = [f"{chance.choice('bcdfgk')}{n:x}" for n in range(20_000)]
     vectors = store.vectors
-    await vectors.put("t", store_of("a"))
-    ids = [entry_of(str(n)).file.id for n in range(_FILES)]
+    await vectors.put("t", make_vector_store("a"))
+    ids = [make_indexed_file(str(n)).file.id for n in range(_FILES)]
     for n in range(_FILES):
-        await vectors.add_files("t", [entry_of(str(n))], None)
+        await vectors.add_files("t", [make_indexed_file(str(n))], None)
         chunks = [
             IndexedChunk(
                 start=0,
@@ -50,7 +50,7 @@ async def _searched(url: str) -> tuple[float, float, float]:
             )
             for _ in range(_CHUNKS // _FILES)
         ]
-        await vectors.finish_file("t", entry_of(str(n), status="completed"), chunks, "m")
+        await vectors.finish_file("t", make_indexed_file(str(n), status="completed"), chunks, "m")
     nearest, asked = VectorSearch(vectors), array("f", [0.05] * _DIMENSIONS)
 
     async def by_words() -> None:

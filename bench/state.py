@@ -51,10 +51,10 @@ def appends() -> Iterator[Line]:
 async def _append(url: str) -> tuple[float, float]:
     from antiphon.store import open_store
     from antiphon.store.records import Append, EventBatch
-    from antiphon.testing.run_check import begun
+    from antiphon.testing.run_check import begin_run
 
     store = await open_store(url)
-    claims = [await begun(store, str(n)) for n in range(256)]
+    claims = [await begin_run(store, str(n)) for n in range(256)]
     line = b'{"type":"response.output_text.delta","sequence_number":7,"delta":"hello "}\n'
     flushes, each, at = 60, 3, 2
     clock, cpu = time.perf_counter(), time.process_time()

@@ -1,7 +1,7 @@
-"""The contract of a backend as checks: run them over a backend of your own.
+"""The contract of a backend as checks, for authors of backends.
 
-Each check is a coroutine function that takes a backend and raises ``AssertionError``. The model is
-asked for a few sentences and has to say some, in more than one delta; what it says is its own.
+Each check is a coroutine function that takes a backend and raises ``AssertionError``. The model
+must answer with a few sentences, in more than one delta; their content does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["CHECKS", "Check", "check_backend"]
 
 Check = Callable[[Backend], Awaitable[None]]
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 #: A blue square of 28 x 28 pixels, in PNG.
 _SQUARE = (
@@ -35,7 +35,7 @@ def _user(text: str) -> Message:
     return Message(role="user", content=(InputText(text=text),))
 
 
-TALK = Conversation(
+CONVERSATION = Conversation(
     items=(
         _user("Hello!"),
         Message(role="assistant", content=(OutputText(text="Hello. What shall I tell you?"),)),
@@ -46,33 +46,33 @@ TALK = Conversation(
 OPTIONS = Options(max_output_tokens=200)
 
 
-async def _prepared(backend: Backend, conversation: Conversation = TALK) -> Reply:
-    async with asyncio.timeout(PATIENCE_S):
+async def _prepared(backend: Backend, conversation: Conversation = CONVERSATION) -> Reply:
+    async with asyncio.timeout(TIMEOUT_S):
         return await backend.prepare(conversation, OPTIONS)
 
 
 async def _read(reply: Reply) -> ReplyRecord:
-    """The whole reply, in order and with an end."""
-    reading = ReplyRecord()
-    async with asyncio.timeout(PATIENCE_S), aclosing(flatten(reply.deltas())) as deltas:
+    """Read the whole reply and check its order and its end."""
+    record = ReplyRecord()
+    async with asyncio.timeout(TIMEOUT_S), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
-            reading.add(delta)
-    assert reading.finish is not None, "a reply ends with Finish"
-    return reading
+            record.add(delta)
+    assert record.finish is not None, "a reply ends with Finish"
+    return record
 
 
 async def answers_a_plain_conversation(backend: Backend) -> None:
-    reading = await _read(await _prepared(backend))
-    assert reading.text.strip(), "nothing was said"
-    assert reading.finish is not None and reading.finish.reason in ("stop", "length")
+    record = await _read(await _prepared(backend))
+    assert record.text.strip(), "the reply has no text"
+    assert record.finish is not None and record.finish.reason in ("stop", "length")
 
 
-async def counts_what_it_used(backend: Backend) -> None:
+async def reports_usage(backend: Backend) -> None:
     reply = await _prepared(backend)
     before = reply.input_tokens
-    reading = await _read(reply)
-    assert reading.finish is not None
-    usage = reading.finish.usage
+    record = await _read(reply)
+    assert record.finish is not None
+    usage = record.finish.usage
     exact = reply.prompt_tokens is not None
     known = usage.input_tokens == before if exact else usage.input_tokens > 0
     assert before > 0 and known, "input_tokens must be known before"
@@ -80,40 +80,42 @@ async def counts_what_it_used(backend: Backend) -> None:
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
     assert 0 <= usage.input_tokens_details.cached_tokens <= usage.input_tokens
     assert 0 <= usage.output_tokens_details.reasoning_tokens <= usage.output_tokens
-    if reading.sampled_tokens:
-        assert usage.output_tokens == len(reading.sampled_tokens), (
-            "every sampled token is told once"
+    if record.sampled_tokens:
+        assert usage.output_tokens == len(record.sampled_tokens), (
+            "every sampled token must be reported once"
         )
     if reply.prompt_tokens is not None:
-        assert len(reply.prompt_tokens.ids) == before, "what is kept is the prompt"
+        assert len(reply.prompt_tokens.ids) == before, "prompt_tokens must be the whole prompt"
 
 
-async def counts_a_longer_conversation_as_longer(backend: Backend) -> None:
-    longer = Conversation(items=(*TALK.items, _user("And then?")), instructions=TALK.instructions)
+async def longer_conversations_have_more_tokens(backend: Backend) -> None:
+    longer = Conversation(
+        items=(*CONVERSATION.items, _user("And then?")), instructions=CONVERSATION.instructions
+    )
     first, second = await _prepared(backend), await _prepared(backend, longer)
     assert second.input_tokens > first.input_tokens
 
 
-async def streams(backend: Backend) -> None:
-    """Text comes before all of it is there, and in pieces."""
+async def streams_in_pieces(backend: Backend) -> None:
+    """Text arrives in pieces, before the reply is complete."""
     async with (
-        asyncio.timeout(PATIENCE_S),
+        asyncio.timeout(TIMEOUT_S),
         aclosing(flatten((await _prepared(backend)).deltas())) as deltas,
     ):
         pieces = [delta async for delta in deltas if isinstance(delta, Text)]
     assert len(pieces) > 1, "all text came at once"
 
 
-async def preparing_begins_nothing(backend: Backend) -> None:
+async def preparing_starts_no_generation(backend: Backend) -> None:
     for _ in range(40):  # more than could run at a time
         await _prepared(backend)
     await _read(await _prepared(backend))
 
 
-async def closing_stops_it(backend: Backend) -> None:
+async def closing_stops_generation(backend: Backend) -> None:
     for _ in range(20):  # more than run at a time: a reply that goes on would block
         deltas = flatten((await _prepared(backend)).deltas())
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             first = await anext(deltas)
             assert not isinstance(first, Finish)
             await deltas.aclose()
@@ -122,7 +124,7 @@ async def closing_stops_it(backend: Backend) -> None:
     await _read(await _prepared(backend))
 
 
-async def cancelling_stops_it(backend: Backend) -> None:
+async def cancelling_stops_generation(backend: Backend) -> None:
     for patience in range(4):
         replies = [await _prepared(backend) for _ in range(4)]
         tasks = [asyncio.create_task(_read(reply)) for reply in replies]
@@ -130,40 +132,40 @@ async def cancelling_stops_it(backend: Backend) -> None:
             await asyncio.sleep(0)
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks, timeout=PATIENCE_S)
+        await asyncio.wait(tasks, timeout=TIMEOUT_S)
         assert all(task.done() for task in tasks)
     await _read(await _prepared(backend))
 
 
-async def replies_do_not_mix(backend: Backend) -> None:
-    """Two at once, one of them closed in the midst: the others still say all."""
+async def concurrent_replies_are_independent(backend: Backend) -> None:
+    """Closing one of several concurrent replies does not affect the others."""
     replies = [await _prepared(backend) for _ in range(3)]
     closed = flatten(replies[0].deltas())
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         await anext(closed)
-        reading = [asyncio.create_task(_read(reply)) for reply in replies[1:]]
+        record = [asyncio.create_task(_read(reply)) for reply in replies[1:]]
         await asyncio.sleep(0)
         await closed.aclose()
-        for each in await asyncio.gather(*reading):
+        for each in await asyncio.gather(*record):
             assert each.text.strip()
 
 
-async def takes_an_image_or_says_that_it_cannot(backend: Backend) -> None:
+async def accepts_or_rejects_images(backend: Backend) -> None:
     image = InputImage(image_url=f"data:image/png;base64,{_SQUARE}")
     shown = Message(role="user", content=(InputText(text="What is this?"), image))
     try:
         reply = await _prepared(backend, Conversation(items=(shown,)))
     except InvalidRequest as refused:
-        assert not backend.capabilities.images, "an image was refused by a backend that sees"
-        assert refused.param == "input[0].content[1]", "the part is named"
+        assert not backend.capabilities.images, "an image was rejected despite the capability"
+        assert refused.param == "input[0].content[1]", "param must name the part"
         return
     try:
         assert (await _read(reply)).finish is not None
-    except RunError as error:  # an upstream that cannot see says so late
+    except RunError as error:  # an upstream rejects images only when it is called
         assert error.message
 
 
-async def refuses_what_is_too_long(backend: Backend) -> None:
+async def rejects_long_conversations(backend: Backend) -> None:
     size = backend.context_size
     if size is None:
         return
@@ -174,22 +176,22 @@ async def refuses_what_is_too_long(backend: Backend) -> None:
         assert error.code == "context_length_exceeded", error.code
         assert error.param == "input", error.param
     else:
-        raise AssertionError("more than the context holds was taken")
+        raise AssertionError("a conversation beyond the context size was accepted")
 
 
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
         answers_a_plain_conversation,
-        counts_what_it_used,
-        counts_a_longer_conversation_as_longer,
-        streams,
-        preparing_begins_nothing,
-        closing_stops_it,
-        cancelling_stops_it,
-        replies_do_not_mix,
-        takes_an_image_or_says_that_it_cannot,
-        refuses_what_is_too_long,
+        reports_usage,
+        longer_conversations_have_more_tokens,
+        streams_in_pieces,
+        preparing_starts_no_generation,
+        closing_stops_generation,
+        cancelling_stops_generation,
+        concurrent_replies_are_independent,
+        accepts_or_rejects_images,
+        rejects_long_conversations,
     )
 }
 

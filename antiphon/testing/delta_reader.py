@@ -1,7 +1,4 @@
-"""A reply read delta by delta, as the contract of deltas demands; for the checks.
-
-It knows the order in which deltas may come, and nothing of who wrote them.
-"""
+"""Collect the deltas of a reply and check their order, for contract checks."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ __all__ = ["ReplyItem", "ReplyRecord", "read_reply"]
 
 
 class ReplyItem(Struct):
-    """An item of a reply: its shell, and what was written into it."""
+    """An item of a reply: the item as it was opened, and the text added to it."""
 
     item: Item
     text: dict[Channel, str] = field(default_factory=dict)
@@ -37,7 +34,7 @@ class ReplyItem(Struct):
 
 
 class ReplyRecord(Struct):
-    """A whole reply. Two readings are equal if they mean the same, however they were cut."""
+    """A whole reply. Two records are equal if they mean the same, however the text was chunked."""
 
     items: list[ReplyItem] = field(default_factory=list)
     sampled_tokens: list[int] = field(default_factory=list)
@@ -48,7 +45,7 @@ class ReplyRecord(Struct):
         return "".join(text for said in self.items for text in said.text.values())
 
     def add(self, delta: Delta) -> None:
-        """The next delta. Raises ``AssertionError`` where it may not come."""
+        """Add the next delta. Raises ``AssertionError`` if it may not come here."""
         assert self.finish is None, f"after the end came {delta}"
         match delta:
             case Open(item, key):
@@ -86,8 +83,8 @@ class ReplyRecord(Struct):
 
 
 def read_reply(deltas: Iterable[Delta]) -> ReplyRecord:
-    """All of them. Raises ``AssertionError`` for one that may not come where it does."""
-    reading = ReplyRecord()
+    """Collect all deltas. Raises ``AssertionError`` for one that may not come where it does."""
+    record = ReplyRecord()
     for delta in deltas:
-        reading.add(delta)
-    return reading
+        record.add(delta)
+    return record

@@ -1,7 +1,7 @@
-"""The contract of a dialect as checks: run them over a dialect of your own.
+"""The contract of a dialect as checks, for authors of dialects.
 
-Each check takes a ``Model`` and raises ``AssertionError``. The checks know no format: what a reply
-looks like they learn from how the dialect writes one, because render and parse are inverses.
+Each check takes a ``Model`` and raises ``AssertionError``. The checks know no format: they learn it
+from prompts that the dialect renders, because render and parse are inverses.
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ class Model(Struct, frozen=True):
     tokenizer: Tokenizer
     fingerprint: str = ""
 
-    def render(self, *items: Item, kept: PromptTokens | None = None, **options: Any) -> Rendered:
+    def render(
+        self, *items: Item, stored_tokens: PromptTokens | None = None, **options: Any
+    ) -> Rendered:
         conversation = Conversation(
-            items=items, instructions="Be kind.", stored_tokens=kept, past_count=len(items) - 1
+            items=items,
+            instructions="Be kind.",
+            stored_tokens=stored_tokens,
+            past_count=len(items) - 1,
         )
         return self.dialect.render(conversation, Options(**options))
 
@@ -67,8 +72,8 @@ WEATHER = Function(
     },
 )
 ARGUMENTS = {"city": "Oslo", "days": 2}
-#: What models write, besides their control tokens, when they call tools.
-_SHREDS = (
+#: Texts that models write around tool calls, besides control tokens.
+_FRAGMENTS = (
     *('{"name": "weather", "arguments": {"city": "Oslo"}}', '{"name": ', '"weather"', "{", "}"),
     *('[weather(city="Oslo")]', "<function=weather>", "<parameter=city>", "</function>", "[", "]"),
     *("Hello", " ", "\n", "\n\n", "Grüße 🦄", "</think>", "<tool_call>", "<", "weather", "```json"),
@@ -83,7 +88,7 @@ def _assistant(text: str) -> Message:
     return Message(role="assistant", content=(OutputText(text=text),))
 
 
-CALLED = (
+CALL_ITEMS = (
     FunctionCall(call_id="call_a1b2c3d4", name="weather", arguments=json.dumps(ARGUMENTS)),
     FunctionCallOutput(call_id="call_a1b2c3d4", output="sunny"),
 )
@@ -103,7 +108,7 @@ def rendering_is_deterministic(model: Model) -> None:
     )
 
 
-def prompts_say_what_was_said(model: Model) -> None:
+def prompts_contain_the_conversation(model: Model) -> None:
     prompt = model.render(_user(TEXT), _assistant("An answer."), _user("Why?")).prompt
     assert all(0 <= id < model.tokenizer.size for id in prompt.ids), "ids must exist"
     spelled = model.spell(prompt.ids)
@@ -112,10 +117,10 @@ def prompts_say_what_was_said(model: Model) -> None:
     assert -1 not in places and places == sorted(places), f"texts stand at {places}"
 
 
-def prompts_show_tools_and_what_came_of_them(model: Model) -> None:
+def prompts_contain_tools_and_results(model: Model) -> None:
     shown = model.spell(model.render(_user("Hi"), tools=(WEATHER,)).prompt.ids)
     assert all(text in shown for text in ("weather", "Tells the weather.", "city"))
-    told = model.spell(model.render(_user("Hi"), *CALLED, tools=(WEATHER,)).prompt.ids)
+    told = model.spell(model.render(_user("Hi"), *CALL_ITEMS, tools=(WEATHER,)).prompt.ids)
     assert "Oslo" in told and told.rfind("sunny") > told.find("Oslo")
 
 
@@ -125,7 +130,11 @@ def users_cannot_spell_control_tokens(model: Model) -> None:
     text = "a" + "-".join(special) + "z"
 
     def found(text: str) -> tuple[Counter[int], str]:
-        talk = (_user(text), *CALLED[:1], FunctionCallOutput(call_id="call_a1b2c3d4", output=text))
+        talk = (
+            _user(text),
+            *CALL_ITEMS[:1],
+            FunctionCallOutput(call_id="call_a1b2c3d4", output=text),
+        )
         ids = model.render(*talk, tools=(WEATHER,)).prompt.ids
         return Counter(id for id in ids if id in control), model.spell(ids)
 
@@ -134,7 +143,7 @@ def users_cannot_spell_control_tokens(model: Model) -> None:
     assert text in prompt, "a text was changed"
 
 
-def forced_calls_are_constrained_or_refused(model: Model) -> None:
+def forced_calls_are_constrained_or_rejected(model: Model) -> None:
     try:
         rendered = model.render(_user("Hi"), tools=(WEATHER,), tool_choice=ToolChoice("required"))
     except InvalidRequest:
@@ -145,64 +154,71 @@ def forced_calls_are_constrained_or_refused(model: Model) -> None:
 # --- kept tokens ---------------------------------------------------------------------------------
 
 
-def kept_tokens_are_extended(model: Model) -> None:
-    """Where the next rendering begins with what they spell; whatever they are, it spells the
-    same."""
+def stored_tokens_are_extended(model: Model) -> None:
+    """Stored tokens begin the next prompt if they spell its beginning. In any case the prompt's
+    text stays the same.
+    """
     first = model.render(_user(TEXT)).prompt.ids
     talk = (_user(TEXT), _assistant("Very fine."), _user("Why?"))
     fresh = model.render(*talk).prompt.ids
     for text in ("Very fine.", "Very", "", "Something else."):
-        kept = PromptTokens((*first, *_letter_by_letter(model, text)), model.fingerprint)
-        again = model.render(*talk, kept=kept).prompt.ids
+        stored_tokens = PromptTokens((*first, *_letter_by_letter(model, text)), model.fingerprint)
+        again = model.render(*talk, stored_tokens=stored_tokens).prompt.ids
         assert model.spell(again) == model.spell(fresh), "kept tokens changed the prompt"
-        if model.spell(fresh).startswith(model.spell(kept.ids)):
-            assert again[: len(kept.ids)] == kept.ids, f"{text!r} was not extended"
-        foreign = PromptTokens(kept.ids, f"not {model.fingerprint}")
-        assert model.render(*talk, kept=foreign).prompt.ids == fresh, "of another tokenizer"
+        if model.spell(fresh).startswith(model.spell(stored_tokens.ids)):
+            assert again[: len(stored_tokens.ids)] == stored_tokens.ids, (
+                f"{text!r} was not extended"
+            )
+        foreign = PromptTokens(stored_tokens.ids, f"not {model.fingerprint}")
+        assert model.render(*talk, stored_tokens=foreign).prompt.ids == fresh, (
+            "of another tokenizer"
+        )
 
 
-def kept_tokens_of_another_conversation_are_left_out(model: Model) -> None:
+def stored_tokens_of_another_conversation_are_ignored(model: Model) -> None:
     other = model.render(_user("Something else altogether.")).prompt.ids
     fresh = model.render(_user(TEXT)).prompt.ids
-    again = model.render(_user(TEXT), kept=PromptTokens(other, model.fingerprint)).prompt.ids
+    again = model.render(
+        _user(TEXT), stored_tokens=PromptTokens(other, model.fingerprint)
+    ).prompt.ids
     assert model.spell(again) == model.spell(fresh)
 
 
 # --- replies -------------------------------------------------------------------------------------
 
 
-def what_is_written_is_read(model: Model) -> None:
-    """A reply as the dialect itself would write it, given to its own parser."""
-    reply = _written(model, _assistant("Very fine."), _user("Why?"))
+def rendered_replies_are_parsed(model: Model) -> None:
+    """The parser reads replies as the dialect itself renders them."""
+    reply = _parse_rendered(model, _assistant("Very fine."), _user("Why?"))
     if reply is not None:
         (said,) = reply.items
         assert isinstance(said.item, Message) and said.text == {"text": "Very fine."}
-    reply = _written(model, *CALLED)
+    reply = _parse_rendered(model, *CALL_ITEMS)
     if reply is not None:
         (said,) = reply.items
         assert isinstance(said.item, FunctionCall) and said.item.name == "weather"
         assert json.loads(reply.text) == ARGUMENTS
 
 
-def plain_text_is_lost_nowhere(model: Model) -> None:
+def plain_text_is_never_lost(model: Model) -> None:
     text = "A calm sea. Grüße 🦄, 3 < 4 { and } [so] on"
     for tools in ((), (WEATHER,)):
         for reason in ("stop", "length"):
-            reading = read_reply(_parsed(model, _encoded(model, text), reason, tools=tools))
-            assert reading.text.strip() == text, f"{reading.text!r} was read"
+            record = read_reply(_parse(model, _encode(model, text), reason, tools=tools))
+            assert record.text.strip() == text, f"{record.text!r} was read"
 
 
-def any_cut_means_the_same(model: Model) -> None:
-    for ids, dice in _garbage(model):
+def chunking_does_not_change_the_reply(model: Model) -> None:
+    for ids, rng in _garbage(model):
         for reason in ("stop", "length"):
-            whole = read_reply(_parsed(model, ids, reason, tools=(WEATHER,)))
+            whole = read_reply(_parse(model, ids, reason, tools=(WEATHER,)))
             for most in (1, 3, 20):
-                sizes = [dice.randint(1, most) for _ in ids]
-                again = read_reply(_parsed(model, ids, reason, sizes=sizes, tools=(WEATHER,)))
+                sizes = [rng.randint(1, most) for _ in ids]
+                again = read_reply(_parse(model, ids, reason, sizes=sizes, tools=(WEATHER,)))
                 assert again == whole, f"{model.spell(ids)!r} in pieces of {most}"
 
 
-def every_sampled_token_is_told_first(model: Model) -> None:
+def sampled_tokens_come_first(model: Model) -> None:
     for ids, _ in _garbage(model):
         parser = model.render(_user("Hi"), tools=(WEATHER,)).parser
         thought = 0
@@ -216,9 +232,9 @@ def every_sampled_token_is_told_first(model: Model) -> None:
                 break
 
 
-def a_cut_reply_is_left_open(model: Model) -> None:
-    ids = _encoded(model, "Once upon a time, there was")
-    cut, whole = (list(_parsed(model, ids, reason)) for reason in ("length", "stop"))
+def truncated_replies_stay_open(model: Model) -> None:
+    ids = _encode(model, "Once upon a time, there was")
+    cut, whole = (list(_parse(model, ids, reason)) for reason in ("length", "stop"))
     assert any(isinstance(delta, Open) for delta in cut)
     assert not read_reply(cut).items[-1].closed, "what was cut must not look complete"
     assert isinstance(whole[-1], Close), "what is whole is closed"
@@ -228,17 +244,17 @@ CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
         rendering_is_deterministic,
-        prompts_say_what_was_said,
-        prompts_show_tools_and_what_came_of_them,
+        prompts_contain_the_conversation,
+        prompts_contain_tools_and_results,
         users_cannot_spell_control_tokens,
-        forced_calls_are_constrained_or_refused,
-        kept_tokens_are_extended,
-        kept_tokens_of_another_conversation_are_left_out,
-        what_is_written_is_read,
-        plain_text_is_lost_nowhere,
-        any_cut_means_the_same,
-        every_sampled_token_is_told_first,
-        a_cut_reply_is_left_open,
+        forced_calls_are_constrained_or_rejected,
+        stored_tokens_are_extended,
+        stored_tokens_of_another_conversation_are_ignored,
+        rendered_replies_are_parsed,
+        plain_text_is_never_lost,
+        chunking_does_not_change_the_reply,
+        sampled_tokens_come_first,
+        truncated_replies_stay_open,
     )
 }
 
@@ -250,18 +266,19 @@ def check_dialect(dialect: Dialect, tokenizer: Tokenizer, *, fingerprint: str = 
         check(model)
 
 
-def _encoded(model: Model, text: str) -> list[int]:
+def _encode(model: Model, text: str) -> list[int]:
     return model.tokenizer.encode(text, special=False)
 
 
 def _letter_by_letter(model: Model, text: str) -> list[int]:
-    """Other ids for a text than the usual ones, where the tokenizer has them: models do not always
-    sample what the tokenizer would write."""
-    ids = [id for letter in text for id in _encoded(model, letter)]
-    return ids if model.spell(ids) == text else _encoded(model, text)
+    """Unusual token ids for a text, if the tokenizer has them: models do not always sample the
+    tokenizer's own ids.
+    """
+    ids = [id for letter in text for id in _encode(model, letter)]
+    return ids if model.spell(ids) == text else _encode(model, text)
 
 
-def _parsed(
+def _parse(
     model: Model,
     ids: Sequence[int],
     reason: FinishReason,
@@ -269,7 +286,7 @@ def _parsed(
     sizes: Sequence[int] = (),
     **options: Any,
 ) -> Iterable[Delta]:
-    """The deltas of a reply that comes in chunks of these sizes, all at once without any."""
+    """The deltas of a reply in chunks of these sizes; without sizes, in one chunk."""
     parser = model.render(_user("Hi"), **options).parser
     start = 0
     for size in sizes or (len(ids),):
@@ -281,20 +298,20 @@ def _parsed(
 
 
 def _garbage(model: Model) -> Iterable[tuple[list[int], random.Random]]:
-    """Replies that no model should write, and some that one might."""
+    """Malformed replies, and some well-formed ones."""
     special = [literal for literal in model.tokenizer.special if len(literal) > 1][:200]
     ends = model.ends(model.render(_user("Hi")))
     for seed in range(40):
-        dice = random.Random(seed)
-        pieces = (dice.choice(dice.choice((special or _SHREDS, _SHREDS))) for _ in range(12))
+        rng = random.Random(seed)
+        pieces = (rng.choice(rng.choice((special or _FRAGMENTS, _FRAGMENTS))) for _ in range(12))
         ids = model.tokenizer.encode("".join(pieces), special=True)
-        yield [id for id in ids if id not in ends], dice
+        yield [id for id in ids if id not in ends], rng
 
 
-def _written(model: Model, *items: Item) -> ReplyRecord | None:
-    """How the parser reads what the dialect writes for the model's turn that ``items`` begin with;
-    None where a turn that is over is written otherwise than one that begins, as by templates that
-    drop the thinking."""
+def _parse_rendered(model: Model, *items: Item) -> ReplyRecord | None:
+    """Parse the model's turn that ``items`` begin with, as the dialect renders it. None if the
+    dialect renders past turns differently, such as without reasoning.
+    """
     before = model.render(_user("Hi"), tools=(WEATHER,))
     after = model.render(_user("Hi"), *items, tools=(WEATHER,)).prompt.ids
     prompt = before.prompt.ids

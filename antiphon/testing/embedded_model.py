@@ -1,4 +1,4 @@
-"""The real model that tests run: fetched once, then shared by every checkout of this user."""
+"""The real model that tests run: downloaded once, then shared by all checkouts of this user."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["smollm2"]
 
 
 def smollm2() -> Path:
-    """The file of the default model, SmolLM2-135M-Instruct; 98 MB are fetched where it is missing.
+    """The file of the default model, SmolLM2-135M-Instruct; downloads 98 MB if it is missing.
 
-    Not for use inside an event loop.
+    Do not call it inside an event loop.
     """
     return asyncio.run(ensure_default(Path.home() / ".cache" / "antiphon" / "models"))

@@ -1,4 +1,4 @@
-"""An embedder without a model: texts that share words are alike. For tests of whatever searches."""
+"""An embedder without a model, for tests: texts with the same words have similar vectors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = ["WordEmbedder"]
 
 
 class WordEmbedder:
-    """``Embedder`` whose vectors count words, each at a place that its letters give. A token is a
-    word, or an id below 1000; ``fails``: raised by the next call instead."""
+    """``Embedder`` whose vectors count words, by a hash of each word.
+
+    A token is a word, or an id below 1000. ``error``: raised by every call while it is set.
+    """
 
     vocabulary_size: int | None = 1000
 
@@ -22,7 +24,7 @@ class WordEmbedder:
         self.dimensions = dimensions
         self.error: Exception | None = None
         self.closed = False
-        #: What was asked, in order.
+        #: The texts and role of each call, in order.
         self.requests: list[tuple[tuple[str | tuple[int, ...], ...], Role]] = []
 
     async def embed(

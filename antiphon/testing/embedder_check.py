@@ -1,4 +1,4 @@
-"""What every embedder must do, as one check. Raises ``AssertionError`` with what does not hold."""
+"""The contract of an embedder as one check. It raises ``AssertionError``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def dot_product(one: Vector, other: Vector) -> float:
 
 
 async def check_embedder(embedder: Embedder) -> None:
-    """Shape, order, repeatability, whatever may stand in a text, and many callers at once. Closes
-    it."""
+    """Check shape, order, repeatability, unusual texts and concurrent calls; close the embedder."""
     texts = ("A cat is a small animal.", "The market fell today.", "A cat is an animal.")
     made = await embedder.embed(texts, "passage")
     assert len(made.vectors) == len(texts) and made.tokens >= len(texts)

@@ -1,7 +1,7 @@
-"""An engine without a model: it plays given texts as tokens, and remembers what it was asked.
+"""An engine without a model: it plays scripted texts as tokens and records its calls.
 
-What a real engine must do it does as well: limits, stop strings, end tokens, aborts. Constraints,
-seeds and biases it takes and remembers; the texts are what they are.
+It applies limits, stop strings, end tokens and aborts like a real engine. Constraints, seeds and
+biases are accepted and recorded, but do not change the texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .tokenizer import END, ByteTokenizer
 __all__ = ["ScriptedEngine"]
 
 Reply = str | Exception
-_ABLE = Capabilities(
+_CAPABILITIES = Capabilities(
     max_logprobs=20,
     constraints=True,
     cached_tokens=True,
@@ -35,10 +35,10 @@ _LOGPROB = -0.5
 class ScriptedEngine:
     """``Engine`` over the ``ByteTokenizer``.
 
-    ``replies`` are played one a call, the last one again and again; literals of special tokens in
-    them become these tokens, and the end token follows unless the text holds one. An exception is
-    raised instead. A function gets the prompt's text and gives the reply. ``chunk``: tokens handed
-    over together; ``wait_s``: pause before each chunk.
+    ``replies`` are played one per call, the last one repeatedly. Literals of special tokens in them
+    become these tokens, and the end token follows unless the text contains one. An exception is
+    raised instead. A function gets the prompt's text and returns the reply. ``chunk``: tokens per
+    chunk. ``wait_s``: pause before each chunk.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ScriptedEngine:
         *,
         special: Iterable[str] = (),
         card: ModelCard | None = None,
-        capabilities: Capabilities = _ABLE,
+        capabilities: Capabilities = _CAPABILITIES,
         chunk: int = 1,
         wait_s: float = 0,
     ) -> None:
@@ -57,13 +57,13 @@ class ScriptedEngine:
         )
         self.capabilities = capabilities
         self._replies = replies
-        self._chunk = chunk
+        self._chunk_size = chunk
         self._wait_s = wait_s
-        #: What was asked, in order.
+        #: The prompt and sampling of each call, in order.
         self.requests: list[tuple[Prompt, Sampling]] = []
-        #: Ids handed over by each call.
+        #: The ids yielded by each call.
         self.sampled: list[list[int]] = []
-        #: Calls that were closed before their end.
+        #: Number of calls that were closed before their end.
         self.aborted = 0
         self.closed = False
 
@@ -74,8 +74,8 @@ class ScriptedEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt)
         self.requests.append((prompt, sampling))
-        handed: list[int] = []
-        self.sampled.append(handed)
+        sampled: list[int] = []
+        self.sampled.append(sampled)
         reply = self._reply(prompt, len(self.requests) - 1)
         if isinstance(reply, Exception):
             raise reply
@@ -86,7 +86,7 @@ class ScriptedEngine:
                 await asyncio.sleep(self._wait_s)
                 if self.closed:
                     raise BackendError("The engine is closed.")
-                handed += chunk.ids
+                sampled += chunk.ids
                 ended = chunk.finish is not None
                 yield chunk
         finally:
@@ -111,11 +111,12 @@ class ScriptedEngine:
         return self._replies[min(number, len(self._replies) - 1)]
 
     def _cached(self, prompt: Prompt) -> int:
-        """As if everything that was ever asked or answered were still in a cache; the last token
-        of a prompt always has to be computed."""
+        """The tokens that a cache of all earlier prompts and replies would hold. The last token of
+        a prompt is never cached.
+        """
         before = zip(self.requests[:-1], self.sampled, strict=False)
-        known = [(*asked.ids, *said) for (asked, _), said in before]
-        longest = max((_common(ids, prompt.ids) for ids in known), default=0)
+        earlier = [(*asked.ids, *said) for (asked, _), said in before]
+        longest = max((_common(ids, prompt.ids) for ids in earlier), default=0)
         return min(longest, len(prompt.ids) - 1)
 
     def _chunks(self, reply: str, sampling: Sampling) -> Iterator[Chunk]:
@@ -129,19 +130,19 @@ class ScriptedEngine:
             del pending[:released]
             if stops.matched_stop:
                 last = Chunk(finish="stop", stop_text=stops.matched_stop, tail=stops.tail)
-                yield self._said(ready, sampling, last)
+                yield self._chunk(ready, sampling, last)
                 return
             if finish is not None:
-                yield self._said([*ready, *pending], sampling, Chunk(finish=finish))
+                yield self._chunk([*ready, *pending], sampling, Chunk(finish=finish))
                 return
-            if len(ready) >= self._chunk:
-                yield self._said(ready, sampling, Chunk())
+            if len(ready) >= self._chunk_size:
+                yield self._chunk(ready, sampling, Chunk())
                 ready = []
 
     def _tokens(
         self, reply: str, sampling: Sampling
     ) -> Iterator[tuple[int, Literal["stop", "length"] | None]]:
-        """The ids of a reply, each with how it ends there. What may not end begins again."""
+        """The ids of a reply, each with its finish reason. A reply that may not end starts over."""
         ends = set(sampling.stop_ids)
         ids = self.tokenizer.encode(reply, special=True)
         if not sampling.ignore_eos:
@@ -150,7 +151,7 @@ class ScriptedEngine:
         for count, id in enumerate(cycle(ids), start=1):
             yield id, "stop" if id in ends else "length" if count >= sampling.max_tokens else None
 
-    def _said(self, ids: Sequence[int], sampling: Sampling, chunk: Chunk) -> Chunk:
+    def _chunk(self, ids: Sequence[int], sampling: Sampling, chunk: Chunk) -> Chunk:
         logprobs: tuple[TokenLogprob, ...] = ()
         if (count := sampling.logprobs) is not None:
             logprobs = tuple(

@@ -1,8 +1,8 @@
-"""The contract of an engine as checks: run them over an engine of your own.
+"""The contract of an engine as checks, for authors of engines.
 
-Each check is a coroutine function that takes a loaded engine and raises ``AssertionError``. What an
-engine says it cannot do is not asked of it. The checks look at ids, shapes and laws, never at what
-a model has to say.
+Each check is a coroutine function that takes a loaded engine and raises ``AssertionError``.
+Features that the engine's capabilities exclude are not checked. The checks look at ids, shapes and
+laws, never at the content of the text.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Check = Callable[[Engine], Awaitable[None]]
 
 TIMEOUT_S = 120
 TEXT = "The sea was calm. Three boats left the harbour at dawn, and one of them"
-#: Engines add up in another order when prompts share a batch or come from a cache: the last digits
-#: of a logit differ, and with them what wins a near tie.
+#: Engines sum in a different order when prompts share a batch or come from a cache. The last digits
+#: of a logit then differ, and with them the winner of a near tie.
 LOGPROB_TOLERANCE = 0.05
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -56,7 +56,7 @@ class Outcome(Struct, frozen=True):
         return self.chunks[-1]
 
     def text(self, engine: Engine) -> str:
-        """What the ids spell, without special tokens and a character that was cut off."""
+        """The text of the ids, without special tokens and without an incomplete character."""
         special = frozenset(engine.tokenizer.special.values())
         pieces = (engine.tokenizer.piece(id) for id in self.ids if id not in special)
         return b"".join(pieces).decode("utf-8", "ignore")
@@ -172,7 +172,7 @@ async def cancelling_aborts(engine: Engine) -> None:
     assert len((await collect(engine, _prompt(engine), _greedy(2))).ids) == 2
 
 
-async def stop_strings_end_it(engine: Engine) -> None:
+async def stop_strings_end_generation(engine: Engine) -> None:
     whole = await collect(engine, _prompt(engine), _greedy(24))
     text = whole.text(engine)
     for begin in (0, 1, 5, 12):
@@ -187,7 +187,7 @@ async def stop_strings_end_it(engine: Engine) -> None:
         assert outcome.ids == whole.ids[: len(outcome.ids)], "ids must be those before the string"
 
 
-async def stop_ids_end_it(engine: Engine) -> None:
+async def stop_ids_end_generation(engine: Engine) -> None:
     whole = await collect(engine, _prompt(engine), _greedy(24))
     stop = whole.ids[10]
     outcome = await collect(engine, _prompt(engine), _greedy(24, stop_ids=(stop,)))
@@ -225,12 +225,12 @@ async def constraints_are_obeyed(engine: Engine) -> None:
         if engine.capabilities.constraints:
             assert outcome.last.finish == "stop"
             assert 0 <= json.loads(said)["size"] <= 9
-        else:  # whoever knows schemas alone may write white space for ever
+        else:  # an engine with schemas alone may write white space without end
             dense = "".join(said.split())
             assert any(f'{{"size":{n}}}'.startswith(dense) for n in range(10)), said
 
 
-async def broken_constraints_are_refused(engine: Engine) -> None:
+async def invalid_constraints_are_rejected(engine: Engine) -> None:
     if not engine.capabilities.constraints:
         return
     for lark in ("start: %json {", "start: missing", "nothing at all", "start: /(/"):
@@ -238,7 +238,7 @@ async def broken_constraints_are_refused(engine: Engine) -> None:
         await _raises(InvalidRequest, engine, _prompt(engine), broken)
 
 
-async def logit_bias_counts(engine: Engine) -> None:
+async def logit_bias_is_applied(engine: Engine) -> None:
     if not engine.capabilities.logit_bias:
         return
     first = (await collect(engine, _prompt(engine), _greedy(1))).ids[0]
@@ -248,7 +248,7 @@ async def logit_bias_counts(engine: Engine) -> None:
         assert (drawn in bias) is expected
 
 
-async def generations_do_not_mix(engine: Engine) -> None:
+async def concurrent_generations_are_independent(engine: Engine) -> None:
     prompts = [_prompt(engine, f"{TEXT} number {n}") for n in range(6)]
     alone = [
         await collect(engine, each, _greedy(12, **_logprob_options(engine))) for each in prompts
@@ -274,13 +274,13 @@ async def prefixes_are_reused(engine: Engine) -> None:
 
 
 async def images_are_not_ignored(engine: Engine) -> None:
-    """Who does not see refuses a prompt with images, rather than to answer without them."""
+    """An engine without image support rejects a prompt with images instead of ignoring them."""
     if engine.capabilities.images is None:
         prompt = replace(_prompt(engine), images=(Image(b"\x89PNG", "image/png", 0),))
         await _raises(InvalidRequest, engine, prompt, _greedy(1))
 
 
-async def long_prompts_are_refused(engine: Engine) -> None:
+async def long_prompts_are_rejected(engine: Engine) -> None:
     one = _prompt(engine).ids[0]
     prompt = Prompt((one,) * (engine.card.context_size + 1))
     error = await _raises(InvalidRequest, engine, prompt, _greedy(1))
@@ -298,15 +298,15 @@ CHECKS: Mapping[str, Check] = {
         seed_is_reproducible,
         closing_aborts,
         cancelling_aborts,
-        stop_strings_end_it,
-        stop_ids_end_it,
+        stop_strings_end_generation,
+        stop_ids_end_generation,
         logprobs_are_reported,
         constraints_are_obeyed,
-        broken_constraints_are_refused,
-        logit_bias_counts,
-        generations_do_not_mix,
+        invalid_constraints_are_rejected,
+        logit_bias_is_applied,
+        concurrent_generations_are_independent,
         prefixes_are_reused,
-        long_prompts_are_refused,
+        long_prompts_are_rejected,
         images_are_not_ignored,
     )
 }
@@ -319,7 +319,8 @@ async def check_engine(engine: Engine) -> None:
 
 
 async def check_closed(engine: Engine) -> None:
-    """Close an engine while it generates: that ends with an error, and so do later ones."""
+    """Close an engine while it generates. The generation ends with an error, and so do later
+    ones."""
     chunks = engine.generate(_prompt(engine), _greedy(engine.card.context_size))
     async with asyncio.timeout(TIMEOUT_S):
         await anext(chunks)
@@ -336,12 +337,13 @@ async def check_closed(engine: Engine) -> None:
 
 
 def _logprob_options(engine: Engine) -> Mapping[str, Any]:
-    """Asks for the alternatives that ``_agree`` looks at, where the engine has them."""
+    """Options that request the alternatives that ``_same_ids`` needs, if the engine supports
+    them."""
     return {} if not engine.capabilities.max_logprobs else {"logprobs": 2}
 
 
 def _same_ids(one: Outcome, other: Outcome) -> bool:
-    """The same ids, up to a token that was as good as a draw."""
+    """Whether the ids are the same, up to a token whose two best alternatives were nearly equal."""
     for place, (left, right) in enumerate(zip(one.ids, other.ids, strict=True)):
         if left != right:
             told = one.logprobs[place].top if one.logprobs else ()

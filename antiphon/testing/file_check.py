@@ -1,4 +1,4 @@
-"""The part of a store's contract that is about files, as checks."""
+"""The part of a store's contract about files, as checks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.files import FileQuery
 from antiphon.wire.files import File
 
-__all__ = ["CHECKS", "filed"]
+__all__ = ["CHECKS", "make_file"]
 
 Check = Callable[[Store], Awaitable[None]]
 
 
-def filed(
+def make_file(
     name: str, content: bytes = b"x", *, purpose: str = "user_data", expires_at: int | None = None
 ) -> File:
     """A file ``file-NAME`` that holds ``content``."""
@@ -32,7 +32,7 @@ def filed(
 
 async def _kept(store: Store, *names: str, tenant: str = "t") -> None:
     for name in names:
-        assert await store.files.put(tenant, filed(name), b"x")
+        assert await store.files.put(tenant, make_file(name), b"x")
 
 
 async def _names(store: Store, listing: FileQuery, tenant: str = "t") -> str:
@@ -40,16 +40,16 @@ async def _names(store: Store, listing: FileQuery, tenant: str = "t") -> str:
     return " ".join(file.id.removeprefix("file-") for file in found)
 
 
-async def keeps_files_with_their_contents(store: Store) -> None:
+async def stores_files_with_contents(store: Store) -> None:
     content = bytes(range(256)) * 5_000
-    assert await store.files.put("t", filed("a", content), content)
-    assert await store.files.get("t", "file-a") == filed("a", content)
+    assert await store.files.put("t", make_file("a", content), content)
+    assert await store.files.get("t", "file-a") == make_file("a", content)
     assert await store.files.read("t", "file-a") == content
-    assert await store.files.put("t", filed("b", b""), b"")
+    assert await store.files.put("t", make_file("b", b""), b"")
     assert await store.files.read("t", "file-b") == b""
 
 
-async def keeps_the_files_of_tenants_apart(store: Store) -> None:
+async def isolates_files_by_tenant(store: Store) -> None:
     await _kept(store, "a")
     assert await store.files.get("u", "file-a") is None
     assert await store.files.read("u", "file-a") is None
@@ -73,7 +73,7 @@ async def lists_files_in_pages(store: Store) -> None:
 
 async def lists_files_by_purpose(store: Store) -> None:
     await _kept(store, "a")
-    assert await store.files.put("t", filed("b", purpose="vision"), b"x")
+    assert await store.files.put("t", make_file("b", purpose="vision"), b"x")
     assert await _names(store, FileQuery(purpose="vision")) == "b"
     assert await _names(store, FileQuery(purpose="user_data", after="file-b")) == "a"
     assert await _names(store, FileQuery(purpose="batch")) == ""
@@ -88,9 +88,9 @@ async def deletes_a_file_once(store: Store) -> None:
     assert await _names(store, FileQuery()) == "b"
 
 
-async def forgets_files_whose_time_has_come(store: Store) -> None:
+async def deletes_expired_files(store: Store) -> None:
     for name, at in (("a", 1_500), ("b", 2_500)):
-        assert await store.files.put("t", filed(name, expires_at=at), b"x")
+        assert await store.files.put("t", make_file(name, expires_at=at), b"x")
     await _kept(store, "c")
     assert await _names(store, FileQuery(now=1_499)) == "c b a"
     assert await _names(store, FileQuery(now=1_500)) == "c b"
@@ -101,26 +101,26 @@ async def forgets_files_whose_time_has_come(store: Store) -> None:
     assert await _names(store, FileQuery()) == "c"
 
 
-async def takes_no_more_of_a_tenant_than_it_may(store: Store) -> None:
-    assert await store.files.put("t", filed("a", b"123"), b"123", max_bytes=5)
-    assert not await store.files.put("t", filed("b", b"123"), b"123", max_bytes=5)
+async def enforces_the_file_quota(store: Store) -> None:
+    assert await store.files.put("t", make_file("a", b"123"), b"123", max_bytes=5)
+    assert not await store.files.put("t", make_file("b", b"123"), b"123", max_bytes=5)
     assert await store.files.get("t", "file-b") is None
     assert await store.files.read("t", "file-b") is None
-    assert await store.files.put("u", filed("b", b"123"), b"123", max_bytes=5)
+    assert await store.files.put("u", make_file("b", b"123"), b"123", max_bytes=5)
     assert await store.files.delete("t", "file-a")
-    both = [store.files.put("t", filed(name, b"123"), b"123", max_bytes=5) for name in "cd"]
+    both = [store.files.put("t", make_file(name, b"123"), b"123", max_bytes=5) for name in "cd"]
     assert sorted(await asyncio.gather(*both)) == [False, True], "at once they are still too much"
 
 
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        keeps_files_with_their_contents,
-        keeps_the_files_of_tenants_apart,
+        stores_files_with_contents,
+        isolates_files_by_tenant,
         lists_files_in_pages,
         lists_files_by_purpose,
         deletes_a_file_once,
-        forgets_files_whose_time_has_come,
-        takes_no_more_of_a_tenant_than_it_may,
+        deletes_expired_files,
+        enforces_the_file_quota,
     )
 }

@@ -1,4 +1,4 @@
-"""gpt-oss's vocabulary as a ``Tokenizer``, without any model: the library that defines it."""
+"""gpt-oss's vocabulary as a ``Tokenizer``, without a model, by the library that defines it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["HarmonyTokenizer", "harmony_encoding"]
 
 
 def harmony_encoding() -> HarmonyEncoding:
-    """The library's encoding; its file is unpacked where a server would do so."""
+    """The library's encoding. Its file is unpacked into the server's default folder."""
     return load(
         None, Path.home() / ".cache" / "antiphon" / "models" / "vocabulary", environment_variable
     )

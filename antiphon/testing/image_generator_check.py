@@ -1,5 +1,4 @@
-"""What every maker of images must do, as one check. Raises ``AssertionError`` with what does not
-hold."""
+"""The contract of an image generator as one check. It raises ``AssertionError``."""
 
 from __future__ import annotations
 
@@ -27,78 +26,83 @@ _SECONDS = 60.0
 async def check_image_generator(
     generator: ImageGenerator, request: ImageRequest, *, previews: int = 0
 ) -> None:
-    """One image, several side by side, edits, previews, and giving up. ``wish``: one it can fulfil;
-    ``previews``: how many it is to make, which it may fall short of. Closes it."""
+    """Check one image, parallel images, edits, previews and cancellation; close the generator.
+
+    ``request``: a request that it supports. ``previews``: how many previews to request; it may
+    produce fewer.
+    """
     async with asyncio.timeout(_SECONDS):
         generator.check(request)
-        order = ImageTask(prompt="A red square", request=request)
-        _, made = await _made(generator, order)
-        _holds(made, request)
-        for _, each in await asyncio.gather(*(_made(generator, order) for _ in range(3))):
-            _holds(each, request)
+        task = ImageTask(prompt="A red square", request=request)
+        _, generated = await _generate(generator, task)
+        _check_image(generated, request)
+        for _, each in await asyncio.gather(*(_generate(generator, task) for _ in range(3))):
+            _check_image(each, request)
         if generator.supports_edits:
-            await _edits(generator, order, made.image)
+            await _check_edit(generator, task, generated.image)
         if previews:
-            await _previews(
-                generator, replace(order, request=replace(request, partial_images=previews))
+            await _check_previews(
+                generator, replace(task, request=replace(request, partial_images=previews))
             )
-        await _gives_up(generator, order)
+        await _check_cancellation(generator, task)
         await generator.close()
 
 
-async def _made(
-    maker: ImageGenerator, order: ImageTask
+async def _generate(
+    generator: ImageGenerator, task: ImageTask
 ) -> tuple[list[PartialImage], GeneratedImage]:
-    """The image comes last, and once."""
+    """Generate one image, which must come last."""
     previews: list[PartialImage] = []
-    made: GeneratedImage | None = None
-    async with aclosing(maker.generate(order)) as images:
+    generated: GeneratedImage | None = None
+    async with aclosing(generator.generate(task)) as images:
         async for image in images:
-            assert made is None, "something came after the image"
+            assert generated is None, "something came after the image"
             if isinstance(image, GeneratedImage):
-                made = image
+                generated = image
             else:
                 previews.append(image)
-    assert made is not None, "it ended without an image"
-    return previews, made
+    assert generated is not None, "it ended without an image"
+    return previews, generated
 
 
-def _holds(made: GeneratedImage, wish: ImageRequest) -> None:
-    image = made.image
-    assert read_image(image.content) == image, "it does not tell what its bytes are"
-    assert image.format == wish.output_format, f"{image.format} in place of {wish.output_format}"
-    if wish.size is not None:
-        assert (image.width, image.height) == wish.size, "it has another size"
+def _check_image(generated: GeneratedImage, request: ImageRequest) -> None:
+    image = generated.image
+    assert read_image(image.content) == image, "the image's fields do not match its bytes"
+    assert image.format == request.output_format, (
+        f"{image.format} in place of {request.output_format}"
+    )
+    if request.size is not None:
+        assert (image.width, image.height) == request.size, "it has another size"
 
 
-async def _edits(maker: ImageGenerator, order: ImageTask, image: Image) -> None:
-    _, changed = await _made(maker, replace(order, images=(image,)))
-    _holds(changed, order.request)
+async def _check_edit(generator: ImageGenerator, task: ImageTask, image: Image) -> None:
+    _, changed = await _generate(generator, replace(task, images=(image,)))
+    _check_image(changed, task.request)
 
 
-async def _previews(maker: ImageGenerator, order: ImageTask) -> None:
-    maker.check(order.request)
-    previews, made = await _made(maker, order)
-    assert len(previews) <= order.request.partial_images, "more previews than were asked for"
+async def _check_previews(generator: ImageGenerator, task: ImageTask) -> None:
+    generator.check(task.request)
+    previews, generated = await _generate(generator, task)
+    assert len(previews) <= task.request.partial_images, "more previews than requested"
     for preview in previews:
         assert read_image(preview.image.content) == preview.image
-    _holds(made, order.request)
+    _check_image(generated, task.request)
 
 
-async def _gives_up(maker: ImageGenerator, order: ImageTask) -> None:
-    """Whoever leaves, at whatever moment, leaves nothing behind."""
+async def _check_cancellation(generator: ImageGenerator, task: ImageTask) -> None:
+    """A generation that is cancelled at any moment ends, and later ones still work."""
 
-    async def waits() -> None:
+    async def generate() -> None:
         try:
-            await _made(maker, order)
+            await _generate(generator, task)
         except RunError as error:
             raise AssertionError(f"it failed: {error.message}") from None
 
     for turns in range(6):
-        task = asyncio.create_task(waits())
+        running = asyncio.create_task(generate())
         for _ in range(turns):
             await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task], timeout=10)
-        assert task.done(), "an image that nobody waits for goes on"
-    await waits()
+        running.cancel()
+        await asyncio.wait([running], timeout=10)
+        assert running.done(), "a cancelled generation goes on"
+    await generate()

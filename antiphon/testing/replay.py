@@ -1,7 +1,7 @@
-"""The engine ``replay``: a model that plays scenes, in its own words, over a real dialect.
+"""The engine ``replay``: plays scripted scenes as a model's raw output, through a real dialect.
 
-For tests of clients against a real server: each scene is found by what the prompt contains, each
-of its turns by how often the model has answered since. It is asked as any local model is.
+For tests of clients against a real server. The prompt's content selects the scene, and the number
+of answers since then selects its turn.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["Scene", "replay", "scene_player"]
 
 _ANSWER = "<|im_start|>assistant\n"
 _SPECIAL = ("<|im_start|>", "<|im_end|>")
-#: Coding agents say 60 kB before the user has said a word, and a byte is a token here.
+#: Coding agents send 60 kB of instructions, and here a byte is a token.
 _CONTEXT_SIZE = 1_000_000
-#: Bytes handed over at a time: a stream of thousands of events shows nothing more than one of
-#: hundreds.
+#: Bytes per chunk. Thousands of events would show nothing more than hundreds.
 _CHUNK = 16
 
 
 class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said in the conversations whose prompt contains ``when``. After the last turn it is
-    said again and again; a turn that begins with ``!`` is an engine that fails in these words."""
+    """The model's turns in conversations whose prompt contains ``when``. The last turn repeats. A
+    turn that begins with ``!`` makes the engine fail with this message.
+    """
 
     turns: Annotated[tuple[str, ...], Meta(min_length=1)]
     when: str = ""
@@ -52,8 +52,9 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
-    """What to say to a prompt: of the scenes that fit it the one whose ``when`` comes last, and of
-    its turns the one behind those that were answered since."""
+    """A function from prompts to replies. It selects the scene whose ``when`` occurs last in the
+    prompt, and in it the turn after those already answered.
+    """
 
     def play(prompt: str) -> Reply:
         at, scene = max(
@@ -63,7 +64,7 @@ def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
         )
         if scene is None:
             return BackendError("There is no scene for this prompt.")
-        answered = prompt.count(_ANSWER, at) - 1  # the last one begins what is to be said
+        answered = prompt.count(_ANSWER, at) - 1  # the last one begins this answer
         turn = scene.turns[min(max(answered, 0), len(scene.turns) - 1)]
         return BackendError(turn[1:]) if turn.startswith("!") else turn
 

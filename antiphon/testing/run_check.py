@@ -25,11 +25,11 @@ from antiphon.wire.conversations import ConversationResource
 
 from .store_check import turn
 
-__all__ = ["CHECKS", "PATIENCE_S", "batch", "begun", "ended", "job", "numbers", "queued"]
+__all__ = ["CHECKS", "TIMEOUT_S", "batch", "begin_run", "ended", "job", "numbers", "queued"]
 
 Check = Callable[[Store], Awaitable[None]]
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def batch(first: int, count: int = 1, tokens: bytes = b"") -> EventBatch:
@@ -56,7 +56,7 @@ def ended(name: str, *, store: bool = True, previous: str | None = None) -> Stor
     return replace(stored, response=replace(stored.response, store=store))
 
 
-async def begun(
+async def begin_run(
     store: Store, name: str = "a", *, owner: str = "one", tenant: str = "t", keep: bool = True
 ) -> Claim:
     """A run with two events, claimed by ``owner``."""
@@ -104,7 +104,7 @@ async def _read(
                 return heard
 
 
-async def begins_a_response_that_can_be_loaded(store: Store) -> None:
+async def stores_a_loadable_response_at_the_start(store: Store) -> None:
     await store.runs.create(job("a"), queued("a"), batch(0, 2))
     assert await store.load("t", "resp_a") == queued("a")
     assert await store.load("u", "resp_a") is None
@@ -117,8 +117,8 @@ async def begins_a_response_that_can_be_loaded(store: Store) -> None:
     assert await store.runs.events("t", "resp_none", -1, limit=10) is None
 
 
-async def keeps_what_is_appended(store: Store) -> None:
-    claim = await begun(store)
+async def stores_appended_events(store: Store) -> None:
+    claim = await begin_run(store)
     two = Append(claim, batch(2, 3, b"\7\0\0\0"))
     assert await store.runs.append((two, Append(claim, batch(5)))) == frozenset()
     assert await store.runs.append((two,)) == frozenset()  # no answer came: asked again
@@ -129,8 +129,8 @@ async def keeps_what_is_appended(store: Store) -> None:
     assert page is not None and all(each.tokens == b"" for each in page.batches)
 
 
-async def reads_from_any_number_in_pages(store: Store) -> None:
-    claim = await begun(store)
+async def reads_pages_from_any_event(store: Store) -> None:
+    claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n, 2)) for n in range(2, 40, 2)])
     for after in range(-1, 42):
         assert await numbers(store, after=after) == list(range(after + 1, 40))
@@ -145,8 +145,8 @@ async def reads_from_any_number_in_pages(store: Store) -> None:
     assert at == 39
 
 
-async def ends_with_the_response_in_one_step(store: Store) -> None:
-    claim = await begun(store)
+async def ends_run_and_response_atomically(store: Store) -> None:
+    claim = await begin_run(store)
     assert await store.runs.end(claim, ended("a"), batch(2, 2)) is True
     assert await store.load("t", "resp_a") == ended("a")
     page = await store.runs.events("t", "resp_a", 1, limit=10)
@@ -159,15 +159,15 @@ async def ends_with_the_response_in_one_step(store: Store) -> None:
     assert await numbers(store) == [0, 1, 2, 3]
 
 
-async def may_end_without_a_word(store: Store) -> None:
-    claim = await begun(store)
+async def ends_without_further_events(store: Store) -> None:
+    claim = await begin_run(store)
     assert await store.runs.end(claim, ended("a"), batch(2, 0)) is True
     page = await store.runs.events("t", "resp_a", -1, limit=10)
     assert page is not None and page.ended and [each.count for each in page.batches] == [2]
 
 
-async def lets_nothing_fall_between_reading_and_following(store: Store) -> None:
-    claim = await begun(store)
+async def followers_miss_no_event(store: Store) -> None:
+    claim = await begin_run(store)
     readers = [asyncio.create_task(_read(store)) for _ in range(3)]
     for n in range(2, 40):
         await store.runs.append((Append(claim, batch(n)),))
@@ -175,17 +175,17 @@ async def lets_nothing_fall_between_reading_and_following(store: Store) -> None:
             readers.append(asyncio.create_task(_read(store, after=n - 5)))
     await store.runs.end(claim, ended("a"), batch(40, 2))
     readers.append(asyncio.create_task(_read(store)))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         found = await asyncio.gather(*readers)
     assert found == [list(range(first, 42)) for first in (0, 0, 0, 6, 16, 26, 0)]
 
 
-async def leaves_a_gap_to_a_slow_follower_not_memory(store: Store) -> None:
-    claim = await begun(store)
+async def slow_followers_use_no_memory(store: Store) -> None:
+    claim = await begin_run(store)
     with store.runs.subscribe("t", "resp_a") as tail:
         for n in range(2, 300):
             await store.runs.append((Append(claim, batch(n)),))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await tail.wait()
             while (kept := tail.next_batch(1)) is not None:
                 assert kept.first == 2
@@ -193,14 +193,14 @@ async def leaves_a_gap_to_a_slow_follower_not_memory(store: Store) -> None:
     assert (await numbers(store, after=1, limit=1_000)) == list(range(2, 300))
 
 
-async def tells_followers_that_a_run_is_over_or_gone(store: Store) -> None:
-    claim, other = await begun(store), await begun(store, "b")
+async def notifies_followers_of_the_end(store: Store) -> None:
+    claim, other = await begin_run(store), await begin_run(store, "b")
     waiting = [asyncio.Event() for _ in "ab"]
     readers = [
         asyncio.create_task(_read(store, name, waits=waits))
         for name, waits in zip("ab", waiting, strict=True)
     ]
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         for waits in waiting:
             await waits.wait()
         await store.runs.end(claim, ended("a"), batch(2, 0))
@@ -208,12 +208,12 @@ async def tells_followers_that_a_run_is_over_or_gone(store: Store) -> None:
         assert await asyncio.gather(*readers) == [[0, 1], [0, 1]]
 
 
-async def hides_the_items_of_what_runs_or_is_not_stored(store: Store) -> None:
-    claim = await begun(store)
+async def hides_items_of_running_or_unstored_responses(store: Store) -> None:
+    claim = await begin_run(store)
     assert await store.load_item("t", "msg_i_a") is None
     await store.runs.end(claim, ended("a"), batch(2))
     assert await store.load_item("t", "msg_i_a") is not None
-    passing = await begun(store, "b", keep=False)
+    passing = await begin_run(store, "b", keep=False)
     await store.runs.end(passing, ended("b", store=False), batch(2), expires_at=2_000)
     assert await store.load_item("t", "msg_o_b") is None
     assert await store.load("t", "resp_b") is not None
@@ -224,9 +224,9 @@ async def hides_the_items_of_what_runs_or_is_not_stored(store: Store) -> None:
     assert await store.runs.events("t", "resp_b", -1, limit=10) is None
 
 
-async def forgets_logs_in_time_and_never_what_runs(store: Store) -> None:
-    over = await begun(store)
-    await begun(store, "b")
+async def expires_logs_of_ended_runs_only(store: Store) -> None:
+    over = await begin_run(store)
+    await begin_run(store, "b")
     await store.runs.end(over, ended("a"), batch(2))
     kept = Retention(max_log_age_s=100)
     await store.sweep(kept, 10_000)
@@ -242,9 +242,9 @@ async def forgets_logs_in_time_and_never_what_runs(store: Store) -> None:
     assert await numbers(store, "b") == [0, 1]
 
 
-async def counts_what_runs_among_what_it_may_keep(store: Store) -> None:
+async def counts_running_responses_towards_the_limit(store: Store) -> None:
     await store.save("t", turn("old", created_at=1))
-    await begun(store, "a")
+    await begin_run(store, "a")
     await store.save("t", turn("new", created_at=2_000))
     assert await store.sweep(Retention(max_responses=2), 3_000) == 1
     assert await store.load("t", "resp_old") is None
@@ -254,10 +254,10 @@ async def counts_what_runs_among_what_it_may_keep(store: Store) -> None:
 
 
 async def deletes_a_run_with_its_response(store: Store) -> None:
-    claim = await begun(store)
+    claim = await begin_run(store)
     with store.runs.subscribe("t", "resp_a") as tail:
         assert await store.delete("t", "resp_a") is True
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not tail.is_stale:
                 await tail.wait()
     assert await store.runs.events("t", "resp_a", -1, limit=10) is None
@@ -266,9 +266,9 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
     assert await store.load("t", "resp_a") is None
 
 
-async def adds_a_turn_to_its_conversation_and_lets_it_go(store: Store) -> None:
+async def adds_a_turn_and_releases_the_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
-    claim = await begun(store)
+    claim = await begin_run(store)
     assert await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is False
     await store.runs.end(claim, ended("a"), batch(2), conversation="conv_a")
@@ -277,8 +277,8 @@ async def adds_a_turn_to_its_conversation_and_lets_it_go(store: Store) -> None:
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is True
 
 
-async def begins_a_run_of_one_id_once(store: Store) -> None:
-    claim = await begun(store)
+async def begins_each_id_once(store: Store) -> None:
+    claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     try:
         await store.runs.create(job("a"), queued("a", store=False), batch(0))
@@ -289,12 +289,12 @@ async def begins_a_run_of_one_id_once(store: Store) -> None:
     assert await store.load("t", "resp_a") == queued("a")
     assert await numbers(store) == [0, 1, 2]
     await store.delete("t", "resp_a")
-    await begun(store)  # an id is free again when what had it is gone
+    await begin_run(store)  # an id is free again when what had it is gone
     assert await numbers(store) == [0, 1]
 
 
-async def keeps_a_batch_whole(store: Store) -> None:
-    claim = await begun(store)
+async def appends_batches_atomically(store: Store) -> None:
+    claim = await begin_run(store)
     large = EventBatch(
         first=2, count=1, lines=b'"' + b"x" * 300_000 + b'"\n', tokens=bytes(range(256))
     )
@@ -304,9 +304,9 @@ async def keeps_a_batch_whole(store: Store) -> None:
     assert (await store.runs.load_batches(claim))[-1] == large
 
 
-async def keeps_the_runs_of_tenants_apart(store: Store) -> None:
-    mine = await begun(store)
-    yours = await begun(store, tenant="u")
+async def isolates_runs_by_tenant(store: Store) -> None:
+    mine = await begin_run(store)
+    yours = await begin_run(store, tenant="u")
     await store.runs.append((Append(mine, batch(2)),))
     await store.runs.end(yours, ended("a"), batch(2, 5))
     assert await numbers(store) == [0, 1, 2]
@@ -314,7 +314,7 @@ async def keeps_the_runs_of_tenants_apart(store: Store) -> None:
     assert await store.load("u", "resp_a") == ended("a")
 
 
-async def takes_many_runs_at_once(store: Store) -> None:
+async def supports_concurrent_runs(store: Store) -> None:
     names = [str(n) for n in range(100)]
     for name in names:
         await store.runs.create(job(name), queued(name), batch(0))
@@ -326,8 +326,8 @@ async def takes_many_runs_at_once(store: Store) -> None:
         assert await numbers(store, name) == [0, 1, 2, 3, 4, 5]
 
 
-async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> None:
-    claim, due = await begun(store), store.runs.take_due_webhooks
+async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
+    claim, due = await begin_run(store), store.runs.take_due_webhooks
     body = bytes(range(256))
     await store.runs.end(claim, ended("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5))
     await store.delete("t", "resp_a")  # it is told all the same
@@ -345,11 +345,13 @@ async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> N
     assert await due(1e12, 1e12, limit=9) == ()
 
 
-async def gives_letters_to_many_at_once_the_oldest_first(store: Store) -> None:
+async def leases_webhooks_oldest_first(store: Store) -> None:
     ids = {f"evt_{n}" for n in range(40)}
     for n in range(40):
         webhook = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
-        await store.runs.end(await begun(store, f"{n}"), ended(f"{n}"), batch(2), webhook=webhook)
+        await store.runs.end(
+            await begin_run(store, f"{n}"), ended(f"{n}"), batch(2), webhook=webhook
+        )
     given = [each.id for each in await store.runs.take_due_webhooks(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
     for _ in ids:  # each round gives away some, to some
@@ -360,8 +362,8 @@ async def gives_letters_to_many_at_once_the_oldest_first(store: Store) -> None:
     assert len(given) == len(ids) and set(given) == ids
 
 
-async def keeps_no_letter_of_a_run_that_was_lost(store: Store) -> None:
-    claim = await begun(store)
+async def drops_webhooks_of_lost_runs(store: Store) -> None:
+    claim = await begin_run(store)
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None
     assert not await store.runs.end(
@@ -376,7 +378,7 @@ async def keeps_no_letter_of_a_run_that_was_lost(store: Store) -> None:
     )
 
 
-async def keeps_one_secret_for_all(store: Store) -> None:
+async def shares_one_secret(store: Store) -> None:
     first = await store.get_or_create_secret("seal", b"one\0")
     assert first == b"one\0"
     assert await store.get_or_create_secret("seal", b"two") == first
@@ -386,26 +388,26 @@ async def keeps_one_secret_for_all(store: Store) -> None:
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        begins_a_response_that_can_be_loaded,
-        keeps_what_is_appended,
-        reads_from_any_number_in_pages,
-        ends_with_the_response_in_one_step,
-        may_end_without_a_word,
-        lets_nothing_fall_between_reading_and_following,
-        leaves_a_gap_to_a_slow_follower_not_memory,
-        tells_followers_that_a_run_is_over_or_gone,
-        hides_the_items_of_what_runs_or_is_not_stored,
-        forgets_logs_in_time_and_never_what_runs,
-        counts_what_runs_among_what_it_may_keep,
+        stores_a_loadable_response_at_the_start,
+        stores_appended_events,
+        reads_pages_from_any_event,
+        ends_run_and_response_atomically,
+        ends_without_further_events,
+        followers_miss_no_event,
+        slow_followers_use_no_memory,
+        notifies_followers_of_the_end,
+        hides_items_of_running_or_unstored_responses,
+        expires_logs_of_ended_runs_only,
+        counts_running_responses_towards_the_limit,
         deletes_a_run_with_its_response,
-        adds_a_turn_to_its_conversation_and_lets_it_go,
-        begins_a_run_of_one_id_once,
-        keeps_a_batch_whole,
-        keeps_the_runs_of_tenants_apart,
-        takes_many_runs_at_once,
-        gives_a_letter_to_one_at_a_time_until_it_is_settled,
-        gives_letters_to_many_at_once_the_oldest_first,
-        keeps_no_letter_of_a_run_that_was_lost,
-        keeps_one_secret_for_all,
+        adds_a_turn_and_releases_the_conversation,
+        begins_each_id_once,
+        appends_batches_atomically,
+        isolates_runs_by_tenant,
+        supports_concurrent_runs,
+        leases_a_webhook_until_it_is_settled,
+        leases_webhooks_oldest_first,
+        drops_webhooks_of_lost_runs,
+        shares_one_secret,
     )
 }

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from antiphon.store.base import Store
 from antiphon.store.records import Append
 
-from .run_check import batch, begun, ended, job, numbers, queued
+from .run_check import batch, begin_run, ended, job, numbers, queued
 
 __all__ = ["CHECKS"]
 
@@ -33,7 +33,7 @@ class _Told:
         self.news.append((response_id, epoch))
 
 
-async def hands_out_every_run_once_and_oldest_first(store: Store) -> None:
+async def claims_each_run_once_oldest_first(store: Store) -> None:
     for name in "abc":
         await store.runs.create(job(name), queued(name), batch(0))
     await store.runs.create(job("x", model="other"), queued("x"), batch(0))
@@ -45,8 +45,8 @@ async def hands_out_every_run_once_and_oldest_first(store: Store) -> None:
     assert await store.runs.claim("one", ["other"], limit=0, lease_s=60) == ()
 
 
-async def fences_who_lost_a_run(store: Store) -> None:
-    claim, other = await begun(store), await begun(store, "b")
+async def fences_former_owners(store: Store) -> None:
+    claim, other = await begin_run(store), await begin_run(store, "b")
     assert await store.runs.take_over("u", "resp_a") is None
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.epoch == claim.epoch + 1
@@ -60,8 +60,8 @@ async def fences_who_lost_a_run(store: Store) -> None:
     assert await numbers(store) == [0, 1, 2]
 
 
-async def gives_back_what_its_owner_releases(store: Store) -> None:
-    claim = await begun(store)
+async def requeues_released_runs(store: Store) -> None:
+    claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     await store.runs.release("one")
     (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
@@ -71,15 +71,15 @@ async def gives_back_what_its_owner_releases(store: Store) -> None:
     assert [each.first for each in await store.runs.load_batches(taken)] == [0, 2, 3]
 
 
-async def counts_attempts_without_a_word(store: Store) -> None:
-    await begun(store)
+async def counts_attempts_without_events(store: Store) -> None:
+    await begin_run(store)
     for attempts in (2, 3):
         await store.runs.release("one")
         (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
         assert claim.attempts == attempts
 
 
-async def holds_a_conversation_for_one(store: Store) -> None:
+async def locks_a_conversation_for_one_run(store: Store) -> None:
     hold = store.runs.lock_conversation
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
@@ -93,8 +93,8 @@ async def holds_a_conversation_for_one(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
 
 
-async def takes_over_from_the_dead(store: Store) -> None:
-    claim = await begun(store)
+async def seizes_runs_of_dead_servers(store: Store) -> None:
+    claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S) == ()
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), "its own"
@@ -109,8 +109,8 @@ async def takes_over_from_the_dead(store: Store) -> None:
     assert await numbers(store) == [0, 1, 2, 3]
 
 
-async def goes_on_with_what_was_seized_and_not_ended(store: Store) -> None:
-    await begun(store)
+async def continues_seized_runs(store: Store) -> None:
+    await begin_run(store)
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and (seized.epoch, seized.attempts) == (2, 2)
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
@@ -120,7 +120,7 @@ async def goes_on_with_what_was_seized_and_not_ended(store: Store) -> None:
     assert await store.runs.end(taken, ended("a"), batch(2)) is True
 
 
-async def seizes_what_nobody_works_on(store: Store) -> None:
+async def seizes_runs_without_an_owner(store: Store) -> None:
     await store.runs.create(job("a"), queued("a"), batch(0, 2))
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.job == job("a")
@@ -129,12 +129,12 @@ async def seizes_what_nobody_works_on(store: Store) -> None:
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), "it is over"
 
 
-async def fences_within_one_append(store: Store) -> None:
+async def fences_each_run_of_an_append(store: Store) -> None:
     """The same run under two epochs, and one that is lost between two that are not."""
-    first = await begun(store)
+    first = await begin_run(store)
     await store.runs.release("one")
     (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)
-    gone, other = await begun(store, "b"), await begun(store, "c")
+    gone, other = await begin_run(store, "b"), await begin_run(store, "c")
     await store.delete("t", "resp_b")
     appends = (Append(now, batch(2)), Append(gone, batch(2)), Append(now, batch(3, 2)))
     assert await store.runs.append((*appends, Append(other, batch(2)))) == {"resp_b"}
@@ -145,7 +145,7 @@ async def fences_within_one_append(store: Store) -> None:
     assert await numbers(store) == [0, 1, 2, 3, 4]
 
 
-async def tells_who_listens(store: Store) -> None:
+async def notifies_listeners(store: Store) -> None:
     told = _Told()
     store.runs.set_listener(told)
     told.news.clear()
@@ -163,7 +163,7 @@ async def tells_who_listens(store: Store) -> None:
     assert ("resp_a", claim.epoch + 3) in told.news
 
 
-async def holds_a_conversation_as_long_as_its_owner_lives(store: Store) -> None:
+async def conversation_lock_lasts_as_long_as_its_owner(store: Store) -> None:
     hold = store.runs.lock_conversation
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
@@ -172,10 +172,10 @@ async def holds_a_conversation_as_long_as_its_owner_lives(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is False
 
 
-async def passes_a_hold_on_with_its_run(store: Store) -> None:
+async def conversation_lock_moves_with_its_run(store: Store) -> None:
     hold = store.runs.lock_conversation
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
-    await begun(store)
+    await begin_run(store)
     await store.runs.release("one")
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, "its run waits"
     (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
@@ -186,16 +186,16 @@ async def passes_a_hold_on_with_its_run(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
 
 
-async def gives_a_hold_back_with_its_own_run_only(store: Store) -> None:
+async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     """Two tenants may have an id in common."""
     hold = store.runs.lock_conversation
     for tenant in "tu":
         assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True
-    yours = await begun(store, tenant="u")
+    yours = await begin_run(store, tenant="u")
     assert await store.runs.end(yours, ended("a"), batch(2)) is True
     assert await hold("u", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
-    await begun(store)
+    await begin_run(store)
     await store.delete("t", "resp_a")
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
 
@@ -203,18 +203,18 @@ async def gives_a_hold_back_with_its_own_run_only(store: Store) -> None:
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        hands_out_every_run_once_and_oldest_first,
-        fences_who_lost_a_run,
-        fences_within_one_append,
-        takes_over_from_the_dead,
-        gives_back_what_its_owner_releases,
-        counts_attempts_without_a_word,
-        seizes_what_nobody_works_on,
-        goes_on_with_what_was_seized_and_not_ended,
-        tells_who_listens,
-        holds_a_conversation_for_one,
-        holds_a_conversation_as_long_as_its_owner_lives,
-        passes_a_hold_on_with_its_run,
-        gives_a_hold_back_with_its_own_run_only,
+        claims_each_run_once_oldest_first,
+        fences_former_owners,
+        fences_each_run_of_an_append,
+        seizes_runs_of_dead_servers,
+        requeues_released_runs,
+        counts_attempts_without_events,
+        seizes_runs_without_an_owner,
+        continues_seized_runs,
+        notifies_listeners,
+        locks_a_conversation_for_one_run,
+        conversation_lock_lasts_as_long_as_its_owner,
+        conversation_lock_moves_with_its_run,
+        only_its_run_releases_a_conversation_lock,
     )
 }

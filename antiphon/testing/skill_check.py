@@ -1,4 +1,4 @@
-"""The part of a store's contract that is about skills, as checks."""
+"""The part of a store's contract about skills, as checks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from antiphon.store.base import Retention, Store
 from antiphon.store.skills import SkillDraft
 
-__all__ = ["CHECKS", "drafted"]
+__all__ = ["CHECKS", "make_draft"]
 
 Check = Callable[[Store], Awaitable[None]]
 
 
-def drafted(name: str, number: int = 1) -> SkillDraft:
-    """A version of the skill ``skill_NAME``, whose name says which."""
+def make_draft(name: str, number: int = 1) -> SkillDraft:
+    """A version of the skill ``skill_NAME``, with the version number in its name."""
     return SkillDraft(
         id=f"skillver_{name}{number}",
         skill_id=f"skill_{name}",
@@ -26,29 +26,29 @@ def drafted(name: str, number: int = 1) -> SkillDraft:
 
 async def _kept(store: Store, *names: str, tenant: str = "t") -> None:
     for name in names:
-        assert await store.skills.create(tenant, drafted(name), b"zip")
+        assert await store.skills.create(tenant, make_draft(name), b"zip")
 
 
-async def keeps_skills_with_their_bundles(store: Store) -> None:
+async def stores_skills_with_bundles(store: Store) -> None:
     content = bytes(range(256)) * 2_000
-    assert await store.skills.create("t", drafted("a"), content)
+    assert await store.skills.create("t", make_draft("a"), content)
     found = await store.skills.get("t", "skill_a")
     assert found is not None
     assert (found.name, found.default_version, found.latest_version) == ("a-1", "1", "1")
-    assert (found.created_at, found.description) == (1_001, drafted("a").description)
-    assert await store.skills.list_versions("t", "skill_a") == (drafted("a").to_version(1),)
+    assert (found.created_at, found.description) == (1_001, make_draft("a").description)
+    assert await store.skills.list_versions("t", "skill_a") == (make_draft("a").to_version(1),)
     assert await store.skills.read_bundle("t", "skill_a", 1) == content
     assert await store.skills.read_bundle("t", "skill_a", 2) is None
     assert await store.skills.get("t", "skill_b") is None
 
 
-async def keeps_the_skills_of_tenants_apart(store: Store) -> None:
+async def isolates_skills_by_tenant(store: Store) -> None:
     await _kept(store, "a")
     skills = store.skills
     assert await skills.get("u", "skill_a") is None and await skills.list_skills("u") == ()
     assert await skills.list_versions("u", "skill_a") == ()
     assert await skills.read_bundle("u", "skill_a", 1) is None
-    assert await skills.add_version("u", drafted("a", 2), b"", default=True) is None
+    assert await skills.add_version("u", make_draft("a", 2), b"", default=True) is None
     assert not await skills.set_default_version("u", "skill_a", 1)
     assert not await skills.delete_version("u", "skill_a", 1)
     assert not await skills.delete("u", "skill_a")
@@ -57,7 +57,7 @@ async def keeps_the_skills_of_tenants_apart(store: Store) -> None:
     assert await skills.get("t", "skill_a") is not None
 
 
-async def lists_skills_in_the_order_they_were_made(store: Store) -> None:
+async def lists_skills_in_creation_order(store: Store) -> None:
     await _kept(store, "b", "a", "c")
     assert [skill.id for skill in await store.skills.list_skills("t")] == [
         "skill_b",
@@ -66,36 +66,36 @@ async def lists_skills_in_the_order_they_were_made(store: Store) -> None:
     ]
 
 
-async def counts_the_versions_of_a_skill(store: Store) -> None:
+async def numbers_the_versions_of_a_skill(store: Store) -> None:
     await _kept(store, "a", "b")
-    second = await store.skills.add_version("t", drafted("a", 2), b"two", default=False)
-    assert second == drafted("a", 2).to_version(2)
+    second = await store.skills.add_version("t", make_draft("a", 2), b"two", default=False)
+    assert second == make_draft("a", 2).to_version(2)
     found = await store.skills.get("t", "skill_a")
     assert found is not None
     assert (found.name, found.default_version, found.latest_version) == ("a-1", "1", "2")
-    await store.skills.add_version("t", drafted("a", 3), b"three", default=True)
+    await store.skills.add_version("t", make_draft("a", 3), b"three", default=True)
     found = await store.skills.get("t", "skill_a")
     assert found is not None and (found.name, found.default_version) == ("a-3", "3")
     assert [v.version for v in await store.skills.list_versions("t", "skill_a")] == ["1", "2", "3"]
     assert await store.skills.read_bundle("t", "skill_a", 2) == b"two"
-    assert await store.skills.add_version("t", drafted("x"), b"", default=True) is None
+    assert await store.skills.add_version("t", make_draft("x"), b"", default=True) is None
 
 
-async def gives_each_number_once(store: Store) -> None:
+async def assigns_each_version_number_once(store: Store) -> None:
     await _kept(store, "a")
     adding = [
-        store.skills.add_version("t", drafted("a", n), b"x", default=False) for n in range(2, 6)
+        store.skills.add_version("t", make_draft("a", n), b"x", default=False) for n in range(2, 6)
     ]
     made = [version.version for version in await asyncio.gather(*adding) if version is not None]
     assert sorted(made) == ["2", "3", "4", "5"]
     assert await store.skills.delete_version("t", "skill_a", 5)
-    after = await store.skills.add_version("t", drafted("a", 6), b"x", default=False)
+    after = await store.skills.add_version("t", make_draft("a", 6), b"x", default=False)
     assert after is not None and after.version == "6", "a number of one that is gone"
 
 
-async def chooses_the_default_version(store: Store) -> None:
+async def sets_the_default_version(store: Store) -> None:
     await _kept(store, "a")
-    await store.skills.add_version("t", drafted("a", 2), b"x", default=False)
+    await store.skills.add_version("t", make_draft("a", 2), b"x", default=False)
     assert await store.skills.set_default_version("t", "skill_a", 2)
     assert not await store.skills.set_default_version("t", "skill_a", 3)
     assert not await store.skills.set_default_version("t", "skill_x", 1)
@@ -103,9 +103,9 @@ async def chooses_the_default_version(store: Store) -> None:
     assert found is not None and (found.name, found.default_version) == ("a-2", "2")
 
 
-async def forgets_versions_but_the_default_while_there_are_others(store: Store) -> None:
+async def deletes_versions_except_the_default(store: Store) -> None:
     await _kept(store, "a")
-    await store.skills.add_version("t", drafted("a", 2), b"x", default=False)
+    await store.skills.add_version("t", make_draft("a", 2), b"x", default=False)
     assert not await store.skills.delete_version("t", "skill_a", 1)
     assert not await store.skills.delete_version("t", "skill_a", 3)
     assert await store.skills.set_default_version("t", "skill_a", 2)
@@ -117,9 +117,9 @@ async def forgets_versions_but_the_default_while_there_are_others(store: Store) 
     assert not await store.skills.delete_version("t", "skill_a", 2)
 
 
-async def forgets_a_skill_with_its_versions(store: Store) -> None:
+async def deletes_a_skill_with_its_versions(store: Store) -> None:
     await _kept(store, "a", "b")
-    await store.skills.add_version("t", drafted("a", 2), b"x", default=True)
+    await store.skills.add_version("t", make_draft("a", 2), b"x", default=True)
     assert await store.skills.delete("t", "skill_a")
     assert not await store.skills.delete("t", "skill_a")
     assert await store.skills.list_versions("t", "skill_a") == ()
@@ -128,31 +128,33 @@ async def forgets_a_skill_with_its_versions(store: Store) -> None:
     assert [skill.id for skill in await store.skills.list_skills("t")] == ["skill_b"]
 
 
-async def takes_no_more_skills_of_a_tenant_than_it_may(store: Store) -> None:
+async def enforces_the_skill_quota(store: Store) -> None:
     skills = store.skills
-    assert await skills.create("t", drafted("a"), b"123", max_bytes=5)
-    assert not await skills.create("t", drafted("b"), b"123", max_bytes=5)
+    assert await skills.create("t", make_draft("a"), b"123", max_bytes=5)
+    assert not await skills.create("t", make_draft("b"), b"123", max_bytes=5)
     assert await skills.get("t", "skill_b") is None
-    assert await skills.add_version("t", drafted("a", 2), b"123", default=True, max_bytes=5) is None
+    assert (
+        await skills.add_version("t", make_draft("a", 2), b"123", default=True, max_bytes=5) is None
+    )
     found = await skills.get("t", "skill_a")
     assert found is not None and found.latest_version == "1"
-    assert await skills.create("u", drafted("b"), b"123", max_bytes=5)
+    assert await skills.create("u", make_draft("b"), b"123", max_bytes=5)
     assert await skills.delete("t", "skill_a")
-    both = [skills.create("t", drafted(name), b"123", max_bytes=5) for name in "cd"]
+    both = [skills.create("t", make_draft(name), b"123", max_bytes=5) for name in "cd"]
     assert sorted(await asyncio.gather(*both)) == [False, True], "at once they are still too much"
 
 
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        keeps_skills_with_their_bundles,
-        keeps_the_skills_of_tenants_apart,
-        lists_skills_in_the_order_they_were_made,
-        counts_the_versions_of_a_skill,
-        gives_each_number_once,
-        chooses_the_default_version,
-        forgets_versions_but_the_default_while_there_are_others,
-        forgets_a_skill_with_its_versions,
-        takes_no_more_skills_of_a_tenant_than_it_may,
+        stores_skills_with_bundles,
+        isolates_skills_by_tenant,
+        lists_skills_in_creation_order,
+        numbers_the_versions_of_a_skill,
+        assigns_each_version_number_once,
+        sets_the_default_version,
+        deletes_versions_except_the_default,
+        deletes_a_skill_with_its_versions,
+        enforces_the_skill_quota,
     )
 }

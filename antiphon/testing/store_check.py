@@ -54,20 +54,20 @@ async def _names(store: Store, name: str, tenant: str = "t") -> list[str]:
     return [stored.response.id.removeprefix("resp_") for stored in chain]
 
 
-async def keeps_what_it_is_given(store: Store) -> None:
+async def stores_and_loads_responses(store: Store) -> None:
     stored = turn("a")
     await store.save("t", stored)
     assert await store.load("t", "resp_a") == stored
     assert await store.load("t", "resp_b") is None
 
 
-async def keeps_what_has_no_tokens(store: Store) -> None:
+async def stores_responses_without_tokens(store: Store) -> None:
     stored = StoredResponse(response=turn("a").response)
     await store.save("t", stored)
     assert await store.load("t", "resp_a") == stored
 
 
-async def replaces_what_is_saved_again(store: Store) -> None:
+async def saving_again_replaces(store: Store) -> None:
     await store.save("t", turn("a", text="old"))
     await store.save("t", turn("b", "a"))
     await store.save("t", turn("a", text="new"))
@@ -87,7 +87,7 @@ async def chains_oldest_first_and_branches(store: Store) -> None:
     assert await store.load_chain("t", "resp_none") is None
 
 
-async def finds_items_of_what_can_be_loaded(store: Store) -> None:
+async def finds_items_of_loadable_responses(store: Store) -> None:
     stored = turn("a")
     await store.save("t", stored)
     assert await store.load_item("t", "msg_i_a") == stored.input[0]
@@ -96,7 +96,7 @@ async def finds_items_of_what_can_be_loaded(store: Store) -> None:
     assert await store.load_item("t", "msg_i_a") is None
 
 
-async def finds_items_that_several_responses_hold(store: Store) -> None:
+async def finds_items_shared_by_responses(store: Store) -> None:
     (shared,) = turn("a").input
     for name in "abc":
         await store.save("t", turn(name, added=() if name == "a" else (shared,)))
@@ -105,7 +105,7 @@ async def finds_items_that_several_responses_hold(store: Store) -> None:
         assert await store.load_item("t", shared.id) == found
 
 
-async def deletes_at_once_but_keeps_what_descendants_need(store: Store) -> None:
+async def deleting_preserves_the_context_of_descendants(store: Store) -> None:
     for name, previous in (("a", None), ("b", "a"), ("c", "b")):
         await store.save("t", turn(name, previous))
     assert await store.delete("t", "resp_b") is True
@@ -118,7 +118,7 @@ async def deletes_at_once_but_keeps_what_descendants_need(store: Store) -> None:
     assert await _names(store, "a") == ["a"]
 
 
-async def keeps_tenants_apart(store: Store) -> None:
+async def isolates_tenants(store: Store) -> None:
     await store.save("t", turn("a", text="mine"))
     await store.save("u", turn("a", text="yours"))
     await store.save("u", turn("b", "a"))
@@ -162,7 +162,7 @@ async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
     assert await _names(store, "b") == ["a", "b"]
 
 
-async def frees_what_nobody_needs(store: Store) -> None:
+async def frees_unreferenced_ancestors(store: Store) -> None:
     """A bound on bytes counts ancestors that only their descendants need, so it expires both; what
     was deleted with its descendants counts no more."""
     large, bound = "y" * 50_000, Retention(max_bytes=150_000)
@@ -179,13 +179,13 @@ async def frees_what_nobody_needs(store: Store) -> None:
     assert await store.sweep(bound, 1_000) == 0
 
 
-async def takes_many_at_once(store: Store) -> None:
+async def supports_concurrent_saves(store: Store) -> None:
     await asyncio.gather(*(store.save("t", turn(str(n))) for n in range(200)))
     found = await asyncio.gather(*(store.load("t", f"resp_{n}") for n in range(200)))
     assert all(stored is not None for stored in found)
 
 
-async def keeps_conversations(store: Store) -> None:
+async def stores_conversations(store: Store) -> None:
     talk = ConversationResource(id="conv_a", created_at=1, metadata={"k": "v"})
     first, second = turn("a").input[0], turn("b").input[0]
     await store.save_conversation("t", talk, (first,))
@@ -222,7 +222,7 @@ async def adds_a_turn_to_its_conversation(store: Store) -> None:
     assert await store.load_conversation_items("t", "conv_a") == expected
 
 
-async def finishes_what_was_begun_when_it_closes(store: Store) -> None:
+async def close_completes_pending_writes(store: Store) -> None:
     saving = [asyncio.ensure_future(store.save("t", turn(str(n)))) for n in range(20)]
     await asyncio.sleep(0)
     await store.close()
@@ -237,23 +237,23 @@ async def finishes_what_was_begun_when_it_closes(store: Store) -> None:
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        keeps_what_it_is_given,
-        keeps_what_has_no_tokens,
-        replaces_what_is_saved_again,
+        stores_and_loads_responses,
+        stores_responses_without_tokens,
+        saving_again_replaces,
         chains_oldest_first_and_branches,
-        finds_items_of_what_can_be_loaded,
-        finds_items_that_several_responses_hold,
-        deletes_at_once_but_keeps_what_descendants_need,
-        keeps_tenants_apart,
+        finds_items_of_loadable_responses,
+        finds_items_shared_by_responses,
+        deleting_preserves_the_context_of_descendants,
+        isolates_tenants,
         expires_by_age,
         expires_by_count_oldest_first,
         expires_by_bytes_oldest_first,
         expires_an_ancestor_under_its_descendants,
-        frees_what_nobody_needs,
-        takes_many_at_once,
-        keeps_conversations,
+        frees_unreferenced_ancestors,
+        supports_concurrent_saves,
+        stores_conversations,
         adds_a_turn_to_its_conversation,
-        finishes_what_was_begun_when_it_closes,
+        close_completes_pending_writes,
     )
 }
 

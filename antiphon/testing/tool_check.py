@@ -1,5 +1,6 @@
-"""What every provider of tools must do, as one check. Raises ``AssertionError`` with what does not
-hold. It knows no particular tool: a ``Trial`` says what to ask of one.
+"""The contract of a tool provider as one check. It raises ``AssertionError``.
+
+A ``ToolTrial`` names the calls to make.
 """
 
 from __future__ import annotations
@@ -34,17 +35,21 @@ from .tool_events import items_of_call
 __all__ = ["ToolTrial", "check_tool"]
 
 _SECONDS = 60.0
-#: Bytes a model can be told of a call; and the most that items around them take.
-_ROOM, _AROUND = 10_000, 4_000
-#: Models write anything.
+#: The most bytes of a result, and the most bytes that its items take besides.
+_MAX_RESULT_BYTES, _ITEM_OVERHEAD_BYTES = 10_000, 4_000
+#: Arguments that a model may write by mistake.
 _GARBAGE = ("", "{", "[1]", '{"a": "\\ud800", "b": "\\u0000"}', "null", '"x"', "{}")
 
 
 class ToolTrial(Struct, frozen=True, kw_only=True):
-    """What a provider is tried with. ``tool``: of a request. ``works``, ``fails``: a function's
-    name and arguments that bring a result, or a failure; of what clients run, ``works`` alone.
-    ``hangs``: one that does not end by itself. ``long``: one that says more than any model can be
-    told. ``refused``: tools of a request that must not be taken."""
+    """The calls with which a provider is checked, each a function's name and arguments.
+
+    ``tool``: the tool as a request has it. ``successful_call``: a call that succeeds, or any call
+    of a function that the client runs. ``failing_call``: one that fails. ``hanging_call``: one that
+    does not end by itself. ``long_call``: one whose result is over the size limit.
+    ``rejected_tools``:
+    tools of a request that the provider must reject.
+    """
 
     tool: Any
     successful_call: tuple[str, str]
@@ -60,39 +65,39 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
 
     Each call is also checked as a client sees it. No task may be left running afterwards."""
     async with asyncio.timeout(_SECONDS):
-        _refuses(provider, trial)
+        _check_rejections(provider, trial)
         response = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
         provider.check(trial.tool, "tools[0]")
         lead = provider.leading_item(trial.tool, response)
         assert lead is None or type(lead) in KINDS, "its leading item is of no known kind"
-        await _offers_what_it_declares(provider, trial, response)
-        async with _opened(provider, trial.tool, response) as toolset:
-            _offers_functions(toolset)
+        await _check_declared_functions(provider, trial, response)
+        async with _open(provider, trial.tool, response) as toolset:
+            _check_functions(toolset)
             assert not toolset.failed, "it failed to open"
             if lead is not None:
                 msgspec.structs.replace(lead, **dict(toolset.fields))
-            if _offer(toolset, trial.successful_call).handler is None:
-                await _is_read(_offer(toolset, trial.successful_call), trial)
+            if _find_function(toolset, trial.successful_call).handler is None:
+                await _check_client_call(_find_function(toolset, trial.successful_call), trial)
             else:
-                await _calls(toolset, trial)
-        await _opens_side_by_side(provider, trial, response)
+                await _check_calls(toolset, trial)
+        await _check_parallel_use(provider, trial, response)
         once = len(asyncio.all_tasks())
-        await _opens_side_by_side(provider, trial, response)
+        await _check_parallel_use(provider, trial, response)
         assert len(asyncio.all_tasks()) <= once, "every use leaves something that goes on"
 
 
 @asynccontextmanager
-async def _opened(
+async def _open(
     provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
-    """Its tools, of one that calls others where there are no others."""
+    """The provider's toolset. For a provider that calls other tools: without other tools."""
     async with provider.open(tool, response) as toolset:
         if isinstance(provider, CallsTools):
             toolset = provider.compose((), response, {})
         yield toolset
 
 
-async def _offers_what_it_declares(
+async def _check_declared_functions(
     provider: ToolProvider, trial: ToolTrial, response: ResponseContext
 ) -> None:
     """The functions declared before ``open`` are those that ``open`` offers."""
@@ -107,17 +112,19 @@ async def _offers_what_it_declares(
     assert offered == expected, f"it declares {expected}, but offers {offered}"
 
 
-async def _is_read(function: ToolFunction, trial: ToolTrial) -> None:
-    """A client runs it: whatever is written makes an item."""
+async def _check_client_call(function: ToolFunction, trial: ToolTrial) -> None:
+    """The client runs the function: any arguments make an item."""
     for arguments in (trial.successful_call[1], *_GARBAGE):
-        assert await _wire(function, trial, arguments), "a call that is no item"
+        assert await _call_items(function, trial, arguments), "a call that is no item"
 
 
-async def _wire(function: ToolFunction, trial: ToolTrial, arguments: str) -> list[Any]:
-    return await items_of_call(function, arguments, tenant=trial.tenant, max_result_bytes=_ROOM)
+async def _call_items(function: ToolFunction, trial: ToolTrial, arguments: str) -> list[Any]:
+    return await items_of_call(
+        function, arguments, tenant=trial.tenant, max_result_bytes=_MAX_RESULT_BYTES
+    )
 
 
-def _refuses(provider: ToolProvider, trial: ToolTrial) -> None:
+def _check_rejections(provider: ToolProvider, trial: ToolTrial) -> None:
     for tool in trial.rejected_tools:
         try:
             provider.check(tool, "tools[7]")
@@ -127,9 +134,9 @@ def _refuses(provider: ToolProvider, trial: ToolTrial) -> None:
             raise AssertionError(f"{tool} was not refused")
 
 
-def _offers_functions(toolset: Toolset) -> None:
+def _check_functions(toolset: Toolset) -> None:
     names = [(function.tool.name, function.namespace) for function in toolset.functions]
-    assert names, "it functions nothing"
+    assert names, "it offers no functions"
     assert len(set(names)) == len(names), "two functions have one name"
     for function in toolset.functions:
         tool = function.tool
@@ -144,64 +151,73 @@ def _offers_functions(toolset: Toolset) -> None:
         msgspec.json.encode(tool)
 
 
-async def _calls(toolset: Toolset, trial: ToolTrial) -> None:
-    found = await _called(_offer(toolset, trial.successful_call), trial)
-    assert not found.failed, f"{trial.successful_call} failed: {found.text}"
-    assert found.text or found.items, "a result that tells the model nothing"
-    items = await _wire(_offer(toolset, trial.successful_call), trial, trial.successful_call[1])
-    ended = _status(_offer(toolset, trial.successful_call), items)
+async def _check_calls(toolset: Toolset, trial: ToolTrial) -> None:
+    result = await _call(_find_function(toolset, trial.successful_call), trial)
+    assert not result.failed, f"{trial.successful_call} failed: {result.text}"
+    assert result.text or result.items, "a result that tells the model nothing"
+    items = await _call_items(
+        _find_function(toolset, trial.successful_call), trial, trial.successful_call[1]
+    )
+    ended = _status(_find_function(toolset, trial.successful_call), items)
     assert ended == "completed", f"a call that worked is {ended!r}"
-    assert type(items[0]) is type(_offer(toolset, trial.successful_call).initial_item), (
+    assert type(items[0]) is type(_find_function(toolset, trial.successful_call).initial_item), (
         "its item is another one"
     )
-    again = [_called(_offer(toolset, trial.successful_call), trial) for _ in range(4)]
+    again = [_call(_find_function(toolset, trial.successful_call), trial) for _ in range(4)]
     for each in await asyncio.gather(*again):
         assert not each.failed, "it fails side by side with itself"
     if trial.failing_call is not None:
-        failed = await _called(
-            _offer(toolset, trial.failing_call), trial, arguments=trial.failing_call[1]
+        failed = await _call(
+            _find_function(toolset, trial.failing_call), trial, arguments=trial.failing_call[1]
         )
         assert failed.failed, f"{trial.failing_call} did not fail"
         assert failed.text, "a failure that tells the model nothing"
-        function = _offer(toolset, trial.failing_call)
-        ended = _status(function, await _wire(function, trial, trial.failing_call[1]))
+        function = _find_function(toolset, trial.failing_call)
+        ended = _status(function, await _call_items(function, trial, trial.failing_call[1]))
         wanted = function.failed_status if function.failed_output is None else "incomplete"
         assert ended == wanted, f"a call that failed is {ended!r}"
     if trial.long_call is not None:
-        await _keeps_within_its_room(_offer(toolset, trial.long_call), trial, trial.long_call[1])
+        await _check_result_size(
+            _find_function(toolset, trial.long_call), trial, trial.long_call[1]
+        )
     for garbage in _GARBAGE:
-        function = _offer(toolset, trial.successful_call)
-        await _called(function, trial, arguments=garbage)
-        await _wire(function, trial, garbage)
+        function = _find_function(toolset, trial.successful_call)
+        await _call(function, trial, arguments=garbage)
+        await _call_items(function, trial, garbage)
     if trial.hanging_call is not None:
-        await _stops(_offer(toolset, trial.hanging_call), trial, trial.hanging_call[1])
-        after = await _called(_offer(toolset, trial.successful_call), trial)
+        await _check_cancellation(
+            _find_function(toolset, trial.hanging_call), trial, trial.hanging_call[1]
+        )
+        after = await _call(_find_function(toolset, trial.successful_call), trial)
         assert not after.failed, "it does not work any more once a call was given up"
 
 
 def _status(function: ToolFunction, items: Sequence[Any]) -> str:
-    """How a call ended, as the item says that tells of it."""
-    found: str = items[0 if function.failed_output is None else -1].status
-    return found
+    """The final status of a call, from the item that reports it."""
+    result: str = items[0 if function.failed_output is None else -1].status
+    return result
 
 
-async def _keeps_within_its_room(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
-    """Texts are cut where they are too long; items are told as they are, and later ones too."""
-    items = await _wire(function, trial, arguments)
+async def _check_result_size(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
+    """Texts that are too long are truncated. The size limit also includes items."""
+    items = await _call_items(function, trial, arguments)
     size = len(msgspec.json.encode(items))
-    assert size <= _ROOM + _AROUND, f"its items take {size} bytes where {_ROOM} can be told"
+    assert size <= _MAX_RESULT_BYTES + _ITEM_OVERHEAD_BYTES, (
+        f"its items take {size} bytes where {_MAX_RESULT_BYTES} can be told"
+    )
 
 
-def _offer(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
-    found = [function for function in toolset.functions if function.tool.name == named[0]]
-    assert found, f"it does not function {named[0]!r}"
-    return found[0]
+def _find_function(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
+    result = [function for function in toolset.functions if function.tool.name == named[0]]
+    assert result, f"it does not offer {named[0]!r}"
+    return result[0]
 
 
-async def _called(
+async def _call(
     function: ToolFunction, trial: ToolTrial, *, arguments: str | None = None
 ) -> ToolResult:
-    """The one result, which comes last. A tool may also raise ``ToolError``."""
+    """Run a call and return its result, which must come last. A tool may also raise
+    ``ToolError``."""
     assert function.handler is not None
     shell = function.initial_item
     known = KINDS[type(shell)].progress
@@ -235,8 +251,8 @@ async def _called(
     )
 
 
-async def _stops(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
-    """A call that is given up ends, soon."""
+async def _check_cancellation(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
+    """A cancelled call ends soon."""
     assert function.handler is not None
     steps = function.handler(arguments, _context(trial))
 
@@ -254,21 +270,21 @@ async def _stops(function: ToolFunction, trial: ToolTrial, arguments: str) -> No
     assert done, "a call that was given up goes on"
 
 
-async def _opens_side_by_side(
+async def _check_parallel_use(
     provider: ToolProvider, trial: ToolTrial, response: ResponseContext
 ) -> None:
-    """Each in a task of its own, some of which are cancelled while they have it open."""
+    """Open the provider in several tasks, and cancel one that has it open."""
     is_open = asyncio.Event()
 
     async def holds() -> None:
-        async with _opened(provider, trial.tool, response):
+        async with _open(provider, trial.tool, response):
             is_open.set()
             await asyncio.Event().wait()
 
     async def uses() -> None:
-        async with _opened(provider, trial.tool, response) as toolset:
-            function = _offer(toolset, trial.successful_call)
-            assert function.handler is None or not (await _called(function, trial)).failed
+        async with _open(provider, trial.tool, response) as toolset:
+            function = _find_function(toolset, trial.successful_call)
+            assert function.handler is None or not (await _call(function, trial)).failed
 
     held = asyncio.create_task(holds())
     await is_open.wait()
@@ -281,5 +297,8 @@ async def _opens_side_by_side(
 
 def _context(trial: ToolTrial) -> CallContext:
     return CallContext(
-        tenant=trial.tenant, response_id="resp_check", call_id="call_1", max_result_bytes=_ROOM
+        tenant=trial.tenant,
+        response_id="resp_check",
+        call_id="call_1",
+        max_result_bytes=_MAX_RESULT_BYTES,
     )

@@ -1,5 +1,6 @@
-"""A call of a tool as a client sees it: through a turn, a recorder and the grammar of streams, and
-back as input. For the check of tools."""
+"""Run one tool call as a client sees it, through a turn, a recorder and the event grammar, and
+parse its items as input. For the check of tool providers.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ __all__ = ["items_of_call"]
 async def items_of_call(
     function: ToolFunction, arguments: str, *, tenant: str, max_result_bytes: int
 ) -> list[Item]:
-    """The items of a call. Raises ``AssertionError`` for those that clients could not send back,
-    ``GrammarError`` for events that may not follow one another."""
+    """The items of a call. Raises ``AssertionError`` for items that clients could not send back,
+    and ``GrammarError`` for events in an illegal order.
+    """
     numbers = itertools.count(1)
 
     def ids(prefix: str) -> str:
@@ -59,13 +61,13 @@ async def items_of_call(
     check(events)
     encoded = msgspec.json.decode(msgspec.json.encode(response.output))
     assert list(read_items(encoded, "input")) == list(response.output), (
-        f"what it tells cannot be sent back as it is: {encoded}"
+        f"its items cannot be sent back unchanged: {encoded}"
     )
     return list(response.output)
 
 
 def _written(function: ToolFunction, arguments: str) -> tuple[Delta, ...]:
-    """The call as a model writes it."""
+    """The deltas of the call as a model writes it."""
     name, namespace = function.tool.name, function.namespace or UNSET
     shell: Item = (
         CustomToolCall(call_id="", name=name, input="", namespace=namespace)

@@ -1,4 +1,4 @@
-"""The part of a store's contract that is about vector stores, as checks."""
+"""The part of a store's contract about vector stores, as checks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.vector_stores import FileBatch, FileStatus, VectorStore, VectorStoreFile
 
-from .file_check import filed
+from .file_check import make_file
 
-__all__ = ["CHECKS", "entry_of", "store_of"]
+__all__ = ["CHECKS", "make_indexed_file", "make_vector_store"]
 
 Check = Callable[[Store], Awaitable[None]]
 
 
-def store_of(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
+def make_vector_store(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
     """A vector store ``vs_NAME``."""
     return VectorStore(id=f"vs_{name}", created_at=1_000, name=name, expires_at=expires_at)
 
 
-def entry_of(
+def make_indexed_file(
     name: str, *, store: str = "a", status: FileStatus = "in_progress", size: int = 0
 ) -> IndexedFile:
     """A file ``file-NAME`` in a vector store."""
@@ -49,12 +49,12 @@ def _vector(*numbers: float) -> bytes:
 
 async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "t") -> None:
     """A file of these chunks, the vector of each being its place."""
-    assert await vectors.add_files(tenant, [entry_of(name)], None)
+    assert await vectors.add_files(tenant, [make_indexed_file(name)], None)
     chunks = [
         IndexedChunk(start=100 * at, text=text, vector=_vector(at, 1))
         for at, text in enumerate(texts)
     ]
-    done = entry_of(name, status="completed", size=10)
+    done = make_indexed_file(name, status="completed", size=10)
     assert await vectors.finish_file(tenant, done, chunks, "m")
 
 
@@ -67,23 +67,23 @@ async def _found(vectors: VectorIndex, *words: str, files: str = "a b", limit: i
     return " | ".join(f"{hit.file_id[5:]}: {texts[hit.chunk]}" for hit in hits)
 
 
-async def keeps_vector_stores_per_tenant(store: Store) -> None:
+async def isolates_vector_stores_by_tenant(store: Store) -> None:
     vectors = store.vectors
-    await vectors.put("t", store_of("a"))
-    await vectors.put("t", store_of("b"))
-    await vectors.put("t", replace(store_of("a"), name="new"))
-    assert await vectors.get("t", "vs_a") == replace(store_of("a"), name="new")
+    await vectors.put("t", make_vector_store("a"))
+    await vectors.put("t", make_vector_store("b"))
+    await vectors.put("t", replace(make_vector_store("a"), name="new"))
+    assert await vectors.get("t", "vs_a") == replace(make_vector_store("a"), name="new")
     assert [each.id for each in await vectors.list_stores("t")] == ["vs_a", "vs_b"]
     assert await vectors.get("u", "vs_a") is None and await vectors.list_stores("u") == ()
     assert await vectors.delete("u", "vs_a") is False
-    assert not await vectors.add_files("u", [entry_of("a")], None)
+    assert not await vectors.add_files("u", [make_indexed_file("a")], None)
     assert await vectors.delete("t", "vs_a") is True
     assert await vectors.delete("t", "vs_a") is False
 
 
-async def finds_chunks_by_their_words(store: Store) -> None:
+async def finds_chunks_by_words(store: Store) -> None:
     vectors = store.vectors
-    await vectors.put("t", store_of())
+    await vectors.put("t", make_vector_store())
     await _settled(vectors, "a", "the red fox", "the blue whale in the deep sea")
     await _settled(vectors, "b", "a fox and a fox", 'quotes " and (brackets) AND *')
     assert await _found(vectors, "fox") == "b: a fox and a fox | a: the red fox"
@@ -97,11 +97,11 @@ async def finds_chunks_by_their_words(store: Store) -> None:
     assert await _found(vectors, "冰川") == "" == await _found(vectors, "whale")
 
 
-async def keeps_what_is_found_apart(store: Store) -> None:
+async def isolates_search_results(store: Store) -> None:
     vectors = store.vectors
     for tenant in ("t", "u"):
-        await vectors.put(tenant, store_of())
-    await vectors.put("t", store_of("b"))
+        await vectors.put(tenant, make_vector_store())
+    await vectors.put("t", make_vector_store("b"))
     await _settled(vectors, "a", "fox", tenant="u")
     assert await _found(vectors, "fox") == ""
     assert await vectors.vectors_version("t", "vs_a", "m") == VectorsVersion(0, 0)
@@ -112,9 +112,9 @@ async def keeps_what_is_found_apart(store: Store) -> None:
     assert await vectors.chunk_texts("u", "vs_a", {hit.chunk}) == {hit.chunk: "fox"}
 
 
-async def gives_the_vectors_of_a_model(store: Store) -> None:
+async def loads_vectors_of_one_model(store: Store) -> None:
     vectors = store.vectors
-    await vectors.put("t", store_of())
+    await vectors.put("t", make_vector_store())
     await _settled(vectors, "a", "one", "two")
     await _settled(vectors, "b", "three")
     matrix = await vectors.load_vectors("t", "vs_a", "m")
@@ -130,16 +130,16 @@ async def gives_the_vectors_of_a_model(store: Store) -> None:
     assert await vectors.vectors_version("t", "vs_a", "m") != mark, "as many, but not the same"
 
 
-async def tells_how_far_files_are(store: Store) -> None:
+async def reports_indexing_progress(store: Store) -> None:
     vectors = store.vectors
-    await vectors.put("t", store_of())
+    await vectors.put("t", make_vector_store())
     batch = FileBatch(id="vsfb_1", created_at=1_000, vector_store_id="vs_a")
-    assert await vectors.add_files("t", [entry_of("x")], None)
-    some = [replace(entry_of(name), batch="vsfb_1") for name in "yz"]
+    assert await vectors.add_files("t", [make_indexed_file("x")], None)
+    some = [replace(make_indexed_file(name), batch="vsfb_1") for name in "yz"]
     assert await vectors.add_files("t", some, batch)
     assert await vectors.get_batch("t", "vs_a", "vsfb_1") == batch
     assert await vectors.get_batch("u", "vs_a", "vsfb_1") is None
-    done = replace(entry_of("y", status="completed", size=7), batch="vsfb_1")
+    done = replace(make_indexed_file("y", status="completed", size=7), batch="vsfb_1")
     assert await vectors.finish_file("t", done, [IndexedChunk(start=0, text="hi")], "")
     all, part = await vectors.usage("t", "vs_a"), await vectors.usage("t", "vs_a", "vsfb_1")
     assert (all.counts.total, all.counts.in_progress, all.counts.completed) == (3, 2, 1)
@@ -153,31 +153,33 @@ async def tells_how_far_files_are(store: Store) -> None:
     assert await vectors.get_file("u", "vs_a", "file-y") is None
 
 
-async def settles_only_what_is_in_progress(store: Store) -> None:
+async def finishes_only_files_in_progress(store: Store) -> None:
     vectors = store.vectors
-    await vectors.put("t", store_of())
+    await vectors.put("t", make_vector_store())
     await _settled(vectors, "a", "fox")
-    late = entry_of("a", status="failed")
+    late = make_indexed_file("a", status="failed")
     assert not await vectors.finish_file("t", late, [IndexedChunk(start=0, text="fox")], "m")
-    assert not await vectors.finish_file("t", entry_of("b", status="completed"), (), "m")
+    assert not await vectors.finish_file("t", make_indexed_file("b", status="completed"), (), "m")
     assert await _found(vectors, "fox") == "a: fox"
-    done = entry_of("a", status="completed", size=10)
+    done = make_indexed_file("a", status="completed", size=10)
     done = replace(done, file=replace(done.file, attributes={"x": 1}))
     assert (
         await vectors.update_attributes("t", done)
         and await vectors.get_file("t", "vs_a", "file-a") == done
     )
-    assert not await vectors.update_attributes("t", entry_of("a")), "it is not in progress any more"
-    assert not await vectors.update_attributes("t", entry_of("b"))
-    assert await vectors.add_files("t", [entry_of("a")], None), "once more"
+    assert not await vectors.update_attributes("t", make_indexed_file("a")), (
+        "it is not in progress any more"
+    )
+    assert not await vectors.update_attributes("t", make_indexed_file("b"))
+    assert await vectors.add_files("t", [make_indexed_file("a")], None), "once more"
     assert await _found(vectors, "fox") == ""
 
 
-async def forgets_what_is_taken_out(store: Store) -> None:
+async def deletes_chunks_of_removed_files(store: Store) -> None:
     vectors = store.vectors
     for name in "ab":
-        assert await store.files.put("t", filed(name), b"x")
-    await vectors.put("t", store_of())
+        assert await store.files.put("t", make_file(name), b"x")
+    await vectors.put("t", make_vector_store())
     await _settled(vectors, "a", "fox", "hare")
     await _settled(vectors, "b", "fox")
     assert [chunk.text for chunk in await vectors.list_chunks("t", "vs_a", "file-a")] == [
@@ -190,7 +192,7 @@ async def forgets_what_is_taken_out(store: Store) -> None:
     assert await _found(vectors, "fox", "hare") == "b: fox"
     assert await store.files.delete("t", "file-b")
     assert await _found(vectors, "fox") == "" and await vectors.list_files("t", "vs_a") == ()
-    await vectors.put("t", store_of(expires_at=2_000))
+    await vectors.put("t", make_vector_store(expires_at=2_000))
     await _settled(vectors, "c", "fox")
     await store.sweep(Retention(), 1_999)
     assert await _found(vectors, "fox", files="c") == "c: fox"
@@ -202,12 +204,12 @@ async def forgets_what_is_taken_out(store: Store) -> None:
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
-        keeps_vector_stores_per_tenant,
-        finds_chunks_by_their_words,
-        keeps_what_is_found_apart,
-        gives_the_vectors_of_a_model,
-        tells_how_far_files_are,
-        settles_only_what_is_in_progress,
-        forgets_what_is_taken_out,
+        isolates_vector_stores_by_tenant,
+        finds_chunks_by_words,
+        isolates_search_results,
+        loads_vectors_of_one_model,
+        reports_indexing_progress,
+        finishes_only_files_in_progress,
+        deletes_chunks_of_removed_files,
     )
 }

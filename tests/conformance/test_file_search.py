@@ -1,4 +1,4 @@
-"""Vector stores by the official client, and file_search: a model that searches files and cites."""
+"""Vector stores through the official client, and the file_search tool with citations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Server, engine, local
 from tests.conformance.test_files import Clients, client_of
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import prompt_list, tool_call
 
 __all__ = ["client_of"]
 
 FJORD = "A fjord is a narrow inlet.\n\nThe longest one is the Sognefjord: 205 km."
 
 
-async def filled(client: AsyncOpenAI, **files: str) -> str:
-    """A vector store with these files, each with its own name as an attribute."""
+async def create_store(client: AsyncOpenAI, **files: str) -> str:
+    """Create a vector store with these files, each with its name as an attribute."""
     store = await client.vector_stores.create(name="books")
     for name, text in files.items():
         file = await client.files.create(file=(f"{name}.txt", text.encode()), purpose="assistants")
@@ -79,7 +79,7 @@ async def test_files_of_a_vector_store(stores: Store, serve: Serve, client_of: C
     async with asyncio.timeout(20):
         client = client_of(serve(on=stores).app)
         text = " ".join(f"word{n}" for n in range(900))
-        store = await filled(client, fox="red fox", long=text)
+        store = await create_store(client, fox="red fox", long=text)
         files = client.vector_stores.files
         long, fox = [one async for one in files.list(store)]
         assert (fox.attributes, long.object) == ({"name": "fox", "size": 7}, "vector_store.file")
@@ -150,7 +150,7 @@ async def test_search_returns_the_best_chunks(
 ) -> None:
     async with asyncio.timeout(20):
         client = client_of(serve(on=stores).app)
-        store = await filled(client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox.")
+        store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox.")
         search = client.vector_stores.search
         page = await search(store, query="longest fjord")
         names = [one.filename for one in page.data]
@@ -197,7 +197,7 @@ FILTERS = [
 async def test_filters_select_files(stores: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
         client = client_of(serve(on=stores).app)
-        store = await filled(client, fjord=FJORD, palm="Palms. No fjord.")
+        store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.")
         for asked, names in FILTERS:
             page = await client.vector_stores.search(store, query="fjord", filters=asked)  # type: ignore[arg-type]
             assert [one.filename for one in page.data] == [f"{name}.txt" for name in names], asked
@@ -267,7 +267,7 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
     )
     server = serve()
     app = create_app(server.service, AuthConfig(keys=keys), ids=lambda p: f"{p}_x", log=_Silent())
-    store = await filled(client_of(app, "mine"), fox="red fox")
+    store = await create_store(client_of(app, "mine"), fox="red fox")
     (file,) = (await client_of(app, "mine").vector_stores.files.list(store)).data
     batch = f"/v1/vector_stores/{store}/file_batches"
     one = f"/v1/vector_stores/{store}"
@@ -318,38 +318,38 @@ class _Silent:
 async def test_integer_attributes_stay_integers(
     stores: Store, serve: Serve, client_of: Clients
 ) -> None:
-    """No count becomes a decimal, wherever it is told."""
+    """No integer becomes a decimal in any answer."""
     async with asyncio.timeout(20):
         server = serve(on=stores)
-        store = await filled(client_of(server.app), fox="red fox")
+        store = await create_store(client_of(server.app), fox="red fox")
         reply = await server.client.post(f"/v1/vector_stores/{store}/search", json={"query": "fox"})
         assert '"size":7}' in reply.text
 
 
 @pytest.mark.requirement("VS-REFUSED")
 async def test_semantic_only_ranking_without_an_embedder_is_rejected(
-    serve: Serve, wait: Ask, client_of: Clients
+    serve: Serve, ask_foreground: Ask, client_of: Clients
 ) -> None:
     server = serve()
-    store = await filled(client_of(server.app), fox="red fox")
+    store = await create_store(client_of(server.app), fox="red fox")
     options = {"hybrid_search": {"embedding_weight": 1, "text_weight": 0}}
     asked = {"query": "fox", "ranking_options": options}
     reply = await server.client.post(f"/v1/vector_stores/{store}/search", json=asked)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "ranking_options.hybrid_search.text_weight"
     tool = {"type": "file_search", "vector_store_ids": [store], "ranking_options": options}
-    refused = (await wait(server, tools=[tool])).refused
-    assert refused["param"] == "tools[0].ranking_options.hybrid_search.text_weight"
+    rejection = (await ask_foreground(server, tools=[tool])).rejection
+    assert rejection["param"] == "tools[0].ranking_options.hybrid_search.text_weight"
 
 
 STEPS = [
-    called("file_search", {"queries": ["longest fjord"]}),
+    tool_call("file_search", {"queries": ["longest fjord"]}),
     "The Sognefjord, of 205 km 【f1】. Palms 【f9】 are none 【f2†palm.txt】.",
 ]
 
 
-async def searched(server: Server, clients: Clients) -> str:
-    return await filled(clients(server.app), fjord=FJORD, palm="Palms. No fjord.")
+async def create_searchable_store(server: Server, clients: Clients) -> str:
+    return await create_store(clients(server.app), fjord=FJORD, palm="Palms. No fjord.")
 
 
 @pytest.mark.requirement("FS-CITE")
@@ -357,7 +357,7 @@ async def test_call_searches_and_the_answer_cites_files(
     serve: Serve, ask: Ask, client_of: Clients
 ) -> None:
     server = serve(local(engine(STEPS)))
-    store = await searched(server, client_of)
+    store = await create_searchable_store(server, client_of)
     answer = await ask(server, tools=[{"type": "file_search", "vector_store_ids": [store]}])
     call, message = answer.output
     assert (call["type"], call["status"]) == ("file_search_call", "completed")
@@ -369,7 +369,7 @@ async def test_call_searches_and_the_answer_cites_files(
     assert first["index"] == len("The Sognefjord, of 205 km")
     assert (second["filename"], second["index"]) == ("palm.txt", len(part["text"]) - 1)
     assert first["file_id"].startswith("file-")
-    told = prompts(server)[1]
+    told = prompt_list(server)[1]
     assert "【f1†fjord.txt】" in told and "205 km" in told
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
@@ -386,17 +386,17 @@ async def test_call_searches_and_the_answer_cites_files(
 
 @pytest.mark.requirement("FS-RESULTS")
 async def test_results_are_included_only_on_request(
-    serve: Serve, wait: Ask, client_of: Clients
+    serve: Serve, ask_foreground: Ask, client_of: Clients
 ) -> None:
     server = serve(local(engine(STEPS)))
-    store = await searched(server, client_of)
+    store = await create_searchable_store(server, client_of)
     tool = {
         "type": "file_search",
         "vector_store_ids": [store],
         "max_num_results": 1,
         "filters": {"type": "eq", "key": "name", "value": "palm"},
     }
-    answer = await wait(server, tools=[tool], include=["file_search_call.results"])
+    answer = await ask_foreground(server, tools=[tool], include=["file_search_call.results"])
     (result,) = answer.output[0]["results"]
     assert (result["filename"], result["text"]) == ("palm.txt", "Palms. No fjord.")
     assert result["attributes"] == {"name": "palm", "size": 16} and 0 < result["score"] <= 1
@@ -412,13 +412,15 @@ async def test_results_are_included_only_on_request(
     ],
 )
 async def test_failed_search_is_reported_to_the_model(
-    serve: Serve, wait: Ask, client_of: Clients, arguments: Any, told: str
+    serve: Serve, ask_foreground: Ask, client_of: Clients, arguments: Any, told: str
 ) -> None:
-    server = serve(local(engine([called("file_search", arguments), "Sorry."])))
-    store = await searched(server, client_of)
-    answer = await wait(server, tools=[{"type": "file_search", "vector_store_ids": [store]}])
+    server = serve(local(engine([tool_call("file_search", arguments), "Sorry."])))
+    store = await create_searchable_store(server, client_of)
+    answer = await ask_foreground(
+        server, tools=[{"type": "file_search", "vector_store_ids": [store]}]
+    )
     assert answer.output[0]["status"] == "failed" and answer.text == "Sorry."
-    assert told in prompts(server)[1]
+    assert told in prompt_list(server)[1]
 
 
 @pytest.mark.parametrize(
@@ -429,35 +431,39 @@ async def test_failed_search_is_reported_to_the_model(
         ({"ranking_options": {"ranker": "x"}}, "tools[0].ranking_options.ranker"),
     ],
 )
-async def test_invalid_tool_is_rejected(serve: Serve, wait: Ask, fields: Any, param: str) -> None:
+async def test_invalid_tool_is_rejected(
+    serve: Serve, ask_foreground: Ask, fields: Any, param: str
+) -> None:
     tool = {"type": "file_search", "vector_store_ids": ["vs_1"], **fields}
-    refused = (await wait(serve(), tools=[tool])).refused
-    assert (refused["http"], refused["param"]) == (400, param)
+    rejection = (await ask_foreground(serve(), tools=[tool])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, param)
 
 
-async def test_unknown_vector_store_is_rejected_before_the_run(serve: Serve, wait: Ask) -> None:
+async def test_unknown_vector_store_is_rejected_before_the_run(
+    serve: Serve, ask_foreground: Ask
+) -> None:
     tool = {"type": "file_search", "vector_store_ids": ["vs_none"]}
-    refused = (await wait(serve(), tools=[tool])).refused
-    assert refused["http"] == 404 and "vs_none" in refused["message"]
-    assert refused["param"] == "tools[0].vector_store_ids[0]"
+    rejection = (await ask_foreground(serve(), tools=[tool])).rejection
+    assert rejection["http"] == 404 and "vs_none" in rejection["message"]
+    assert rejection["param"] == "tools[0].vector_store_ids[0]"
 
 
 @pytest.mark.requirement("FS-NUMBERS")
 async def test_passage_numbers_continue_across_responses(
-    serve: Serve, wait: Ask, client_of: Clients
+    serve: Serve, ask_foreground: Ask, client_of: Clients
 ) -> None:
-    search = called("file_search", {"queries": ["palms"]})
+    search = tool_call("file_search", {"queries": ["palms"]})
     cites = "Palms 【f51】, and as was said 【f1】."
     server = serve(local(engine([*STEPS, search, cites, *STEPS, search, cites])))
-    store = await searched(server, client_of)
+    store = await create_searchable_store(server, client_of)
     for include in ([], ["file_search_call.results"]):
         asked = {
             "tools": [{"type": "file_search", "vector_store_ids": [store]}],
             "include": include,
         }
-        first = await wait(server, **asked)
-        second = await wait(server, previous_response_id=first.response["id"], **asked)
-        assert "【f51†palm.txt】" in prompts(server)[-1]
+        first = await ask_foreground(server, **asked)
+        second = await ask_foreground(server, previous_response_id=first.response["id"], **asked)
+        assert "【f51†palm.txt】" in prompt_list(server)[-1]
         (part,) = second.output[1]["content"]
         cited = [note["filename"] for note in part["annotations"]]
         assert cited == (["palm.txt", "fjord.txt"] if include else ["palm.txt"])
@@ -465,16 +471,16 @@ async def test_passage_numbers_continue_across_responses(
 
 
 async def test_unfinished_indexing_is_resumed(tmp_path: Path) -> None:
-    """By the process that comes after."""
-    from antiphon.testing.file_check import filed
-    from antiphon.testing.vector_check import entry_of, store_of
+    """The next process resumes it."""
+    from antiphon.testing.file_check import make_file
+    from antiphon.testing.vector_check import make_indexed_file, make_vector_store
     from tests.conformance.served import backend_of
 
     url = f"sqlite:{tmp_path}/antiphon.db"
     store = await open_store(url)
-    await store.files.put("local", filed("a"), b"x")
-    await store.vectors.put("local", store_of())
-    await store.vectors.add_files("local", [entry_of("a")], None)
+    await store.files.put("local", make_file("a"), b"x")
+    await store.vectors.put("local", make_vector_store())
+    await store.vectors.add_files("local", [make_indexed_file("a")], None)
     server = Server(backend_of("hi"), store)
     try:
         async with asyncio.timeout(10):

@@ -65,9 +65,9 @@ END = Finish("stop", USAGE)
         ([Open(Message(id="msg", role="assistant", content=())), Text("a"), Close()], "no id yet"),
         ([Open(SHELL), Text(""), Close()], "says nothing"),
         ([Open(SHELL), Text("a"), Close(), Finish("stop", Usage())], "known before"),
-        ([SampledTokens((1,)), Open(SHELL), Text("a"), Close(), END], "told once"),
+        ([SampledTokens((1,)), Open(SHELL), Text("a"), Close(), END], "reported once"),
         ([Open(SHELL), Text("a b"), Close(), END], "at once"),
-        ([Open(SHELL), Close(), END], "nothing was said"),
+        ([Open(SHELL), Close(), END], "has no text"),
     ],
 )
 async def test_what_breaks_the_contract_is_noticed(script: Sequence[Delta], complaint: str) -> None:

@@ -13,7 +13,7 @@ from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.vectors import IndexedChunk
-from antiphon.testing.vector_check import entry_of, store_of
+from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 
 WORDS = st.lists(
     st.sampled_from(["fjord", "Straße ", "\n\n", "\n", " ", "東京都", "a.b(c)", "x" * 40])
@@ -53,13 +53,15 @@ def test_what_both_rankings_put_first_scores_1() -> None:
 
 async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
     vectors = MemoryStore().vectors
-    await vectors.put("t", store_of("a"))
+    await vectors.put("t", make_vector_store("a"))
     nearest = VectorSearch(vectors, cache_bytes=1)
 
     async def add(name: str, *numbers: float) -> None:
-        await vectors.add_files("t", [entry_of(name)], None)
+        await vectors.add_files("t", [make_indexed_file(name)], None)
         chunk = IndexedChunk(start=0, text=name, vector=array("f", numbers).tobytes())
-        assert await vectors.finish_file("t", entry_of(name, status="completed"), [chunk], "m")
+        assert await vectors.finish_file(
+            "t", make_indexed_file(name, status="completed"), [chunk], "m"
+        )
 
     async def found(files: list[str] | None = None, limit: int = 9) -> list[str]:
         hits = await nearest.search("t", "vs_a", "m", array("f", [1, 0]), files, limit)

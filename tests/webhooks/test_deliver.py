@@ -25,7 +25,7 @@ from antiphon.store.records import WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begun
+from antiphon.testing.run_check import batch, begin_run
 from antiphon.webhooks.deliver import (
     DELIVERY_LEASE_S,
     RETRY_DELAYS_S,
@@ -104,7 +104,7 @@ async def add_webhook(store: Store, name: str) -> None:
     """Store a webhook as a run does at its end."""
     webhook_event = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(
-        await begun(store, name), run_check.ended(name), batch(2), webhook=webhook_event
+        await begin_run(store, name), run_check.ended(name), batch(2), webhook=webhook_event
     )
 
 

@@ -90,7 +90,9 @@ async def test_so_it_is_in_harmony(asked: dict[str, Any]) -> None:
     tokenizer = ByteTokenizer(list(harmony_parser.CONTROL_TOKENS.values()))
     codes, options = harmony_parser.TokenCodes.from_tokenizer(tokenizer), Options(**asked)
     shown = collect_tools(options, ())
-    constraint = harmony_grammar.Grammarian(tokenizer).reply(options, shown, None)
+    constraint = harmony_grammar.HarmonyGrammar(tokenizer).constraint_for_reply(
+        options, shown, None
+    )
     for seed in range(5):
         parser = harmony_parser.HarmonyParser(
             tokenizer, codes, shapes=shown.shapes, constrained=True, json_answer="text" in asked
