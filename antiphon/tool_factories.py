@@ -5,9 +5,8 @@ Heavy imports are inside the functions."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from importlib.metadata import entry_points
 from typing import Any
 
 import structlog
@@ -18,6 +17,8 @@ from antiphon.attachments.documents import DocumentReader, Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.plugins import load_plugin, load_plugins
+from antiphon.sandbox.base import Sandbox
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
 from antiphon.tools.base import ToolProvider
@@ -26,9 +27,23 @@ from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
 
-__all__ = ["PROVIDERS", "ToolDependencies", "open_containers", "open_reader", "open_tools"]
+__all__ = [
+    "PROVIDERS",
+    "SandboxFactory",
+    "ToolDependencies",
+    "open_containers",
+    "open_reader",
+    "open_tools",
+]
 
 _log = structlog.get_logger(__name__)
+
+#: Opens a sandbox from the settings. Other packages register one as an entry point of the group
+#: ``antiphon.sandboxes``; the setting ``sandbox`` names it. Raises ``SetupError``.
+SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
+
+_BUBBLEWRAP = "bubblewrap"
+_SANDBOX_GROUP = "antiphon.sandboxes"
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
@@ -60,13 +75,12 @@ async def open_containers(
 ) -> AsyncIterator[ContainerRegistry | None]:
     """Open the containers that run code.
 
-    Yields None if code execution is off, or if this machine cannot isolate it, which is logged:
-    code never runs outside a sandbox."""
+    Yields None if code execution is off, or if bubblewrap does not work on this machine, which is
+    logged: code never runs outside a sandbox. Raises ``SetupError`` if a plug-in fails.
+    """
     if settings.sandbox == "off":
         yield None
         return
-    from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
-
     policy = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
         max_containers=settings.max_containers,
@@ -75,6 +89,30 @@ async def open_containers(
         processes=settings.sandbox_processes,
         code_timeout_s=settings.code_timeout_s,
     )
+    sandbox: Sandbox | None
+    if settings.sandbox == _BUBBLEWRAP:
+        sandbox = await _open_bubblewrap(settings, policy, log)
+    else:
+        factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
+        sandbox = await factory(settings)
+        log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
+    if sandbox is None:
+        yield None
+        return
+    async with ContainerRegistry(
+        sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids
+    ) as containers:
+        yield containers
+
+
+def _sandbox_plugin(name: str) -> Any:
+    return load_plugin(_SANDBOX_GROUP, name, setting="sandbox", built_in=("off", _BUBBLEWRAP))
+
+
+async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox | None:
+    """Open and check bubblewrap; None, with a warning, if it does not work on this machine."""
+    from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
+
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
     try:
         setup = await asyncio.to_thread(BoxSetup.detect, python)
@@ -84,25 +122,25 @@ async def open_containers(
         version = await sandbox.check()
     except SetupError as error:
         log.warning(f"code execution is off: {error}")
-        yield None
-        return
+        return None
     log.info("code execution is on, in sandboxes", python=version, program=setup.bwrap)
-    async with ContainerRegistry(
-        sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids
-    ) as containers:
-        yield containers
+    return sandbox
 
 
 @asynccontextmanager
 async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
     """Open the reader of documents, in a sandbox.
 
-    Yields None if there are no sandboxes: documents are then read in a plain subprocess. That is
-    logged if the settings ask for sandboxes.
+    Yields None without bubblewrap: documents are then read in a plain subprocess. That is logged
+    if the settings ask for sandboxes.
     """
     from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
     if settings.sandbox == "off" or not (needed := mounts()):
+        yield None
+        return
+    if settings.sandbox != _BUBBLEWRAP:
+        log.info("documents are read in a subprocess without a sandbox", sandbox=settings.sandbox)
         yield None
         return
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
@@ -329,7 +367,7 @@ PROVIDERS: Mapping[str, ProviderOpener] = {
     "programs": _programs,
     "client": _client_tools,
 }
-_ENTRY_POINT_GROUP = "antiphon.tools"
+_TOOL_GROUP = "antiphon.tools"
 
 
 @asynccontextmanager
@@ -337,19 +375,9 @@ async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[st
     """Open all tools that the settings enable, by tool type. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         providers: dict[str, ToolProvider] = {}
-        for name, opener in (*PROVIDERS.items(), *_installed_openers()):
+        for name, opener in (*PROVIDERS.items(), *load_plugins(_TOOL_GROUP)):
             new = await stack.enter_async_context(opener(dependencies))
             if duplicates := sorted(providers.keys() & new.keys()):
                 raise SetupError(f"tool {name}: another tool already provides {duplicates[0]!r}")
             providers.update(new)
         yield providers
-
-
-def _installed_openers() -> Iterator[tuple[str, ProviderOpener]]:
-    """Yield the openers that other packages provide. Raises ``SetupError`` for one that fails to
-    load."""
-    for point in entry_points(group=_ENTRY_POINT_GROUP):
-        try:
-            yield point.name, point.load()
-        except Exception as error:
-            raise SetupError(f"tool {point.name} cannot be loaded: {error}") from None

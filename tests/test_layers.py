@@ -35,7 +35,7 @@ MAY: dict[str, set[str]] = {
     "engines": {*ROOTS, "dialects", "upstream"},
     "embeddings": {*ROOTS, "engines", "upstream"},
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
-    "models": {*ROOTS, "config", "dialects", "engines", "embeddings", "backends"},
+    "models": {*ROOTS, "plugins", "config", "dialects", "engines", "embeddings", "backends"},
     # state, tools and runs
     "store": {"errors", "plugins", "wire", "search_terms"},
     "input_items": {*ROOTS, "wire", "stream", "store"},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import tool_factories as toolbox
+from antiphon import plugins
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.resources.skills import Skills
@@ -55,8 +55,8 @@ async def opens_mine(means: ToolDependencies) -> AsyncIterator[Mapping[str, Any]
 
 
 def install(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
-    point = SimpleNamespace(name="mine", load=load)
-    monkeypatch.setattr(toolbox, "entry_points", lambda group: [point])
+    point = SimpleNamespace(name="mine", group="antiphon.tools", load=load)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
 
 
 async def test_other_packages_bring_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,14 +112,14 @@ async def test_code_runs_where_it_was_asked_for_and_can_be_isolated() -> None:
     log = Log()
     assert not await containers(log) and log.said == []
     assert await containers(log, sandbox="bubblewrap", sandbox_disk_mb=8)
-    assert log.said == ["code runs in sandboxes"]
+    assert log.said == ["code execution is on, in sandboxes"]
 
 
 async def test_where_it_cannot_be_isolated_none_runs(tmp_path: Path) -> None:
     log = Log()
     assert not await containers(log, sandbox="bubblewrap", sandbox_python=tmp_path / "none")
     (line,) = log.said
-    assert line.startswith("no code is run here: ") and "\n" not in line
+    assert line.startswith("code execution is off: ") and "\n" not in line
 
 
 async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None
     ("settings", "why"),
     [
         ({"image_generation": "images_api"}, "needs image_generation_url"),
-        ({"image_generation": "images_api", "image_generation_url": "x"}, "no address"),
+        ({"image_generation": "images_api", "image_generation_url": "x"}, "must begin with http"),
         ({"image_generation": "diffusers"}, "needs image_generation_model"),
         (
             {
@@ -142,7 +142,7 @@ async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None
                 "image_generation_model": "a",
                 "image_generation_models": {"b": "c"},
             },
-            "'c' is not the model",
+            "'c' is not image_generation_model",
         ),
     ],
 )

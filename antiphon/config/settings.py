@@ -106,8 +106,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         _storage(
             (
-                "Store for responses: a SQLite file, `memory:`, or `postgresql://…` for "
-                "several servers."
+                "Store for responses: a SQLite file, `memory:`, `postgresql://…` for several "
+                "servers, or the URL of a plug-in. See embedding.md."
             ),
             default="~/.local/share/antiphon/responses.db",
         ),
@@ -253,10 +253,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = ()
 
     sandbox: Annotated[
-        Literal["off", "bubblewrap"],
+        str,
         _tools(
-            "Sandbox for code written by models (`code_interpreter`, `shell`). bubblewrap "
-            "needs Linux with unprivileged user namespaces."
+            (
+                "Sandbox for code written by models (`code_interpreter`, `shell`). bubblewrap "
+                "needs Linux with unprivileged user namespaces. A plug-in is named by its entry "
+                "point. See embedding.md."
+            ),
+            kind='"off", "bubblewrap" or the name of a plug-in',
         ),
     ] = "off"
     sandbox_python: Annotated[

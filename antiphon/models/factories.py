@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from antiphon.config.options import did_you_mean
 from antiphon.config.settings import Settings
 from antiphon.engines.base import Engine, LoadOptions
 from antiphon.errors import SetupError
+from antiphon.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
 from .download import Progress, fetch_gguf, pull_folder
@@ -176,15 +176,15 @@ def backend_factory(name: str, model: Model) -> Factory:
         if not model.source and kind not in _SOURCELESS:
             raise SetupError(f"model {name}: source is not set")
         return ENGINES[kind]
-    installed = entry_points(group=_ENTRY_POINT_GROUP)
-    if kind not in installed.names:
-        known = (*ENGINES, *installed.names)
+    installed = plugin_names(_ENTRY_POINT_GROUP)
+    if kind not in installed:
+        known = (*ENGINES, *installed)
         raise SetupError(
             f"model {name}: there is no engine {kind!r}{did_you_mean(kind, known)}"
             f" (there are: {', '.join(known)})"
         )
-    found: Factory = installed[kind].load()
-    return found
+    factory: Factory = load_plugin(_ENTRY_POINT_GROUP, kind, setting="engine")
+    return factory
 
 
 def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antiphon import plugins
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -131,7 +132,7 @@ async def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
 
 async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("theirs", "antiphon.models.factories:_scripted", "antiphon.engines")
-    monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints([point]))
+    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints([point]))
     loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
     assert isinstance(loaded.find("m").backend, ScriptedBackend)
 

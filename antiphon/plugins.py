@@ -1,0 +1,46 @@
+"""Plug-ins: objects that other installed packages register as entry points ``antiphon.*``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from antiphon.errors import SetupError
+
+__all__ = ["load_plugin", "load_plugins", "plugin_names"]
+
+
+def plugin_names(group: str) -> tuple[str, ...]:
+    """Return the names registered in a group, such as ``antiphon.stores``."""
+    return tuple(sorted(entry_points(group=group).names))
+
+
+def load_plugin(group: str, name: str, *, setting: str, built_in: Iterable[str] = ()) -> Any:
+    """Import and return the plug-in of that name.
+
+    Raises ``SetupError`` if there is none or its import fails. The message names ``setting``, the
+    setting that asked for the plug-in, and every valid name: ``built_in`` and the registered ones.
+    """
+    found = entry_points(group=group)
+    if name not in found.names:
+        valid = ", ".join(dict.fromkeys((*built_in, *sorted(found.names))))
+        raise SetupError(
+            f"{setting}: {name!r} is unknown: use {valid}, or install a package that registers it"
+            f" as an entry point of {group}"
+        )
+    return _load(found[name])
+
+
+def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
+    """Import all plug-ins of a group and yield them by name. Raises ``SetupError``."""
+    for point in entry_points(group=group):
+        yield point.name, _load(point)
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        kind = point.group.rpartition(".")[2].removesuffix("s")
+        raise SetupError(f"{kind} {point.name} cannot be loaded: {error}") from None

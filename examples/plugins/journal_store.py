@@ -1,0 +1,33 @@
+"""A store in memory that appends each response to a file: ``store = "journal:///path"``."""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from antiphon.store.memory.store import MemoryStore
+from antiphon.store.records import StoredResponse
+
+
+class JournalStore(MemoryStore):
+    """Inherits everything but ``save``. A complete store implements ``antiphon.Store``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    async def save(
+        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+    ) -> None:
+        await super().save(tenant, stored, conversation=conversation)
+        await asyncio.to_thread(self._append, msgspec.json.encode(stored.response) + b"\n")
+
+    def _append(self, line: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.write(line)
+
+
+async def open_store(url: str) -> JournalStore:
+    """Open the store of a URL ``journal://…``."""
+    return JournalStore(Path(urlsplit(url).path))

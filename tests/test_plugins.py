@@ -1,0 +1,254 @@
+"""Plug-ins: entry points of installed packages for stores, sandboxes, tools and engines."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from antiphon.config.load import load_settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.errors import SetupError
+from antiphon.models.factories import backend_factory
+from antiphon.plugins import load_plugin, load_plugins, plugin_names
+from antiphon.resources.skills import Skills
+from antiphon.server import open_app
+from antiphon.store import open_store
+from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.store_check import check_store
+from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.tool_factories import open_containers, open_reader
+from antiphon.wire.tools import WebSearch
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples" / "plugins"
+
+
+def install(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    points: Mapping[str, Mapping[str, str]],
+    **modules: str,
+) -> None:
+    """Install a package with these entry points (group → name → object) and modules."""
+    info = folder / "fake_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugin\nVersion: 1.0\n")
+    lines = (
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in names.items())
+        for group, names in points.items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    for name, source in modules.items():
+        (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.fixture
+def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the package in ``examples/plugins``."""
+    project = tomllib.loads((EXAMPLES / "pyproject.toml").read_text())["project"]
+    install(tmp_path / "site", monkeypatch, project["entry-points"])
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+async def sandbox_of(settings: Settings) -> Any:
+    """Return what ``open_containers`` yields."""
+    opened = open_containers(
+        settings,
+        structlog.get_logger(),
+        uploads=None,  # type: ignore[arg-type]
+        library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
+        clock=lambda: 0.0,
+        ids=lambda prefix: prefix,
+    )
+    with capture_logs():
+        async with opened as containers:
+            return containers
+
+
+# --- registry ------------------------------------------------------------------------------------
+
+
+def test_plugins_of_a_group_are_listed_and_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, {"antiphon.fake": {"b": "json:dumps", "a": "json:loads"}})
+    assert plugin_names("antiphon.fake") == ("a", "b")
+    assert dict(load_plugins("antiphon.fake")).keys() == {"a", "b"}
+    assert load_plugin("antiphon.fake", "a", setting="x")("[1]") == [1]
+
+
+def test_unknown_plugin_is_an_error_that_names_the_registered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, {"antiphon.fake": {"mine": "json:dumps"}})
+    with pytest.raises(SetupError) as raised:
+        load_plugin("antiphon.fake", "other", setting="fake", built_in=("ours",))
+    assert str(raised.value) == (
+        "fake: 'other' is unknown: use ours, mine, or install a package that registers it as an"
+        " entry point of antiphon.fake"
+    )
+
+
+@pytest.mark.parametrize("target", ["absent_module:x", "json:absent", "broken_plugin:x"])
+def test_plugin_that_cannot_be_imported_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    points = {"antiphon.fakes": {"mine": target}}
+    install(tmp_path, monkeypatch, points, broken_plugin="1 / 0")
+    with pytest.raises(SetupError, match="fake mine cannot be loaded: "):
+        load_plugin("antiphon.fakes", "mine", setting="fake")
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+async def test_store_plugin_is_found_by_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from antiphon.store.memory.store import MemoryStore\n"
+        "async def open_store(url):\n"
+        "    store = MemoryStore()\n"
+        "    store.url = url\n"
+        "    return store\n"
+    )
+    points = {"antiphon.stores": {"fake": "fake_store:open_store"}}
+    install(tmp_path, monkeypatch, points, fake_store=source)
+    store: Any = await open_store("fake://u:secret@host/db")
+    assert isinstance(store, MemoryStore) and store.url == "fake://u:secret@host/db"
+    with pytest.raises(SetupError) as raised:
+        await open_store("other://u:secret@host/db")
+    message = str(raised.value)
+    assert message.startswith("store: 'other' is unknown: use memory:, sqlite:PATH, a path,")
+    assert "fake, or install" in message and "secret" not in message
+
+
+# --- sandboxes -----------------------------------------------------------------------------------
+
+SANDBOX = """
+from antiphon.errors import SetupError
+from antiphon.testing.sandbox import FakeSandbox
+
+async def open_sandbox(settings):
+    options = settings.tool_options["fake"]
+    if options["broken"]:
+        raise SetupError("the fake sandbox is broken")
+    return FakeSandbox(None)
+"""
+
+
+async def test_sandbox_plugin_is_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"antiphon.sandboxes": {"fake": "fake_sandbox:open_sandbox"}}
+    install(tmp_path, monkeypatch, points, fake_sandbox=SANDBOX)
+    options: dict[str, Any] = {"fake": {"broken": False}}
+    settings = Settings(sandbox="fake", tool_options=options)
+    assert await sandbox_of(settings) is not None
+    with capture_logs() as logs:
+        async with open_reader(settings, structlog.get_logger()) as reader:
+            assert reader is None, "documents need bubblewrap"
+    assert [line["sandbox"] for line in logs] in (["fake"], [])
+    options["fake"]["broken"] = True
+    with pytest.raises(SetupError, match="the fake sandbox is broken"):
+        await sandbox_of(settings)
+
+
+async def test_unknown_sandbox_is_an_error_that_names_the_registered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, {"antiphon.sandboxes": {"fake": "fake_sandbox:open_sandbox"}})
+    with pytest.raises(SetupError, match="'docker' is unknown: use off, bubblewrap, fake"):
+        await sandbox_of(Settings(sandbox="docker"))
+
+
+# --- the examples of docs/embedding.md ------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("examples")
+async def test_example_engine_tool_and_store_serve_requests(tmp_path: Path) -> None:
+    settings = Settings(
+        store=f"journal://{tmp_path}/responses.jsonl",
+        models={"counting": Model(engine="counting", source="none")},
+        web_search="off",
+        unavailable_tools="refuse",
+        tool_options={"glossary": {"lease": "The right to work on a run."}},
+    )
+    async with (
+        open_app(settings, log=structlog.get_logger()) as app,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http,
+    ):
+        client = openai.AsyncOpenAI(
+            base_url="http://localhost/v1", api_key="none", http_client=http
+        )
+        first = await client.responses.create(input="Hello")
+        again = await client.responses.create(input="Hi", previous_response_id=first.id)
+        assert first.output_text.endswith(" tokens")
+        assert int(again.output_text.split()[0]) > int(first.output_text.split()[0])
+        with_tool = await client.responses.create(input="Hello", tools=[{"type": "web_search"}])
+        assert with_tool.tools[0].type == "web_search"
+    lines = (tmp_path / "responses.jsonl").read_text().splitlines()
+    assert len(lines) == 3 and first.id in lines[0]
+
+
+@pytest.mark.usefixtures("examples")
+async def test_example_tool_meets_the_tool_contract() -> None:
+    provider = load_plugin("antiphon.tools", "glossary", setting="x")
+
+    class Dependencies:
+        settings = Settings(tool_options={"glossary": {"lease": "The right to work on a run."}})
+
+    async with provider(Dependencies) as providers:
+        trial = ToolTrial(
+            tool=WebSearch(),
+            successful_call=("look_up", '{"term": "lease"}'),
+            failing_call=("look_up", '{"term": "leash"}'),
+        )
+        await check_tool(providers["web_search"], trial)
+
+
+@pytest.mark.usefixtures("examples")
+async def test_example_store_meets_the_store_contract(tmp_path: Path) -> None:
+    from contextlib import asynccontextmanager
+
+    numbers = iter(range(1000))
+
+    @asynccontextmanager
+    async def opened() -> Any:
+        store = await open_store(f"journal://{tmp_path}/{next(numbers)}.jsonl")
+        yield store
+        await store.close()
+
+    assert [name async for name in check_store(opened)]
+
+
+@pytest.mark.usefixtures("examples")
+def test_settings_on_the_page_name_the_examples(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+    blocks = re.findall(r'```toml title="antiphon.toml"\n(.*?)```', page, re.DOTALL)
+    assert len(blocks) == 2
+    file = tmp_path / "antiphon.toml"
+    file.write_text("\n".join(sorted(blocks, key=lambda block: block.startswith("["))))
+    settings = load_settings(file=file, environ={})
+    assert backend_factory("mine", settings.models["mine"]).__module__ == "counting_engine"
+    assert set(settings.tool_options) <= set(plugin_names("antiphon.tools"))
+
+
+def test_page_shows_the_examples_as_they_are() -> None:
+    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r'```\w+ title="(examples/[^"]+)"\n(.*?)```', page, re.DOTALL))
+    files = [*(ROOT / "examples" / "embedding").glob("*.py"), *EXAMPLES.glob("*.py")]
+    assert {str(path.relative_to(ROOT)) for path in files} <= set(shown)
+    for name, text in shown.items():
+        assert text == (ROOT / name).read_text(), name
