@@ -1,6 +1,6 @@
-"""Tokens become text as soon as it is text: a character cut between tokens waits for its end.
+"""Decode tokens to text as early as possible, and track which text came from which token.
 
-It also remembers which text came from which token.
+A character split between tokens waits for its last byte.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ __all__ = ["Detokenizer", "TokenOrigins", "wire_logprob"]
 
 
 class Detokenizer:
-    """One stream of tokens. Bytes that are no UTF-8 become replacement characters.
+    """Decodes one stream of tokens. Bytes that are not UTF-8 become replacement characters.
 
-    ``marks``: what stands for a special token in the text; "" for those that are never text.
-    ``known``: the texts of tokens that are whole characters, as far as they have come up; shared
-    by the replies of one model.
+    - ``marks``: token → the text that stands for a special token; ``""`` for those that are never
+      text.
+    - ``text_cache``: token → text, for tokens that are whole characters. The replies of one model
+      share it.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Detokenizer:
         self._is_cut = False
 
     def feed(self, token: int) -> str:
-        """The text that is whole with this token."""
+        """Return the text that this token completes."""
         if self._is_cut:
             return self._decode(token)
         text = self._text_cache.get(token)
@@ -55,25 +56,28 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """What was cut: at most one replacement character."""
+        """Return the rest of an incomplete character: at most one replacement character."""
         self._is_cut = False
         return self._decoder.decode(b"", True)
 
 
 class TokenOrigins:
-    """Which tokens a stretch of text came from. Positions count characters from the beginning."""
+    """Maps ranges of text to tokens. Positions count characters from the start of the reply."""
 
     def __init__(self) -> None:
-        #: Those that nobody has taken: where their text begins and ends.
+        #: The tokens not taken yet: the start and end of their text.
         self.pending: deque[tuple[int, int, TokenLogprob | None]] = deque()
 
     def add(self, start: int, length: int, logprob: TokenLogprob | None) -> None:
-        """A token gave that much text; none yet, if its bytes begin a character."""
+        """Add a token with its text. ``length`` 0: its bytes are only the start of a character."""
         self.pending.append((start, start + (length or 1), logprob))
 
     def take(self, start: int, end: int) -> list[TokenLogprob | None]:
-        """The tokens with text between the positions. Each is given once, with its first text
-        that is asked for; ``start`` may only grow, and tokens wholly before it are forgotten."""
+        """Remove and return the tokens with text between the positions.
+
+        Each token is returned once, with the first range that contains some of its text. ``start``
+        must not decrease. Tokens wholly before it are discarded.
+        """
         found: list[TokenLogprob | None] = []
         tokens = self.pending
         while tokens and tokens[0][0] < end:
@@ -84,7 +88,7 @@ class TokenOrigins:
 
 
 def wire_logprob(tokenizer: Tokenizer, logprob: TokenLogprob) -> Logprob:
-    """How a token's log-probability stands on the wire."""
+    """Convert a token's log probability to its wire type."""
     piece = tokenizer.piece(logprob.id)
     return Logprob(
         token=piece.decode("utf-8", "replace"),

@@ -1,7 +1,4 @@
-"""Whether a row reads what it says that models write: a slip in one shows before a model is asked.
-
-It knows no row in particular.
-"""
+"""Check that a tool format row parses what it renders: a wrong row fails at startup."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _CALLS: tuple[Mapping[str, object], ...] = (
 
 
 class _Bytes:
-    """A tokenizer of a model that has no control tokens."""
+    """The tokenizer of a model without control tokens."""
 
     special: Mapping[str, int] = {}
     end_ids: frozenset[int] = frozenset()
@@ -40,8 +37,11 @@ class _Bytes:
 
 
 def round_trip_failure(form: ToolFormat) -> str | None:
-    """Calls as the row writes them, if it does not read them so; None if it does, or if the prompt
-    begins its replies, which only control tokens tell."""
+    """Return sample calls as the row renders them if it does not parse them; None if it does.
+
+    A row whose prompt starts the reply (``begins``) is not checked: only control tokens mark its
+    calls.
+    """
     how = form.written
     text = how.render_calls((_NAME, how.render_arguments(call)) for call in _CALLS)
     tokenizer, shape = _Bytes(), ToolShape(wire_name=_NAME, schema=_SCHEMA)
@@ -54,7 +54,7 @@ def round_trip_failure(form: ToolFormat) -> str | None:
 
 
 def _called(deltas: Iterable[Delta]) -> Iterable[object]:
-    """The arguments of each item; nothing for what is no call, or calls another tool."""
+    """Yield the arguments of each item; None for other items and other tools."""
     said: list[str] = []
     for delta in deltas:
         if isinstance(delta, Open):

@@ -1,6 +1,6 @@
-"""Images in the text of a prompt: each leaves a mark that nobody wrote, until the text becomes ids.
+"""Images in a prompt: each leaves a mark in the text until the text becomes token ids.
 
-And what takes the place of what a model cannot see. It knows parts, no templates.
+Also the notes that replace images for models without vision.
 """
 
 from __future__ import annotations
@@ -15,42 +15,53 @@ from msgspec import UNSET, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
-__all__ = ["Picture", "Place", "PromptImages", "Unreadable", "marks", "omitted"]
+__all__ = [
+    "ImageMarkup",
+    "PromptImage",
+    "PromptImages",
+    "Unreadable",
+    "omission_note",
+    "unused_characters",
+]
 
-#: What becomes of images and other parts that a text model cannot read: a note takes their place,
-#: or the request is refused.
+#: What happens to images and other parts that a text model cannot read: a note replaces them, or
+#: the request is rejected.
 Unreadable = Literal["note", "refuse"]
 
-#: Characters of the last plane that could be a mark. A text that holds all of them has none left.
+#: The private-use characters that can be marks.
 _FIRST, _LAST = 0x10F000, 0x10FF00
 
 
-class Picture(Struct, frozen=True):
-    """An image as it stands in a data URL."""
+class PromptImage(Struct, frozen=True):
+    """An image from a data URL."""
 
     content: bytes
     mime: str
 
 
-class Place(Struct, frozen=True):
-    """What a template writes for an image, and around it among the parts of a message."""
+class ImageMarkup(Struct, frozen=True):
+    """The text a template writes for an image, and before and after it among the parts of a
+    message.
+    """
 
-    word: str
+    text: str
     before: str = ""
     after: str = ""
 
 
 class PromptImages:
-    """The images of one rendering, in the order in which the text has their marks. ``place``: how
-    the model's template shows one, if it does; what stands around an image is taken from it."""
+    """The images of one rendering, in the order of their marks in the text.
 
-    def __init__(self, mark: str, place: Place | None = None) -> None:
+    ``markup``: how the model's template shows an image. The text around an image is taken from it.
+    """
+
+    def __init__(self, mark: str, markup: ImageMarkup | None = None) -> None:
         self.mark = mark
-        self.place = place or Place(mark)
-        self.found: list[Picture] = []
+        self.markup = markup or ImageMarkup(mark)
+        self.images: list[PromptImage] = []
 
-    def take(self, part: it.InputImage | it.ComputerScreenshot) -> str | None:
-        """The mark of an image that is there; None for one that is only named."""
+    def add(self, part: it.InputImage | it.ComputerScreenshot) -> str | None:
+        """Add an image and return its mark; None if the part contains no image data."""
         url = part.image_url
         if url is UNSET or not url.startswith("data:image/"):
             return None
@@ -61,22 +72,24 @@ class PromptImages:
             return None
         if not content:
             return None
-        self.found.append(Picture(content, head.removeprefix("data:")))
+        self.images.append(PromptImage(content, head.removeprefix("data:")))
         return self.mark
 
 
-def marks(text: str) -> Iterator[str]:
-    """Characters that ``text`` does not hold, to be marks."""
+def unused_characters(text: str) -> Iterator[str]:
+    """Yield private-use characters that ``text`` does not contain, for use as marks."""
     return (chr(code) for code in range(_FIRST, _LAST) if chr(code) not in text)
 
 
-def omitted(what: str, path: str, unreadable: Unreadable) -> str:
-    """What a text model cannot read leaves a note in its place: the model can say so, and a
-    conversation that once had an image stays usable. Raises ``InvalidRequest`` where it is to be
-    refused; ``path``: where it stands."""
+def omission_note(what: str, path: str, unreadable: Unreadable) -> str:
+    """Return the note that replaces content a text model cannot read.
+
+    The model can mention it, and a conversation that once had an image stays usable. Raises
+    ``InvalidRequest`` if ``unreadable`` is ``refuse``. ``path``: the path of the part.
+    """
     if unreadable == "refuse":
         raise InvalidRequest(
-            f"Invalid value: this model reads text only and cannot be given the {what}.",
+            f"Invalid value: this model reads text only and cannot process the {what}.",
             param=path,
             code="invalid_value",
         )

@@ -1,4 +1,6 @@
-"""What efforts come to, and what is wished of an answer in words, for every model family."""
+"""Prompt instructions for verbosity, output format and namespaces, and effort levels, for all
+models.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .tools import namespace_notes
 
-__all__ = ["LEVELS", "form_in_words", "format_instructions"]
+__all__ = ["LEVELS", "format_instructions", "json_format_instructions"]
 
-#: Models know three levels of effort.
+#: Effort → one of the three levels that models know.
 LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 _VERBOSITY: Mapping[str, str] = {
     "low": "Keep your answers short.",
@@ -20,8 +22,8 @@ _VERBOSITY: Mapping[str, str] = {
 }
 
 
-def form_in_words(options: Options) -> list[str]:
-    """What a model is told of the JSON that it is to answer with, whatever holds it to that."""
+def json_format_instructions(options: Options) -> list[str]:
+    """Return the instructions that describe the requested JSON, whatever enforces it."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, description=description):
             about = f" {description}" if description else ""
@@ -33,8 +35,11 @@ def form_in_words(options: Options) -> list[str]:
 
 
 def format_instructions(options: Options, apart: Collection[str] = ()) -> list[str]:
-    """What a model is told of the form of its answer, besides a format of JSON,
-    and of the namespaces of its tools, but for those shown ``apart``."""
+    """Return the instructions for verbosity, a guide and namespaces.
+
+    They do not include the JSON format, nor the namespaces in ``apart``, which the prompt shows as
+    such.
+    """
     said = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:
         what = "regular expression" if guide.syntax == "regex" else "Lark grammar"

@@ -1,6 +1,6 @@
-"""JSON as models write it, piece by piece: where a value ends, what a string says.
+"""Incremental JSON: where a value ends, and what a string contains.
 
-Nothing here raises, whatever the text; nothing is read twice.
+Nothing here raises, whatever the text, and no text is read twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 _STRING_RUN = re.compile(r'[^"\\]*')
 _PLAIN_RUN = re.compile(r'[^"{}\[\]]+')
 _SCALAR_RUN = re.compile(r"[^\s,}\]]*")
-#: JSON's escapes, and those with hexadecimal digits and how many.
+#: JSON's escapes, and the number of hexadecimal digits of those that have some.
 ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {
     char: char for char in '"\\/'
 }
@@ -35,7 +35,7 @@ _LOST = "\ufffd"
 
 
 def load(text: str) -> Any:
-    """The value of a JSON text. Raises ``ValueError`` for anything else, NaN included."""
+    """Parse a JSON text. Raises ``ValueError`` for anything else, NaN included."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -47,29 +47,31 @@ def _refuse(name: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """JSON text as models and clients expect it. Raises ``ValueError`` for infinite numbers."""
+    """Serialize to JSON as models and clients expect it. Raises ``ValueError`` for infinite
+    numbers.
+    """
     return _ENCODER.encode(value)
 
 
 def escape_string(text: str) -> str:
-    """``text`` as it stands between the quotes of a JSON string."""
+    """Return ``text`` as it appears between the quotes of a JSON string."""
     return dump(text)[1:-1]
 
 
 class JsonSpan:
-    """Follows one JSON value from its first character, or the blanks before it, to its end."""
+    """Finds the end of one JSON value, from its first character or white space before it."""
 
     __slots__ = ("_depth", "_escaped", "_scalar", "_started", "complete", "in_string")
 
     def __init__(self) -> None:
         self._depth = 0
         self._started = self._scalar = self._escaped = False
-        #: The text goes on inside a string: what looks like markup there is not.
+        #: Whether the text ends inside a string. Markup there is plain text.
         self.in_string = False
         self.complete = False
 
     def read(self, text: str, at: int = 0) -> int:
-        """The position behind what belongs to the value; ``over`` tells whether it ended there."""
+        """Return the position after the value's text. If it ends there, ``complete`` is set."""
         while at < len(text) and not self.complete:
             at = self._read_string(text, at) if self.in_string else self._read_structure(text, at)
         return at
@@ -117,11 +119,11 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 class StringDecoder:
-    """What a string says, from behind its opening quote to the closing one.
+    """Decodes a string literal from after its opening quote to the closing one.
 
-    JSON's by default; Python's with its ``escapes`` and ``digits`` (escape → how many hexadecimal
-    digits); without ``escapes`` a backslash is a backslash. An escape that is none stays as it was
-    written; half a surrogate pair becomes U+FFFD.
+    JSON by default; Python with its ``escapes`` and ``digits`` (escape → number of hexadecimal
+    digits). Without ``escapes`` a backslash is a plain character. An invalid escape stays as
+    written. Half a surrogate pair becomes U+FFFD.
     """
 
     __slots__ = ("_digits", "_escape", "_escapes", "_high_surrogate", "_run", "complete")
@@ -140,7 +142,7 @@ class StringDecoder:
         self.complete = False
 
     def read(self, text: str, at: int = 0) -> tuple[str, int]:
-        """What it says up to the position returned."""
+        """Return the decoded text and the position after it."""
         said: list[str] = []
         while at < len(text) and not self.complete:
             if self._escape:
@@ -159,12 +161,12 @@ class StringDecoder:
         return "".join(said), at
 
     def finish(self) -> str:
-        """What was held back, of a string that was cut or is over."""
+        """Return the text that was held back, when the string ends or was cut off."""
         escape, self._escape = self._escape, ""
         return self._flush_surrogate() + escape
 
     def _read_escape(self, char: str, at: int, said: list[str]) -> int:
-        """One more character of an escape; the position to go on from."""
+        """Read one more character of an escape and return the next position."""
         if len(self._escape) > 1 and char not in _HEX:
             said.append(self.finish())
             return at
@@ -179,7 +181,7 @@ class StringDecoder:
         return at + 1
 
     def _decode_unit(self, unit: int) -> str:
-        """A UTF-16 unit: a character, or half of one."""
+        """Decode a UTF-16 unit: a character, or half of one."""
         if 0xDC00 <= unit < 0xE000 and self._high_surrogate:
             high, self._high_surrogate = self._high_surrogate, 0
             return chr(0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00))
@@ -202,10 +204,10 @@ _HEAD_LIMIT = 128
 
 
 class ToolInputDecoder:
-    """Turns ``{"input": "free\\ntext"}`` back into the free text of a custom tool, as it comes.
+    r"""Decodes ``{"input": "free\ntext"}`` to the free text of a custom tool, incrementally.
 
-    Models that call the only parameter otherwise are understood; arguments of any other form are
-    the input as they stand.
+    Any name of the only parameter is accepted. Arguments of any other form are the input as they
+    are.
     """
 
     def __init__(self) -> None:
@@ -214,7 +216,7 @@ class ToolInputDecoder:
         self._plain = False
 
     def read(self, text: str) -> str:
-        """The free text that ``text`` adds."""
+        """Return the free text that ``text`` adds."""
         if self._plain:
             return text
         if self._string is not None:
@@ -229,7 +231,7 @@ class ToolInputDecoder:
         return self.finish()
 
     def finish(self) -> str:
-        """What was held back, at the end of the arguments."""
+        """Return the text that was held back, at the end of the arguments."""
         self._plain = True
         head, self._head = self._head, ""
         if self._string is not None:

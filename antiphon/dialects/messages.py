@@ -1,7 +1,7 @@
-"""Items become the messages that chat templates take.
+"""Convert items to the messages that chat templates take.
 
-Thinking, text and calls of one turn are one message. ``CALLS``, ``OUTPUTS``, ``SILENT`` and
-``UNREADABLE`` say how each kind of item is shown to a model.
+The reasoning, text and calls of one turn form one message. ``CALLS``, ``OUTPUTS``, ``SILENT`` and
+``UNREADABLE`` state how a model is shown each kind of item.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 
-from .images import PromptImages, Unreadable, omitted
+from .images import PromptImages, Unreadable, omission_note
 from .json_stream import load
-from .tools import PromptTools, definitions_of, namespace_notes
+from .tools import PromptTools, namespace_notes, tool_definitions
 
 __all__ = [
     "CALLS",
@@ -30,9 +30,9 @@ __all__ = [
     "UNREADABLE",
     "Builder",
     "Unreadable",
-    "messages_of",
-    "told_of",
-    "unfinished",
+    "build_messages",
+    "is_unfinished",
+    "render_hosted_call",
 ]
 
 Message = dict[str, Any]
@@ -41,32 +41,34 @@ Message = dict[str, Any]
 # --- parts ---------------------------------------------------------------------------------------
 
 
-class _Reader:
-    """Reads parts. ``path``: where the item stands that is being read. With ``pictures`` an image
-    leaves its mark."""
+class _PartReader:
+    """Reads the parts of an item as text.
 
-    def __init__(self, unreadable: Unreadable, pictures: PromptImages | None) -> None:
+    ``path``: the path of the current item, for errors. With ``images``, an image becomes its mark.
+    """
+
+    def __init__(self, unreadable: Unreadable, images: PromptImages | None) -> None:
         self._unreadable = unreadable
-        self._pictures = pictures
+        self._images = images
         self.path = ""
 
-    def joined(self, parts: Iterable[it.Part], field: str = "content") -> str:
-        said, was_shown = "", False
+    def join(self, parts: Iterable[it.Part], field: str = "content") -> str:
+        text_so_far, was_image = "", False
         for index, part in enumerate(parts):
             text = self.text(part, f"{self.path}.{field}[{index}]")
-            is_shown = self._pictures is not None and text == self._pictures.mark
+            is_image = self._images is not None and text == self._images.mark
             if index:
-                said += self._between(was_shown, is_shown)
-            said, was_shown = said + text, is_shown
-        return said
+                text_so_far += self._between(was_image, is_image)
+            text_so_far, was_image = text_so_far + text, is_image
+        return text_so_far
 
-    def _between(self, was_shown: bool, is_shown: bool) -> str:
-        if self._pictures is None or not (was_shown or is_shown):
+    def _between(self, was_image: bool, is_image: bool) -> str:
+        if self._images is None or not (was_image or is_image):
             return "\n"
-        place = self._pictures.place
-        if was_shown and is_shown:
-            return place.after or place.before
-        return place.after if was_shown else place.before
+        markup = self._images.markup
+        if was_image and is_image:
+            return markup.after or markup.before
+        return markup.after if was_image else markup.before
 
     def text(self, part: it.Part, path: str) -> str:
         match part:
@@ -75,7 +77,7 @@ class _Reader:
             case it.InputFile():
                 return self._file(part, path)
             case it.InputImage() | it.ComputerScreenshot():
-                mark = self._pictures.take(part) if self._pictures is not None else None
+                mark = self._images.add(part) if self._images is not None else None
                 return mark or self._omitted("image", path)
             case it.InputAudio():
                 return self._omitted("audio", path)
@@ -84,20 +86,20 @@ class _Reader:
         return part.text
 
     def _file(self, part: it.InputFile, path: str) -> str:
-        """A file of text is read."""
-        named = "" if part.filename is UNSET else f" '{part.filename}'"
-        text = None if part.file_data is UNSET else _decoded(part.file_data)
-        return self._omitted(f"file{named}", path) if text is None else f"[file{named}]\n{text}"
+        """Return the text of a text file, or a note for any other file."""
+        label = "" if part.filename is UNSET else f" '{part.filename}'"
+        text = None if part.file_data is UNSET else _decode_text(part.file_data)
+        return self._omitted(f"file{label}", path) if text is None else f"[file{label}]\n{text}"
 
     def _omitted(self, what: str, path: str) -> str:
-        return omitted(what, path, self._unreadable)
+        return omission_note(what, path, self._unreadable)
 
     def output(self, output: it.ToolOutput) -> str:
-        return output if isinstance(output, str) else self.joined(output, "output")
+        return output if isinstance(output, str) else self.join(output, "output")
 
 
-def _decoded(data: str) -> str | None:
-    """The text in a data URL or in bare base64; None if it is none."""
+def _decode_text(data: str) -> str | None:
+    """Return the text in a data URL or in bare base64; None if it is not text."""
     head, comma, body = data.partition(",")
     try:
         if comma and not head.endswith(";base64"):
@@ -114,22 +116,23 @@ def _dump(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _found(tools: tuple[Tool, ...]) -> str:
-    """What a search found, as the model is told of it: the definitions, since they stand nowhere
-    else."""
+def _search_result_text(tools: tuple[Tool, ...]) -> str:
+    """Return a tool search's result: the definitions, which the prompt has nowhere else."""
     if not tools:
         return "No tools were found. Try other words."
-    return "\n".join([*namespace_notes(tools), *map(_dump, definitions_of(tools))])
+    return "\n".join([*namespace_notes(tools), *map(_dump, tool_definitions(tools))])
 
 
-def _ran(item: it.CodeInterpreterCall) -> str:
-    """What code wrote, if the client asked to be told; its pictures are files in the container."""
-    told = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
-    return "\n".join(told) or _dump(_given(item, "status"))
+def _code_output_text(item: it.CodeInterpreterCall) -> str:
+    """Return what the code printed, if the request includes outputs. Images are files in the
+    container.
+    """
+    lines = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
+    return "\n".join(lines) or _dump(_present_fields(item, "status"))
 
 
-def _given(item: Any, *fields: str) -> dict[str, Any]:
-    """Those of the fields that have a value."""
+def _present_fields(item: Any, *fields: str) -> dict[str, Any]:
+    """Return those of the fields that have a value."""
     values = {field: getattr(item, field) for field in fields}
     given = {f: value for f, value in values.items() if value is not None and value is not UNSET}
     return cast(dict[str, Any], to_builtins(given))
@@ -137,19 +140,19 @@ def _given(item: Any, *fields: str) -> dict[str, Any]:
 
 # --- calls and their outputs ---------------------------------------------------------------------
 
-#: Item type → how it looks as a call: (name, arguments). What a server ran looks like the rest.
+#: Item type → the call as (name, arguments). Hosted calls look like all others.
 CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.FunctionCall: lambda i: (i.name, i.arguments),
     it.CustomToolCall: lambda i: (i.name, {"input": i.input}),
     it.McpCall: lambda i: (i.name, i.arguments),
-    it.WebSearchCall: lambda i: ("web_search", _given(i, "action").get("action", {})),
-    it.FileSearchCall: lambda i: ("file_search", _given(i, "queries")),
+    it.WebSearchCall: lambda i: ("web_search", _present_fields(i, "action").get("action", {})),
+    it.FileSearchCall: lambda i: ("file_search", _present_fields(i, "queries")),
     it.CodeInterpreterCall: lambda i: ("python", {"input": i.code or ""}),
     it.ImageGenerationCall: lambda i: (
         "image_generation",
         {"prompt": i.revised_prompt} if i.revised_prompt else {},
     ),
-    it.ComputerCall: lambda i: ("computer", _given(i, "action", "actions")),
+    it.ComputerCall: lambda i: ("computer", _present_fields(i, "action", "actions")),
     it.LocalShellCall: lambda i: ("local_shell", i.action),
     it.ShellCall: lambda i: ("shell", i.action),
     it.ApplyPatchCall: lambda i: ("apply_patch", i.operation),
@@ -157,60 +160,64 @@ CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.Program: lambda i: ("program", {"input": i.code}),
 }
 
-#: Item type → the text of a result. Hosted tools carry theirs in the item of the call.
-OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _Reader], str]] = {
+#: Item type → the text of the result. The call item of a hosted tool contains its result.
+OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _PartReader], str]] = {
     it.FunctionCallOutput: lambda i, reader: reader.output(i.output),
     it.CustomToolCallOutput: lambda i, reader: reader.output(i.output),
     it.ComputerCallOutput: lambda i, reader: reader.text(i.output, f"{reader.path}.output"),
     it.LocalShellCallOutput: lambda i, _: i.output,
     it.ShellCallOutput: lambda i, _: _dump(list(i.output)),
     it.ApplyPatchCallOutput: lambda i, _: i.status if i.output is UNSET else i.output,
-    it.ToolSearchOutput: lambda i, _: _found(i.tools),
+    it.ToolSearchOutput: lambda i, _: _search_result_text(i.tools),
     it.ProgramOutput: lambda i, _: _dump(i.result),
     it.McpCall: lambda i, _: i.output or "" if i.error is None else f"Error: {_dump(i.error)}",
-    it.WebSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
-    it.FileSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
-    it.CodeInterpreterCall: lambda i, _: _ran(i),
-    it.ImageGenerationCall: lambda i, _: _dump(_given(i, "status", "action", "size", "error")),
+    it.WebSearchCall: lambda i, _: _dump(_present_fields(i, "status", "results")),
+    it.FileSearchCall: lambda i, _: _dump(_present_fields(i, "status", "results")),
+    it.CodeInterpreterCall: lambda i, _: _code_output_text(i),
+    it.ImageGenerationCall: lambda i, _: _dump(
+        _present_fields(i, "status", "action", "size", "error")
+    ),
 }
 
-#: Says nothing to the model by itself: the tools stand in the prompt, and what was approved
-#: follows as a call.
+#: Items the model is not shown: the prompt contains the tools, and an approved call follows as an
+#: item of its own.
 SILENT = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
 
-#: Asks for what nobody here can do, or was to be resolved before.
+#: Items that are not supported, or that must be resolved before rendering.
 UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
 
 
-def told_of(item: it.Item) -> tuple[str, Any, str]:
-    """A call that a server ran, in words: the name, the arguments, and what came of it."""
+def render_hosted_call(item: it.Item) -> tuple[str, Any, str]:
+    """Return a hosted tool call as text: the name, the arguments and the result."""
     name, arguments = CALLS[type(item)](item)
-    return name, arguments, OUTPUTS[type(item)](item, _Reader("note", None))
+    return name, arguments, OUTPUTS[type(item)](item, _PartReader("note", None))
 
 
-def messages_of(
+def build_messages(
     items: Sequence[it.Item],
-    shown: PromptTools,
+    prompt_tools: PromptTools,
     unreadable: Unreadable = "note",
-    past: int = 0,
-    pictures: PromptImages | None = None,
+    past_count: int = 0,
+    images: PromptImages | None = None,
 ) -> list[Message]:
-    """One message a turn of each side, system and developer messages where they stand, results
-    behind their calls. The last one has ``open`` set if it is an answer to go on with. ``past``
-    items stood before the request. ``pictures`` takes the images, of a model that sees.
+    """Convert items to messages: one message per turn of each side, each result after its call.
 
-    Raises ``InvalidRequest`` with the path of items and parts that the model cannot be shown.
+    System and developer messages stay where they are. The last message has ``open`` set if the
+    model must continue it. ``past_count``: how many items precede the request. ``images`` collects
+    the images for a model with vision.
+
+    Raises ``InvalidRequest`` with the path of an item or part that the model cannot be shown.
     """
-    builder = _Messages(shown, unreadable, pictures)
-    builder.read(items, past)
-    messages = builder.finished()
-    if messages and unfinished(items):
+    builder = _MessageBuilder(prompt_tools, unreadable, images)
+    builder.read(items, past_count)
+    messages = builder.build()
+    if messages and is_unfinished(items):
         messages[-1]["open"] = messages[-1]["role"] == "assistant"
     return messages
 
 
-def unfinished(items: Sequence[it.Item]) -> bool:
-    """Whether the last item is the beginning of an answer to go on with."""
+def is_unfinished(items: Sequence[it.Item]) -> bool:
+    """Return whether the last item is the start of an answer that the model must continue."""
     last = items[-1] if items else None
     if isinstance(last, it.Reasoning) and not (last.content or last.summary):
         return False
@@ -218,40 +225,43 @@ def unfinished(items: Sequence[it.Item]) -> bool:
 
 
 class Builder:
-    """Goes through items and says what each of them is: a message, thinking, a call, a result.
-    How a model is shown these is said by those who derive from it."""
+    """Visits the items of a conversation and classifies each one: message, reasoning, call or
+    result.
+
+    Subclasses state how a model is shown each of them.
+    """
 
     def __init__(
-        self, shown: PromptTools, unreadable: Unreadable, pictures: PromptImages | None = None
+        self, prompt_tools: PromptTools, unreadable: Unreadable, images: PromptImages | None = None
     ) -> None:
-        self._shown = shown
-        self.reader = _Reader(unreadable, pictures)
+        self._prompt_tools = prompt_tools
+        self.reader = _PartReader(unreadable, images)
         self._names: dict[str, str] = {}
-        self._asked: dict[str, it.McpApprovalRequest] = {}
-        #: Calls of programs, by their ids.
-        self._hidden: set[str] = set()
+        self._approval_requests: dict[str, it.McpApprovalRequest] = {}
+        self._program_call_ids: set[str] = set()
 
     def message(self, item: it.Message) -> None:
-        """What somebody said."""
+        """Add a message."""
         raise NotImplementedError
 
     def reasoning(self, text: str) -> None:
-        """What the model thought."""
+        """Add the model's reasoning."""
         raise NotImplementedError
 
     def call(self, call_id: str, name: str, arguments: Any) -> None:
-        """A call of the tool that the model was shown by this name."""
+        """Add a call. ``name``: the tool's name in the prompt."""
         raise NotImplementedError
 
     def result(self, call_id: str, name: str, text: str) -> None:
-        """What came of it."""
+        """Add the result of a call."""
         raise NotImplementedError
 
-    def read(self, items: Sequence[it.Item], past: int) -> None:
-        """All of a conversation. Raises ``InvalidRequest`` with the path of what the model cannot
-        be shown."""
+    def read(self, items: Sequence[it.Item], past_count: int) -> None:
+        """Visit all items. Raises ``InvalidRequest`` with the path of an item the model cannot be
+        shown.
+        """
         for index, item in enumerate(items):
-            path = f"input[{index - past}]" if index >= past else "previous_response_id"
+            path = f"input[{index - past_count}]" if index >= past_count else "previous_response_id"
             self._add(item, path)
 
     def _add(self, item: it.Item, path: str) -> None:
@@ -259,9 +269,9 @@ class Builder:
         self.reader.path = path
         call_id = getattr(item, "call_id", None)
         if (
-            caller_program_id(item) is not None or call_id in self._hidden
-        ):  # the model is told of neither
-            self._hidden.add(call_id or item.id)
+            caller_program_id(item) is not None or call_id in self._program_call_ids
+        ):  # the model sees neither a program's calls nor their results
+            self._program_call_ids.add(call_id or item.id)
             return
         if kind in UNREADABLE:
             raise InvalidRequest(
@@ -272,64 +282,67 @@ class Builder:
         if isinstance(item, it.Message):
             self.message(item)
         elif isinstance(item, it.Reasoning):
-            self._thought(item)
+            self._add_reasoning(item)
         elif isinstance(item, it.McpApprovalRequest):
-            self._asked[item.id] = item
+            self._approval_requests[item.id] = item
         elif isinstance(item, it.McpApprovalResponse):
-            self._decided(item)
+            self._add_approval(item)
         elif kind not in SILENT:
-            self._called_or_answered(item)
+            self._add_call_or_result(item)
 
-    def _thought(self, item: it.Reasoning) -> None:
+    def _add_reasoning(self, item: it.Reasoning) -> None:
         parts = item.content or item.summary
         if parts:
-            self.reasoning(self.reader.joined(parts))
+            self.reasoning(self.reader.join(parts))
 
-    def _called_or_answered(self, item: it.Item) -> None:
+    def _add_call_or_result(self, item: it.Item) -> None:
         call_id = getattr(item, "call_id", None) or item.id
         if (read := CALLS.get(type(item))) is not None:
             name, arguments = read(item)
             namespace = getattr(item, "server_label", None) or getattr(item, "namespace", None)
-            self._called(call_id, self._shown.name_of(name, namespace or None), arguments)
+            self._add_call(call_id, self._prompt_tools.name_of(name, namespace or None), arguments)
         if (answer := OUTPUTS.get(type(item))) is not None:
-            self._answered(call_id, answer(item, self.reader), item)
+            self._add_result(call_id, answer(item, self.reader), item)
 
-    def _decided(self, item: it.McpApprovalResponse) -> None:
-        """A model is told of what was denied; what was allowed follows as a call."""
-        asked = self._asked.get(item.approval_request_id)
-        if asked is None or item.approve:
+    def _add_approval(self, item: it.McpApprovalResponse) -> None:
+        """Add a denied approval as a failed call. An approved call follows as its own item."""
+        request = self._approval_requests.get(item.approval_request_id)
+        if request is None or item.approve:
             return
-        name = self._shown.name_of(asked.name, asked.server_label)
-        self._called(asked.id, name, asked.arguments)
+        name = self._prompt_tools.name_of(request.name, request.server_label)
+        self._add_call(request.id, name, request.arguments)
         why = f": {item.reason}" if item.reason else "."
-        self._answered(asked.id, f"The user did not allow this call{why}", item)
+        self._add_result(request.id, f"The user did not allow this call{why}", item)
 
-    def _called(self, call_id: str, name: str, arguments: Any) -> None:
+    def _add_call(self, call_id: str, name: str, arguments: Any) -> None:
         self._names[call_id] = name
         self.call(call_id, name, arguments)
 
-    def _answered(self, call_id: str, text: str, item: it.Item) -> None:
+    def _add_result(self, call_id: str, text: str, item: it.Item) -> None:
         name = self._names.get(call_id)
         if name is not None:
             self.result(call_id, name, text)
-        elif not isinstance(item, it.ToolSearchOutput):  # found by a server: stands in the prompt
+        elif not isinstance(item, it.ToolSearchOutput):  # hosted search: in the prompt
             raise InvalidRequest(
                 f"No tool call found for function call output with call_id {call_id}.",
                 param="input",
             )
 
 
-class _Messages(Builder):
+class _MessageBuilder(Builder):
     def __init__(
-        self, shown: PromptTools, unreadable: Unreadable, pictures: PromptImages | None
+        self, prompt_tools: PromptTools, unreadable: Unreadable, images: PromptImages | None
     ) -> None:
-        super().__init__(shown, unreadable, pictures)
+        super().__init__(prompt_tools, unreadable, images)
         self._messages: list[Message] = []
         self._results: dict[str, Message] = {}
 
-    def finished(self) -> list[Message]:
-        """Each result behind its call, whenever it came. A call without a result was cut before
-        anybody could run it: it is left out, and so is an answer that was nothing else."""
+    def build(self) -> list[Message]:
+        """Return the messages, each result directly after its call.
+
+        A call without a result was interrupted before it could run. It is left out, and so is an
+        answer with nothing else.
+        """
         messages: list[Message] = []
         for message in self._messages:
             calls = message.pop("tool_calls", [])
@@ -342,7 +355,7 @@ class _Messages(Builder):
         return messages
 
     def message(self, item: it.Message) -> None:
-        text = self.reader.joined(item.content)
+        text = self.reader.join(item.content)
         if item.role != "assistant":
             role = item.role if item.role in ("system", "developer") else "user"
             self._messages.append({"role": role, "content": text})
@@ -351,20 +364,20 @@ class _Messages(Builder):
         turn["content"] = f"{turn['content']}\n\n{text}" if turn["content"] else text
 
     def reasoning(self, text: str) -> None:
-        """Thinking begins an answer, or goes on with one that has only thought."""
+        """Start an answer with reasoning, or extend one that has only reasoning so far."""
         turn = self._turn()
         if turn["content"] or turn.get("tool_calls"):
             turn = self._new_turn()
-        said = turn.get("reasoning_content")
-        turn["reasoning_content"] = f"{said}\n{text}" if said else text
+        text_so_far = turn.get("reasoning_content")
+        turn["reasoning_content"] = f"{text_so_far}\n{text}" if text_so_far else text
 
     def call(self, call_id: str, name: str, arguments: Any) -> None:
-        made = {
+        call = {
             "type": "function",
             "id": call_id,
             "function": {"name": name, "arguments": _arguments(arguments)},
         }
-        self._turn().setdefault("tool_calls", []).append(made)
+        self._turn().setdefault("tool_calls", []).append(call)
 
     def result(self, call_id: str, name: str, text: str) -> None:
         self._results[call_id] = {
@@ -375,7 +388,7 @@ class _Messages(Builder):
         }
 
     def _turn(self) -> Message:
-        """The answer that goes on; a new one where a call of it has been answered."""
+        """Return the current answer; a new one if a call of it already has a result."""
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
             return self._new_turn()
@@ -388,7 +401,7 @@ class _Messages(Builder):
 
 
 def _arguments(arguments: Any) -> Any:
-    """Templates want an object; what a model wrote that is none stays as it wrote it."""
+    """Parse the arguments if they are a JSON object. Templates expect an object."""
     if not isinstance(arguments, str):
         return arguments
     try:

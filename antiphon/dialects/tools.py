@@ -1,7 +1,7 @@
-"""The tools a model is shown: one flat list of functions, whatever the request calls them.
+"""The tools in a prompt: one flat list of functions, whatever their type in the request.
 
-Custom tools become functions with one string; namespaces are flattened, and the table made here
-splits the names again. It knows no template and no format.
+Custom tools become functions with one string argument. Namespaces are flattened, and
+``PromptTools`` maps the names back.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ __all__ = [
     "tool_definitions",
 ]
 
-#: What a custom tool takes, seen as a function.
+#: The parameters of a custom tool as a function.
 INPUT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
     "additionalProperties": False,
 }
-#: OpenAI's own name for where plain functions are: no part of their names.
+#: OpenAI's namespace of plain functions. It is not part of their names.
 _PLAIN_NAMESPACE = "functions"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class PromptTool(Struct, frozen=True, kw_only=True):
-    """One function as the model sees it. ``path``: where the request declares it. ``strict``: the
-    arguments obey the schema; None: they do if that can be enforced. ``found``: the model is told
-    of it where a search of its own found it: the beginning of the prompt stays as it was.
+    """One function as the model sees it.
+
+    - ``path``: where the request declares it.
+    - ``strict``: the arguments must match the schema. None: only if that can be enforced.
+    - ``found``: a tool search of the model added it. The prompt shows it in the search's result, so
+      that the start of the prompt does not change.
     """
 
     name: str
@@ -56,7 +59,7 @@ class PromptTool(Struct, frozen=True, kw_only=True):
     found: bool = False
 
     def definition(self) -> dict[str, Any]:
-        """In the form chat templates take."""
+        """Return the definition in the format of chat templates."""
         return {
             "type": "function",
             "function": {
@@ -68,7 +71,7 @@ class PromptTool(Struct, frozen=True, kw_only=True):
 
 
 class PromptTools(Struct, frozen=True, kw_only=True):
-    """What is shown, which of it may be called, and whether a call must come."""
+    """The tools in a prompt, which of them may be called, and whether a call is required."""
 
     tools: tuple[PromptTool, ...] = ()
     callable: tuple[PromptTool, ...] = ()
@@ -80,16 +83,16 @@ class PromptTools(Struct, frozen=True, kw_only=True):
 
     @property
     def declared(self) -> tuple[PromptTool, ...]:
-        """Those that the beginning of the prompt tells of."""
+        """The tools that the start of the prompt shows."""
         return tuple(tool for tool in self.tools if not tool.found)
 
     @property
     def restricted(self) -> bool:
-        """Some of what is shown may not be called."""
+        """Whether some of the tools may not be called."""
         return len(self.callable) < len(self.tools)
 
     def name_of(self, name: str, namespace: str | None) -> str:
-        """What the model was shown for a name on the wire; a tool of the past keeps its own."""
+        """Return the name in the prompt for a name on the wire; past tools keep their own."""
         for tool in self.tools:
             if (tool.shape.wire_name, tool.shape.namespace) == (name, namespace):
                 return tool.name
@@ -97,10 +100,10 @@ class PromptTools(Struct, frozen=True, kw_only=True):
 
 
 def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
-    """The tools of the request and those its conversation added on the way. One that is declared
-    again, as clients do with what a search found, is as it was declared last.
+    """Collect the tools of the request and those its conversation added.
 
-    Raises ``InvalidRequest`` where a call is required and there is nothing to call.
+    If a tool is declared twice, the last declaration counts: clients declare tools that a search
+    found again. Raises ``InvalidRequest`` if a call is required and no tool can be called.
     """
     choice = options.tool_choice
     if choice.mode == "none":
@@ -125,8 +128,10 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
 
 
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
-    """The same without tools that may not be called, for models that nothing keeps from it. What
-    the conversation itself tells of stays. Raises ``InvalidRequest`` as ``collect_tools``."""
+    """Return the options without tools that may not be called, for models that cannot be prevented.
+
+    Tools in the conversation itself stay. Raises ``InvalidRequest`` like ``collect_tools``.
+    """
     if options.tool_choice.allowed is None:
         return options
     prompt_tools = collect_tools(options, items)
@@ -149,7 +154,7 @@ def _left(
 
 
 def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
-    """Tools as they are shown, by themselves."""
+    """Return the definitions of tools alone."""
     taken: set[str] = set()
     return [
         _shown(tool, namespace, path, taken).definition()
@@ -158,8 +163,10 @@ def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
 
 
 def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
-    """What is said of namespaces, a line each: their functions are shown one by one. ``apart``:
-    names of those that a model is shown as what they are."""
+    """Return one line for each namespace's description: its functions are listed one by one.
+
+    ``apart``: names of namespaces that the prompt shows as such.
+    """
     return [
         f"The functions {_flat_name('', tool.name)}… belong together: {tool.description}"
         for tool in tools
@@ -172,7 +179,7 @@ def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> li
 def _flat(
     tools: tuple[tl.Tool, ...], items: Iterable[it.Item]
 ) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
-    """Each tool, its namespace, where the request has it, and whether a search found it."""
+    """Yield each tool, its namespace, its path in the request, and whether a search found it."""
     sources = [(tools, "tools", False)]
     searches: set[str | None] = set()
     for item in items:

@@ -200,7 +200,7 @@ _USUAL = REASONING["think"]
 BARE = frozenset(name for name, row in TOOLS.items() if row.bare_state and not row.doubtful)
 
 
-def reply(form: ToolFormat, thought: str, text: str, calls: str) -> str:
+def reply(form: ToolFormat, reasoning_done: str, text: str, calls: str) -> str:
     """A whole reply: thinking and an answer, if there are any, and calls as they are written."""
     thinks, parts = thinking_of(form.name), form.written.separator
     (before, after), header = thinks.answer, thinks.header
@@ -212,7 +212,7 @@ def reply(form: ToolFormat, thought: str, text: str, calls: str) -> str:
         after = parts
     elif calls:
         after += header or "\n"
-    said = thinks.opening_text + thought + thinks.closing_text("") if thought else ""
+    said = thinks.opening_text + reasoning_done + thinks.closing_text("") if reasoning_done else ""
     return said + (before + text + (after if calls else "") if text else "") + calls
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options
-from antiphon.dialects.messages import CALLS, OUTPUTS, SILENT, UNREADABLE, messages_of
-from antiphon.dialects.tools import shown_tools
+from antiphon.dialects.messages import CALLS, OUTPUTS, SILENT, UNREADABLE, build_messages
+from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace
@@ -20,11 +20,11 @@ TOOLS = (
     Custom(name="patch"),
     Namespace(name="mcp__calc", tools=(Function(name="add"),)),
 )
-SHOWN = shown_tools(Options(tools=TOOLS), ())
+SHOWN = collect_tools(Options(tools=TOOLS), ())
 
 
 def read(*items: it.Item, **more: Any) -> list[dict[str, Any]]:
-    return messages_of(items, SHOWN, **more)
+    return build_messages(items, SHOWN, **more)
 
 
 def user(*parts: it.Part) -> it.Message:
@@ -39,7 +39,7 @@ def assistant(words: str, **more: Any) -> it.Message:
     return it.Message(role="assistant", content=(it.OutputText(text=words),), **more)
 
 
-def thought(words: str, **more: Any) -> it.Reasoning:
+def reasoning_done(words: str, **more: Any) -> it.Reasoning:
     return it.Reasoning(content=(it.ReasoningText(text=words),), **more)
 
 
@@ -57,8 +57,8 @@ def calls(message: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def test_one_turn_is_one_message() -> None:
     said = read(
-        user(text("Hi")), thought("hm"), assistant("Let me see"), call("a"), call("b"),
-        output("a", "1"), output("b", "2"), thought("so"), assistant("Sunny"),
+        user(text("Hi")), reasoning_done("hm"), assistant("Let me see"), call("a"), call("b"),
+        output("a", "1"), output("b", "2"), reasoning_done("so"), assistant("Sunny"),
     )  # fmt: skip
     assert [message["role"] for message in said] == [
         "user", "assistant", "tool", "tool", "assistant",
@@ -154,9 +154,9 @@ def test_what_cannot_be_read_can_be_refused_by_path() -> None:
 
 
 def test_paths_count_from_the_requests_own_items() -> None:
-    for past, param in ((1, "input[0]"), (2, "previous_response_id")):
+    for past_count, param in ((1, "input[0]"), (2, "previous_response_id")):
         with pytest.raises(InvalidRequest) as refused:
-            read(user(text("Hi")), it.CompactionTrigger(), past=past)
+            read(user(text("Hi")), it.CompactionTrigger(), past_count=past_count)
         assert refused.value.param == param
 
 
@@ -176,7 +176,7 @@ def test_thinking_without_text_says_nothing() -> None:
 @pytest.mark.parametrize("status", ["in_progress", "incomplete"])
 def test_an_answer_that_is_last_and_unfinished_is_open(status: Any) -> None:
     assert read(user(text("Hi")), assistant("He", status=status))[-1]["open"] is True
-    assert read(user(text("Hi")), thought("hm", status=status))[-1]["open"] is True
+    assert read(user(text("Hi")), reasoning_done("hm", status=status))[-1]["open"] is True
     closed = read(assistant("He", status=status), user(text("Hi")))
     assert not any(message.get("open") for message in closed)
     assert not read(user(text("Hi")), assistant("Hello"))[-1].get("open")

@@ -143,7 +143,7 @@ def spelled(name: str, *talk: Item) -> str:
 @each_template
 def test_the_format_is_found(name: str) -> None:
     spoken, _ = dialect(name)
-    assert spoken.tools.name == ROWS[name] and spoken.knows_tools
+    assert spoken.tools.name == ROWS[name] and spoken.template_has_tools
     assert (spoken.reasoning and spoken.reasoning.name) == THINKS.get(name)
 
 
@@ -171,7 +171,7 @@ def test_what_the_template_writes_is_read(name: str, count: int) -> None:
     for token in ids:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
     found = [item for item in items(deltas)[0] if "call" in item]
-    traits = spoken._with_tools.traits
+    traits = spoken._with_tools.capabilities
     told = count if traits.parallel or not traits.results else 1
     assert [item["call"] for item in found] == ["search"] * told
     assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
@@ -185,13 +185,13 @@ SAID_ODDLY = {"mistral", "xlam-cogito"}
 def test_what_the_template_writes_in_a_tool_loop_is_read(name: str) -> None:
     """Thinking, words and a call, as far as it writes them: nothing is lost, nothing is added."""
     spoken, tokenizer = dialect(name)
-    if not spoken._with_tools.traits.results or name in SAID_ODDLY:
+    if not spoken._with_tools.capabilities.results or name in SAID_ODDLY:
         return
-    thought = Reasoning(content=(ReasoningText(text="Where it is."),))
+    reasoning_done = Reasoning(content=(ReasoningText(text="Where it is."),))
     said = Message(role="assistant", content=(OutputText(text="I look."),))
     options = Options(tools=(SEARCH,), reasoning=ReasoningConfig(effort="high"))
     before = shown(name, options, user("Where?"))
-    after = shown(name, options, user("Where?"), thought, said, *called())
+    after = shown(name, options, user("Where?"), reasoning_done, said, *called())
     ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
     ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
     wrote = b"".join(map(tokenizer.piece, ids)).decode()
@@ -224,7 +224,7 @@ def test_what_the_template_writes_may_be_written(
 ) -> None:
     """Grammars let a model write as it was trained to."""
     spoken, tokenizer = dialect(name, "<|return|>")
-    traits = spoken._with_tools.traits
+    traits = spoken._with_tools.capabilities
     if not traits.results or name in ODD:
         return
     asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
@@ -238,8 +238,8 @@ def test_what_the_template_writes_may_be_written(
         ids = ids[_shared(before, ids) :]
         if rendered.parser.is_thinking and spoken.reasoning:  # which the template leaves out again
             ids = _behind(ids, tokenizer.encode(spoken.reasoning.close[0], special=True))
-            thought = spoken.reasoning.closing_text(spelled(name, user("Where?")))
-            ids = tokenizer.encode(thought, special=True) + ids
+            reasoning_done = spoken.reasoning.closing_text(spelled(name, user("Where?")))
+            ids = tokenizer.encode(reasoning_done, special=True) + ids
         written = b"".join(map(tokenizer.piece, held.longest(ids))).decode()
         assert written.count("Oslo now") == count, b"".join(map(tokenizer.piece, ids)).decode()
 
@@ -338,7 +338,7 @@ def shown(name: str, options: Options, *talk: Item) -> str:
 
 def test_models_that_only_think_are_found_too() -> None:
     for name, spoken, tokenizer in thinking_only():
-        assert spoken.reasoning and spoken.reasoning.name == name and not spoken.knows_tools
+        assert spoken.reasoning and spoken.reasoning.name == name and not spoken.template_has_tools
         rendered = spoken.render(Conversation(items=(user("Hi"),)), Options())
         written = f"Hm.\n{spoken.reasoning.close[0]}\n\nHello."
         ids = tuple(tokenizer.encode(written, special=True))

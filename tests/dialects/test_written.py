@@ -90,20 +90,30 @@ def found(name: str, reply: str, at: list[int], *, special: bool) -> list[dict[s
 @given(
     special=st.booleans(),
     calls=st.lists(arguments, max_size=3),
-    thought=texts,
+    reasoning_done=texts,
     text=texts,
     at=cuts,
 )
 def test_what_is_written_is_read(
-    name: str, special: bool, calls: list[dict[str, Any]], thought: str, text: str, at: list[int]
+    name: str,
+    special: bool,
+    calls: list[dict[str, Any]],
+    reasoning_done: str,
+    text: str,
+    at: list[int],
 ) -> None:
     form = TOOLS[name]
     special |= bool(form.begins)  # what the prompt has begun is told by tokens alone
-    thought, text = (thought if thinking_of(name).open else ""), ("" if name in BARE else text)
+    reasoning_done, text = (
+        (reasoning_done if thinking_of(name).open else ""),
+        ("" if name in BARE else text),
+    )
     text = text.rstrip(">") if form.doubtful else text  # which its next call begins with
     called = written(form, [("store", call) for call in calls]) if calls else ""
-    said = found(name, reply(form, thought, text, called), at, special=special)
-    kinds = [{"reasoning": thought}] * bool(thought) + [{"message": text}] * bool(text)
+    said = found(name, reply(form, reasoning_done, text, called), at, special=special)
+    kinds = [{"reasoning": reasoning_done}] * bool(reasoning_done) + [{"message": text}] * bool(
+        text
+    )
     assert said[: len(kinds)] == kinds
     made = said[len(kinds) :]
     assert [item.get("call") for item in made] == ["store"] * len(calls)

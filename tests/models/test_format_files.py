@@ -61,7 +61,7 @@ def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None
         name="m", context_size=1000, chat_template=template, eos_token=END, fingerprint="f"
     )
     dialect = ChatDialect(card, tokenizer, formats=load(folder))
-    assert dialect.tools.name == "arrows" and dialect.knows_tools
+    assert dialect.tools.name == "arrows" and dialect.template_has_tools
     assert dialect.reasoning is not None and dialect.reasoning.name == "musing"
     check_dialect(dialect, tokenizer, fingerprint="f")
     assert ChatDialect(card, tokenizer).tools.name == "hermes"
@@ -70,12 +70,14 @@ def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None
 def test_calls_are_held_to_their_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.conversation import Options, ToolChoice
     from antiphon.dialects.grammar.builder import GrammarBuilder
-    from antiphon.dialects.tools import shown_tools
+    from antiphon.dialects.tools import collect_tools
 
     row = load(folder).tools["arrows"]
     _, tokenizer = grammarian()
     options = Options(tools=(TRIP,), tool_choice=ToolChoice("required"))
-    made = GrammarBuilder(tokenizer, row, None).constraint(options, shown_tools(options, ()), False)
+    made = GrammarBuilder(tokenizer, row, None).constraint(
+        options, collect_tools(options, ()), False
+    )
     answer = Held(tokenizer, made)
     assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))
     assert not answer.may_write(written(row, [("trip", {"city": "Oslo", "days": "two"})]))

@@ -1,7 +1,7 @@
-"""The chat dialect: models that are spoken to through a chat template.
+"""The chat dialect: models that are prompted through a chat template.
 
-Conversation → messages → text → ids, and back through the scanner in the format the template is
-written in. What the template cannot say, ``fallback`` says. It knows no engine.
+A conversation becomes messages, then text, then ids. The parser reads the output in the tool and
+reasoning formats of the template. ``fallback`` rewrites what the template does not support.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from antiphon.dialects.formats.registry import (
 )
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.grammar.builder import GrammarBuilder
-from antiphon.dialects.images import PromptImages, Unreadable, marks
-from antiphon.dialects.instructions import LEVELS, form_in_words, format_instructions
-from antiphon.dialects.messages import messages_of
+from antiphon.dialects.images import PromptImages, Unreadable, unused_characters
+from antiphon.dialects.instructions import LEVELS, format_instructions, json_format_instructions
+from antiphon.dialects.messages import build_messages
 from antiphon.dialects.parser.lexer import Lexer, terminals_of
 from antiphon.dialects.parser.parser import FormatParser
-from antiphon.dialects.tools import PromptTools, shown_tools
+from antiphon.dialects.tools import PromptTools, collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .fallback import fitted, tool_prompt, without_tools
+from .fallback import adapt_messages, tool_prompt, tools_as_text
 from .prompt import Encoder
-from .template import CHATML, PLAIN, RESERVED, Refused, Template
+from .template import CHATML, PLAIN, RESERVED, RenderError, Template
 from .template_probe import TemplateCapabilities, probe
 
 __all__ = ["ChatDialect"]
 
 Message = dict[str, Any]
 
-#: Switches of templates, and what an effort means for each.
-_SWITCHES: Mapping[str, Callable[[str], Any]] = {
+#: Template variables that switch reasoning on or off → their value for an effort.
+_REASONING_SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "enable_thinking": lambda effort: effort != "none",
     "thinking": lambda effort: effort != "none",
     "think": lambda effort: effort != "none",
@@ -50,38 +50,41 @@ _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "force_reasoning": lambda effort: effort != "none",
     "skip_reasoning": lambda effort: effort == "none",
 }
-#: What templates call the ends of the scale, where they have words for them.
-_ENDS: Mapping[str, tuple[str, ...]] = {
+#: Templates' own words for the ends of the effort scale.
+_EFFORT_WORDS: Mapping[str, tuple[str, ...]] = {
     "none": ("none", "no_think"),
     "minimal": ("minimal",),
     "xhigh": ("xhigh", "max"),
     "max": ("max", "xhigh"),
 }
-#: What a template calls the number of tokens that a model may think; none: it does not.
-_BUDGET = "thinking_budget"
-_THOUGHT = "Thought"
-#: Nothing but the next name ends a turn that is written as plain text.
+#: The template variable for the reasoning budget in tokens; 0 switches reasoning off.
+_BUDGET_VARIABLE = "thinking_budget"
+_SAMPLE_REASONING = "Thought"
+#: In the plain-text template, only the next role's name ends a turn.
 _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 
 
-class _Way(Struct, frozen=True, kw_only=True):
-    """A template, what it takes, and where the model's turn ends besides the end tokens."""
+class _PreparedTemplate(Struct, frozen=True, kw_only=True):
+    """A template, its capabilities, and what ends the model's turn besides the end tokens."""
 
     template: Template
-    traits: TemplateCapabilities
+    capabilities: TemplateCapabilities
     stop_ids: tuple[int, ...]
     stop: tuple[str, ...]
 
 
 class ChatDialect:
-    """``dialects.base.Dialect`` for one model.
+    """``dialects.base.Dialect`` for one model with a chat template.
 
-    ``reasoning_format`` and ``tool_format`` name rows of ``formats`` and override what the template
-    tells; ``""`` means none. ``settings`` are given to the template with every request. ``images``:
-    how an engine that sees is told where they stand, ``apart`` from the text or by what the
-    ``template`` writes for them; None: it does not see. ``unreadable``: what becomes of images
-    then. ``today`` tells templates the date. Raises ``SetupError`` for names that are no rows and
-    templates that cannot be read.
+    - ``reasoning_format``, ``tool_format``: names of rows in ``formats``. They override detection;
+      ``""`` means no format.
+    - ``settings``: variables that the template gets with every request.
+    - ``images``: how the engine learns where an image stands: ``apart`` from the text, or by the
+      text that the ``template`` writes for it. None: the model has no vision.
+    - ``unreadable``: what happens to images if the model has no vision.
+    - ``today``: the clock for templates that state the date.
+
+    Raises ``SetupError`` for unknown formats and for templates that cannot be parsed.
     """
 
     def __init__(
@@ -106,50 +109,52 @@ class ChatDialect:
         if source is None:
             source = CHATML if "<|im_start|>" in tokenizer.special else PLAIN
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
-        thinks, calls = formats.detect(tool_source, tokenizer.special)
-        if calls is None and tool_format is None:
-            tool_source = source  # a way of calling that is not known here is not to be asked for
-        thinking = formats.reasoning_format(_named(reasoning_format, thinks))
-        tools = formats.tool_format(_named(tool_format, calls))
-        self.reasoning = thinking and with_vocabulary_suffix(thinking, tokenizer.special)
-        #: The same, if it tells how thinking is written, and not only answers.
-        self._thinks: ReasoningFormat | None = (
+        detected_reasoning, detected_tools = formats.detect(tool_source, tokenizer.special)
+        if detected_tools is None and tool_format is None:
+            tool_source = source  # its tool format is unknown, so its calls could not be parsed
+        reasoning = formats.reasoning_format(_format_name(reasoning_format, detected_reasoning))
+        tools = formats.tool_format(_format_name(tool_format, detected_tools))
+        self.reasoning = reasoning and with_vocabulary_suffix(reasoning, tokenizer.special)
+        #: ``reasoning`` if it has tags for the reasoning, and does not only frame answers.
+        self._reasoning_tags: ReasoningFormat | None = (
             self.reasoning if self.reasoning is not None and self.reasoning.open else None
         )
         tools = tools and with_vocabulary_suffix(tools, tokenizer.special)
-        used = terminals_of(self.reasoning, tools)
-        self._plain = self._made(source, today, used)
+        terminals = terminals_of(self.reasoning, tools)
+        self._plain = self._prepare(source, today, terminals)
         self._with_tools = (
-            self._plain if tool_source == source else self._made(tool_source, today, used)
+            self._plain if tool_source == source else self._prepare(tool_source, today, terminals)
         )
-        #: The template itself tells the model about tools.
-        self.knows_tools = tools is not None and self._with_tools.traits.tools
-        if tools is None or not (self.knows_tools or tools.written.parameter is None):
+        #: Whether the template itself shows the tools.
+        self.template_has_tools = tools is not None and self._with_tools.capabilities.tools
+        if tools is None or not (self.template_has_tools or tools.written.parameter is None):
             tools = SHIPPED.tools["hermes"]
         self.tools: ToolFormat = tools
-        #: What stands for an image in the text; None: images are not shown.
-        self._place = self._with_tools.traits.image
+        self._image_markup = self._with_tools.capabilities.image
+        #: The text for an image in the prompt; None: images are not supported.
         self._image: str | None = {
             "apart": "",
-            "template": None if self._place is None else self._place.word,
+            "template": None if self._image_markup is None else self._image_markup.text,
             None: None,
         }[images]
         self._encoder = Encoder(tokenizer, card.fingerprint)
         self._image_ids = self._encoder.encode(self._image or "", None)
-        self._grammarian = GrammarBuilder(tokenizer, self.tools, self.reasoning)
+        self._grammar_builder = GrammarBuilder(tokenizer, self.tools, self.reasoning)
         self._lexers = {
             True: Lexer(tokenizer, self.reasoning, self.tools),
             False: Lexer(tokenizer, self.reasoning, None),
         }
 
-    def _made(self, source: str, today: Callable[[], datetime], used: Collection[str]) -> _Way:
+    def _prepare(
+        self, source: str, today: Callable[[], datetime], terminals: Collection[str]
+    ) -> _PreparedTemplate:
         card = self._card
         template = Template(source, bos=card.bos_token, eos=card.eos_token, today=today)
-        traits = probe(template)
-        own = _turn_end(traits.end, self._tokenizer.special, used)
-        return _Way(
+        capabilities = probe(template)
+        own = _turn_end(capabilities.end, self._tokenizer.special, terminals)
+        return _PreparedTemplate(
             template=template,
-            traits=traits,
+            capabilities=capabilities,
             stop_ids=tuple(own - self._tokenizer.end_ids),
             stop=_PLAIN_STOPS if source == PLAIN else (),
         )
@@ -157,59 +162,71 @@ class ChatDialect:
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         for name in RESERVED & options.template.keys():
             raise InvalidRequest(
-                f"'{name}' is not for a request to set.",
+                f"'{name}' cannot be set by a request.",
                 param=f"chat_template_kwargs.{name}",
                 code="invalid_value",
             )
-        shown = shown_tools(options, conversation.items)
-        way = self._with_tools if shown.tools else self._plain
-        text, thinking, pictures = self._marked(conversation, options, shown, way)
-        thought = _effort_of(options) == "none" and not thinking
-        constraint = self._grammarian.constraint(options, shown, thinking, thought=thought)
+        prompt_tools = collect_tools(options, conversation.items)
+        prepared = self._with_tools if prompt_tools.tools else self._plain
+        text, thinking, prompt_images = self._render_with_images(
+            conversation, options, prompt_tools, prepared
+        )
+        reasoning_done = _effort_of(options) == "none" and not thinking
+        constraint = self._grammar_builder.constraint(
+            options, prompt_tools, thinking, reasoning_done=reasoning_done
+        )
         return Rendered(
-            prompt=self._prompt(text, pictures, conversation),
+            prompt=self._prompt(text, prompt_images, conversation),
             parser=FormatParser(
                 self._tokenizer,
                 reasoning=self.reasoning,
-                tools=self.tools if shown.tools else None,
-                shapes=shown.shapes,
+                tools=self.tools if prompt_tools.tools else None,
+                shapes=prompt_tools.shapes,
                 thinking=thinking,
                 parallel=options.parallel_tool_calls,
                 constrained=constraint is not None,
                 json_answer=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
-                lexer=self._lexers[bool(shown.tools)],
+                lexer=self._lexers[bool(prompt_tools.tools)],
             ),
             constraint=constraint,
-            stop=way.stop,
-            stop_ids=way.stop_ids,
-            **self._cut_short(options, shown, text),
+            stop=prepared.stop,
+            stop_ids=prepared.stop_ids,
+            **self._reasoning_end_fields(options, prompt_tools, text),
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """As its template does with a thought of an earlier turn."""
-        way = self._plain
-        if way.traits.reasoning is None:
+        """Return what the template does with the reasoning of an earlier turn."""
+        prepared = self._plain
+        if prepared.capabilities.reasoning is None:
             return "current_turn"
-        answer = {"role": "assistant", "content": "b", way.traits.reasoning: _THOUGHT}
+        answer = {
+            "role": "assistant",
+            "content": "b",
+            prepared.capabilities.reasoning: _SAMPLE_REASONING,
+        }
         talk = [{"role": "user", "content": "a"}, answer, {"role": "user", "content": "c"}]
-        settings = self._switches(way, options)
+        settings = self._template_variables(prepared, options)
         try:
-            text = way.template.render(
-                fitted(talk, way.traits), tools=way.traits.no_tools, settings=settings
+            text = prepared.template.render(
+                adapt_messages(talk, prepared.capabilities),
+                tools=prepared.capabilities.no_tools,
+                settings=settings,
             )
-        except Refused:
+        except RenderError:
             return "current_turn"
-        return "all_turns" if _THOUGHT in text else "current_turn"
+        return "all_turns" if _SAMPLE_REASONING in text else "current_turn"
 
-    def _cut_short(self, options: Options, shown: PromptTools, prompt: str) -> dict[str, Any]:
-        """What goes on where a budget of thinking is used up."""
-        if options.thinking_budget is None or self._thinks is None:
+    def _reasoning_end_fields(
+        self, options: Options, prompt_tools: PromptTools, prompt: str
+    ) -> dict[str, Any]:
+        """Return the fields of ``Rendered`` for a reasoning budget."""
+        if options.thinking_budget is None or self._reasoning_tags is None:
             return {}
-        end = self._thinks.closing_text(prompt)
+        end = self._reasoning_tags.closing_text(prompt)
         return {
             "reasoning_end_ids": tuple(self._tokenizer.encode(end, special=True)),
-            "answer_constraint": self._grammarian.constraint(
-                options, shown, thinking=False, thought=True
+            "answer_constraint": self._grammar_builder.constraint(
+                options, prompt_tools, thinking=False, reasoning_done=True
             ),
         }
 
@@ -217,34 +234,45 @@ class ChatDialect:
 
     @property
     def supports_images(self) -> bool:
-        """It tells an engine where images stand."""
+        """Whether the dialect can tell the engine where images stand."""
         return self._image is not None
 
     def _prompt(
-        self, text: str, pictures: PromptImages | None, conversation: Conversation
+        self, text: str, prompt_images: PromptImages | None, conversation: Conversation
     ) -> Prompt:
-        if pictures is None or self._image is None or not pictures.found:
+        if prompt_images is None or self._image is None or not prompt_images.images:
             return Prompt(ids=self._encoder.encode(text, conversation.stored_tokens))
-        # Kept ids do not tell where images stood, so that these prompts are always written anew.
-        ids, places = self._encoder.spread(text, pictures.mark, self._image)
-        images = zip(pictures.found, places, strict=True)
+        # Stored ids do not state where images stood, so these prompts are always encoded anew.
+        ids, positions = self._encoder.encode_with_images(text, prompt_images.mark, self._image)
+        pairs = zip(prompt_images.images, positions, strict=True)
         word = self._image_ids
-        return Prompt(ids, tuple(Image(each.content, each.mime, at, word) for each, at in images))
+        return Prompt(ids, tuple(Image(each.content, each.mime, at, word) for each, at in pairs))
 
-    def _marked(
-        self, conversation: Conversation, options: Options, shown: PromptTools, way: _Way
+    def _render_with_images(
+        self,
+        conversation: Conversation,
+        options: Options,
+        prompt_tools: PromptTools,
+        prepared: _PreparedTemplate,
     ) -> tuple[str, bool, PromptImages | None]:
-        """The text with a mark for each image: one that nobody wrote, found by trying."""
+        """Render the text with a mark for each image.
+
+        A first rendering finds a character that the text does not contain; it becomes the mark.
+        """
         if self._image is None:
-            return *self._text(conversation, options, shown, way, None), None
+            return *self._text(conversation, options, prompt_tools, prepared, None), None
         seen = ""
         for _ in range(2):
-            pictures = PromptImages(next(marks(seen), ""), self._place)
-            if not pictures.mark:
+            prompt_images = PromptImages(next(unused_characters(seen), ""), self._image_markup)
+            if not prompt_images.mark:
                 break
-            text, thinking = self._text(conversation, options, shown, way, pictures)
-            if not pictures.found or text.count(pictures.mark) == len(pictures.found):
-                return text, thinking, pictures
+            text, thinking = self._text(
+                conversation, options, prompt_tools, prepared, prompt_images
+            )
+            if not prompt_images.images or text.count(prompt_images.mark) == len(
+                prompt_images.images
+            ):
+                return text, thinking, prompt_images
             seen = text
         raise InvalidRequest(
             "This model's chat template does not show all images of this conversation.",
@@ -255,142 +283,166 @@ class ChatDialect:
         self,
         conversation: Conversation,
         options: Options,
-        shown: PromptTools,
-        way: _Way,
-        pictures: PromptImages | None,
+        prompt_tools: PromptTools,
+        prepared: _PreparedTemplate,
+        prompt_images: PromptImages | None,
     ) -> tuple[str, bool]:
-        """The prompt, what users wrote masked, and whether it ends in the midst of thinking."""
-        hide = self._encoder.hide
-        messages: list[Message] = hide(
-            messages_of(
-                conversation.items, shown, self._unreadable, conversation.past_count, pictures
+        """Return the prompt with users' text masked, and whether it ends inside the reasoning."""
+        mask = self._encoder.mask
+        messages: list[Message] = mask(
+            build_messages(
+                conversation.items,
+                prompt_tools,
+                self._unreadable,
+                conversation.past_count,
+                prompt_images,
             )
         )
         unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
         if conversation.instructions:
-            messages.insert(0, {"role": "system", "content": hide(conversation.instructions)})
-        definitions = hide([tool.definition() for tool in shown.declared])
-        native = bool(definitions) and self.knows_tools
-        said = hide([*form_in_words(options), *format_instructions(options)])
-        if definitions and not native:
-            said.insert(0, tool_prompt(definitions, self.tools))
-        if said:
-            messages = _told(messages, "\n\n".join(said))
-        if not (self.knows_tools and way.traits.results):
-            messages = without_tools(messages, self.tools)
-        if way.traits.reasoning is None:
-            messages = self._think_aloud(messages)
-        tools = definitions if native else way.traits.no_tools
-        settings = self._switches(way, options)
-        text = self._rendered(way, messages, tools, settings)
+            messages.insert(0, {"role": "system", "content": mask(conversation.instructions)})
+        definitions = mask([tool.definition() for tool in prompt_tools.declared])
+        uses_template_tools = bool(definitions) and self.template_has_tools
+        instructions = mask([*json_format_instructions(options), *format_instructions(options)])
+        if definitions and not uses_template_tools:
+            instructions.insert(0, tool_prompt(definitions, self.tools))
+        if instructions:
+            messages = _append_instructions(messages, "\n\n".join(instructions))
+        if not (self.template_has_tools and prepared.capabilities.results):
+            messages = tools_as_text(messages, self.tools)
+        if prepared.capabilities.reasoning is None:
+            messages = self._inline_reasoning(messages)
+        tools = definitions if uses_template_tools else prepared.capabilities.no_tools
+        settings = self._template_variables(prepared, options)
+        text = self._render_template(prepared, messages, tools, settings)
         if unfinished is not None:
-            text += self._begun(unfinished, text)
-            return text, self._thinks is not None and not unfinished["content"]
-        text += self._unthinking(way.template, options, text)
+            text += self._unfinished_answer(unfinished, text)
+            return text, self._reasoning_tags is not None and not unfinished["content"]
+        text += self._closed_reasoning(prepared.template, options, text)
         return text, self._opens_thinking(text)
 
-    def _rendered(
-        self, way: _Way, messages: list[Message], tools: Any, settings: Mapping[str, Any]
+    def _render_template(
+        self,
+        prepared: _PreparedTemplate,
+        messages: list[Message],
+        tools: Any,
+        settings: Mapping[str, Any],
     ) -> str:
         try:
-            text = way.template.render(fitted(messages, way.traits), tools=tools, settings=settings)
-        except Refused as refused:
+            text = prepared.template.render(
+                adapt_messages(messages, prepared.capabilities), tools=tools, settings=settings
+            )
+        except RenderError as refused:
             raise InvalidRequest(
-                f"This model's chat template does not take this conversation: {refused}",
+                f"This model's chat template does not accept this conversation: {refused}",
                 param="input",
             ) from None
         bos = self._card.bos_token
         return bos + text if self._card.add_bos and bos and not text.startswith(bos) else text
 
-    def _begun(self, message: Message, text: str) -> str:
-        """The beginning of an answer that the model is to go on with, behind the prompt ``text``
-        that opens its turn."""
-        thought, said = message.get("reasoning_content", ""), str(message["content"])
+    def _unfinished_answer(self, message: Message, text: str) -> str:
+        """Return the start of an answer that the model must continue, to follow the prompt
+        ``text``.
+        """
+        reasoning, answer = message.get("reasoning_content", ""), str(message["content"])
         form = self.reasoning
-        if form is not None and said and (form.header or not form.open):
-            said = form.answer[0] + said
+        if form is not None and answer and (form.header or not form.open):
+            answer = form.answer[0] + answer
         if form is None or not form.open:
-            return said
-        opened, closing = form.closing_tag(text), form.closing_text(text)
-        if not thought:
-            return f"{closing}{said}" if opened else said
-        begun = thought if opened else f"{form.opening_text}{thought}"
-        return f"{begun}{closing}{said}" if said else begun
+            return answer
+        is_open, closing = form.closing_tag(text), form.closing_text(text)
+        if not reasoning:
+            return f"{closing}{answer}" if is_open else answer
+        start = reasoning if is_open else f"{form.opening_text}{reasoning}"
+        return f"{start}{closing}{answer}" if answer else start
 
     def _opens_thinking(self, text: str) -> bool:
-        return self._thinks is not None and bool(self._thinks.closing_tag(text))
+        return self._reasoning_tags is not None and bool(self._reasoning_tags.closing_tag(text))
 
-    def _unthinking(self, template: Template, options: Options, text: str) -> str:
-        """For models that always think: where effort is none, the thinking is over already."""
-        effort, form = _effort_of(options), self._thinks
-        if form is None or effort != "none" or any(map(template.mentions, _SWITCHES)):
+    def _closed_reasoning(self, template: Template, options: Options, text: str) -> str:
+        """Return text that closes the reasoning, for effort ``none`` and a model that always
+        reasons.
+        """
+        effort, form = _effort_of(options), self._reasoning_tags
+        if form is None or effort != "none" or any(map(template.mentions, _REASONING_SWITCHES)):
             return ""
-        over = (
+        endings = (
             tuple(form.opening_text + close for close in form.close) if form.header else form.close
         )
-        over += form.answer[:1] if form.answer[0] else ()
-        if text.rstrip().removesuffix(form.header).endswith(over):
+        endings += form.answer[:1] if form.answer[0] else ()
+        if text.rstrip().removesuffix(form.header).endswith(endings):
             return ""
         return ("" if form.closing_tag(text) else form.opening_text) + form.closing_text(text)
 
-    def _think_aloud(self, messages: list[Message]) -> list[Message]:
-        """For templates that know no thinking: within a tool loop it stays, as the text the model
-        wrote; what came before the user spoke last is dropped, as its makers do. Thinking that is
-        a message of its own is none of another's text."""
-        form = self._thinks
+    def _inline_reasoning(self, messages: list[Message]) -> list[Message]:
+        """Put reasoning into the content, for templates without a key for it.
+
+        It has the format of the model's output. Reasoning from before the last user message is
+        dropped, as the models' makers recommend. Formats whose reasoning is a message of its own
+        are left alone.
+        """
+        form = self._reasoning_tags
         if form is None or form.header:
             return messages
-        spoken = (n for n, m in enumerate(messages) if m["role"] == "user" and "results" not in m)
-        last_user = max(spoken, default=-1)
+        user_turns = (
+            n for n, m in enumerate(messages) if m["role"] == "user" and "results" not in m
+        )
+        last_user = max(user_turns, default=-1)
         out = []
         for position, message in enumerate(messages):
-            thought = message.get("reasoning_content")
-            if thought and position > last_user:
-                text = f"{form.open[0]}\n{thought}\n{form.close[0]}\n\n{message['content']}"
+            reasoning = message.get("reasoning_content")
+            if reasoning and position > last_user:
+                text = f"{form.open[0]}\n{reasoning}\n{form.close[0]}\n\n{message['content']}"
                 message = {**message, "content": text}
             out.append(message)
         return out
 
-    def _switches(self, way: _Way, options: Options) -> dict[str, Any]:
-        template = way.template
+    def _template_variables(self, prepared: _PreparedTemplate, options: Options) -> dict[str, Any]:
+        template = prepared.template
         settings = {**self._settings, **options.template}
         effort = _effort_of(options)
-        told: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         if effort is not None:
-            scales = way.traits.efforts.items()
-            told = {name: value(effort) for name, value in _SWITCHES.items()}
-            told |= {name: _effort(way, words, effort) for name, words in scales}
+            scales = prepared.capabilities.efforts.items()
+            variables = {name: value(effort) for name, value in _REASONING_SWITCHES.items()}
+            variables |= {name: _template_effort(prepared, words, effort) for name, words in scales}
         budget = 0 if effort == "none" else options.thinking_budget
         if budget is not None:
-            told[_BUDGET] = budget
+            variables[_BUDGET_VARIABLE] = budget
         return settings | {
             name: value
-            for name, value in told.items()
+            for name, value in variables.items()
             if template.mentions(name) and name not in options.template
         }
 
 
-def _named(name: str | None, found: str | None) -> str:
-    """A format by its name, or as it was found."""
-    return (found if name is None or name in DETECTION_NAMES else name) or ""
+def _format_name(name: str | None, detected: str | None) -> str:
+    """Return the configured name of a format, or the detected one."""
+    return (detected if name is None or name in DETECTION_NAMES else name) or ""
 
 
 def _effort_of(options: Options) -> str | None:
     return None if options.reasoning is None else options.reasoning.effort
 
 
-def _effort(way: _Way, taken: Collection[str], effort: str) -> str:
-    """An effort in the template's words: its own for the ends of the scale, else one of three
-    levels, or the nearest of those that it takes."""
-    own = [word for word in _ENDS.get(effort, ()) if way.template.names(word)]
+def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], effort: str) -> str:
+    """Return the template's word for an effort.
+
+    This is the template's own word for an end of the scale, or one of the three levels, or else the
+    nearest accepted value.
+    """
+    own = [word for word in _EFFORT_WORDS.get(effort, ()) if prepared.template.quotes(word)]
     words = (*own, LEVELS.get(effort, effort), "high", "low")
-    return next((word for word in words if word in taken), effort)
+    return next((word for word in words if word in accepted), effort)
 
 
-def _turn_end(text: str, special: Mapping[str, int], used: Collection[str]) -> frozenset[int]:
-    """The control token with which a template ends a turn. ``used`` are the terminals of a model's
-    formats: tokens of these part what it writes within a turn, and do not end it."""
-    marked = [literal for literal in used if any(token in literal for token in special)]
+def _turn_end(text: str, special: Mapping[str, int], terminals: Collection[str]) -> frozenset[int]:
+    """Return the control token that ends a turn in the template.
+
+    ``terminals``: those of the model's formats. Tokens in them separate parts of a turn and do
+    not end it.
+    """
+    marked = [literal for literal in terminals if any(token in literal for token in special)]
     rest = text.lstrip()
     while found := next((literal for literal in marked if rest.startswith(literal)), None):
         rest = rest[len(found) :].lstrip()
@@ -400,8 +452,8 @@ def _turn_end(text: str, special: Mapping[str, int], used: Collection[str]) -> f
     return frozenset({special[end]})
 
 
-def _told(messages: list[Message], text: str) -> list[Message]:
-    """``text`` behind what the leading system message says."""
+def _append_instructions(messages: list[Message], text: str) -> list[Message]:
+    """Append ``text`` to the leading system message."""
     if messages and messages[0]["role"] == "system":
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
         return [first, *messages[1:]]

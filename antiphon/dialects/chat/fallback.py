@@ -1,7 +1,8 @@
-"""What a template cannot say is said in words: roles it lacks, tools it does not know.
+"""Rewrite what a chat template does not support: roles it lacks, tools it does not show.
 
-The prompt for tools is the one Hermes and Qwen models were trained on; models that know none follow
-it best, and constrained decoding makes even the smallest write it right.
+The tool prompt is the one that Hermes and Qwen models were trained on. Models without a tool format
+of their own follow it best, and constrained decoding makes even the smallest of them write it
+correctly.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from antiphon.dialects.formats.types import ToolFormat
 
 from .template_probe import SHORT_ID, TemplateCapabilities
 
-__all__ = ["fitted", "tool_prompt", "without_tools"]
+__all__ = ["adapt_messages", "tool_prompt", "tools_as_text"]
 
 Message = dict[str, Any]
 
@@ -33,15 +34,15 @@ For each function call, return the function's name and a json object of its argu
 {call}"""
 
 
-def tool_prompt(definitions: Iterable[Mapping[str, Any]], form: ToolFormat) -> str:
-    """The text that tells a model without tools of its own how to call some."""
+def tool_prompt(definitions: Iterable[Mapping[str, Any]], tool_format: ToolFormat) -> str:
+    """Return the prompt text that describes the tools to a model without a tool format."""
     lines = (json.dumps(definition, ensure_ascii=False) for definition in definitions)
-    call = _written([("<function-name>", "<args-json-object>")], form)
+    call = _render_calls([("<function-name>", "<args-json-object>")], tool_format)
     return _TOOL_PROMPT.format(tools="\n".join(lines), call=call)
 
 
-def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message]:
-    """Calls become the text that this format writes, results what a user hands in."""
+def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
+    """Rewrite calls as text in ``tool_format``, and results as user messages."""
     out: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -51,47 +52,52 @@ def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message
             else:
                 out.append({"role": "user", "content": text, "results": True})
         elif calls := message.get("tool_calls"):
-            written = _written(map(_said, calls), form)
+            written = _render_calls(map(_name_and_arguments, calls), tool_format)
             content = message["content"]
             text = f"{content}\n{written}" if content else written
-            kept = {name: value for name, value in message.items() if name != "tool_calls"}
-            out.append({**kept, "content": text})
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            out.append({**rest, "content": text})
         else:
             out.append(dict(message))
     return out
 
 
-def _written(calls: Iterable[tuple[str, str]], form: ToolFormat) -> str:
-    """Calls (name, arguments as JSON) in the format's own way."""
-    return form.written.render_calls(calls)
+def _render_calls(calls: Iterable[tuple[str, str]], tool_format: ToolFormat) -> str:
+    """Render calls (name, arguments as JSON) in the tool format's own syntax."""
+    return tool_format.written.render_calls(calls)
 
 
-def _said(call: Mapping[str, Any]) -> tuple[str, str]:
+def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, str]:
     arguments = call["function"]["arguments"]
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return call["function"]["name"], arguments
 
 
-# --- roles and forms -----------------------------------------------------------------------------
+# --- roles and formats ---------------------------------------------------------------------------
 
 
-def fitted(messages: Sequence[Message], traits: TemplateCapabilities) -> list[Message]:
-    """The messages in the roles and forms that the template takes, nothing lost and the order kept
-    where it can be: developer → system, later system messages → the first, system → user."""
+def adapt_messages(
+    messages: Sequence[Message], capabilities: TemplateCapabilities
+) -> list[Message]:
+    """Rewrite the messages in the roles and formats that the template accepts.
+
+    Nothing is lost, and the order stays where possible: developer → system, later system messages →
+    the first one, system → user.
+    """
     out = [dict(message) for message in messages]
-    for applies, fit in _FITS:
-        if applies(traits):
-            out = fit(out)
-    return [_formed(message, traits) for message in out]
+    for applies, adapt in _ADAPTATIONS:
+        if applies(capabilities):
+            out = adapt(out)
+    return [_format_message(message, capabilities) for message in out]
 
 
 def _developer_to_system(messages: list[Message]) -> list[Message]:
     return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
 
 
-def _one_head(messages: list[Message]) -> list[Message]:
-    """Models are trained with one system message: those that lead are one."""
+def _merge_leading_system(messages: list[Message]) -> list[Message]:
+    """Merge the leading system messages: models are trained with one."""
     lead = next((n for n, m in enumerate(messages) if m["role"] != "system"), len(messages))
     if lead < 2:
         return messages
@@ -99,33 +105,33 @@ def _one_head(messages: list[Message]) -> list[Message]:
     return [{"role": "system", "content": text}, *messages[lead:]]
 
 
-def _first_system(messages: list[Message]) -> list[Message]:
-    """All that system and developer say, in order, as one leading message."""
+def _system_first(messages: list[Message]) -> list[Message]:
+    """Merge all system and developer messages, in order, into one leading message."""
     said = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     rest = [m for m in messages if m["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(said)}, *rest] if said else rest
 
 
 def _system_to_user(messages: list[Message]) -> list[Message]:
-    """What the system says stands before what the user says next."""
+    """Prepend system messages to the next user message."""
     out: list[Message] = []
-    waiting: list[str] = []
+    pending: list[str] = []
     for message in messages:
         if message["role"] in ("system", "developer"):
-            waiting.append(message["content"])
+            pending.append(message["content"])
             continue
-        if waiting and message["role"] == "user":
-            message = {**message, "content": "\n\n".join((*waiting, message["content"]))}
-            waiting = []
-        elif waiting and not out:  # an answer that must not come first
-            out.append({"role": "user", "content": "\n\n".join(waiting)})
-            waiting = []
+        if pending and message["role"] == "user":
+            message = {**message, "content": "\n\n".join((*pending, message["content"]))}
+            pending = []
+        elif pending and not out:  # an answer must not come first
+            out.append({"role": "user", "content": "\n\n".join(pending)})
+            pending = []
         out.append(message)
-    return [*out, {"role": "user", "content": "\n\n".join(waiting)}] if waiting else out
+    return [*out, {"role": "user", "content": "\n\n".join(pending)}] if pending else out
 
 
-def _one_call_each(messages: list[Message]) -> list[Message]:
-    """An answer with several calls becomes several, each before its result."""
+def _split_parallel_calls(messages: list[Message]) -> list[Message]:
+    """Split an answer with several calls into several answers, each before its result."""
     out: list[Message] = []
     later: dict[str, Message] = {}
     for message in messages:
@@ -142,13 +148,13 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
     return out
 
 
-def _merge_neighbours(messages: list[Message]) -> list[Message]:
-    """Templates that insist on alternating roles get one message a side, the user's first."""
+def _merge_consecutive(messages: list[Message]) -> list[Message]:
+    """Merge messages of one role, for templates that require alternating roles."""
     out: list[Message] = []
     for message in messages:
         last = out[-1] if out else {"role": "system"}
         if last["role"] == message["role"] and message["role"] in ("user", "assistant"):
-            out[-1] = _merged(last, message)
+            out[-1] = _merge(last, message)
             continue
         if message["role"] == "assistant" and last["role"] == "system":
             out.append({"role": "user", "content": ""})
@@ -156,8 +162,8 @@ def _merge_neighbours(messages: list[Message]) -> list[Message]:
     return out
 
 
-def _answer_results(messages: list[Message]) -> list[Message]:
-    """Templates that want an answer to results before the user speaks again get an empty one."""
+def _insert_empty_answers(messages: list[Message]) -> list[Message]:
+    """Insert an empty answer between results and a user message, for templates that require one."""
     out: list[Message] = []
     for message in messages:
         if message["role"] == "user" and out and out[-1]["role"] == "tool":
@@ -166,8 +172,8 @@ def _answer_results(messages: list[Message]) -> list[Message]:
     return out
 
 
-def _name_ids(messages: list[Message]) -> list[Message]:
-    """Each call's id becomes its tool's name and its number in the conversation."""
+def _number_call_ids(messages: list[Message]) -> list[Message]:
+    """Replace each call id by the tool's name and the call's number in the conversation."""
     ids: dict[str, str] = {}
     numbers = count()
     out: list[Message] = []
@@ -183,7 +189,7 @@ def _name_ids(messages: list[Message]) -> list[Message]:
     return out
 
 
-def _merged(one: Message, other: Message) -> Message:
+def _merge(one: Message, other: Message) -> Message:
     merged = {**one, **other}
     for key in ("content", "reasoning_content"):
         if texts := [m[key] for m in (one, other) if m.get(key)]:
@@ -193,57 +199,60 @@ def _merged(one: Message, other: Message) -> Message:
     return merged
 
 
-_FITS: Sequence[
+_ADAPTATIONS: Sequence[
     tuple[Callable[[TemplateCapabilities], bool], Callable[[list[Message]], list[Message]]]
 ] = (
-    (lambda traits: not traits.developer, _developer_to_system),
-    (lambda traits: not traits.system_anywhere, _first_system),
-    (lambda traits: True, _one_head),
-    (lambda traits: not traits.system, _system_to_user),
-    (lambda traits: not traits.parallel, _one_call_each),
-    (lambda traits: not traits.neighbours, _merge_neighbours),
-    (lambda traits: not traits.user_after_results, _answer_results),
-    (lambda traits: traits.named_ids, _name_ids),
+    (lambda capabilities: not capabilities.developer, _developer_to_system),
+    (lambda capabilities: not capabilities.system_anywhere, _system_first),
+    (lambda capabilities: True, _merge_leading_system),
+    (lambda capabilities: not capabilities.system, _system_to_user),
+    (lambda capabilities: not capabilities.parallel_calls, _split_parallel_calls),
+    (lambda capabilities: not capabilities.consecutive_roles, _merge_consecutive),
+    (lambda capabilities: not capabilities.user_after_results, _insert_empty_answers),
+    (lambda capabilities: capabilities.named_ids, _number_call_ids),
 )
 
 
-#: Keys that mean something here and nothing to a template.
-_OURS = ("results", "reasoning_content")
+#: Keys that no template reads.
+_INTERNAL_KEYS = ("results", "reasoning_content")
 
 
-def _formed(message: Message, traits: TemplateCapabilities) -> Message:
-    """One message with its fields in the form that the template takes."""
-    formed = {key: value for key, value in message.items() if key not in _OURS}
-    thought = message.get("reasoning_content")
-    demanded = traits.thought and message["role"] == "assistant"
-    if traits.reasoning is not None and (thought or demanded):
-        formed[traits.reasoning] = thought or ""
+def _format_message(message: Message, capabilities: TemplateCapabilities) -> Message:
+    """Return a message with its fields in the format that the template accepts."""
+    formed = {key: value for key, value in message.items() if key not in _INTERNAL_KEYS}
+    reasoning = message.get("reasoning_content")
+    is_required = capabilities.requires_reasoning and message["role"] == "assistant"
+    if capabilities.reasoning is not None and (reasoning or is_required):
+        formed[capabilities.reasoning] = reasoning or ""
     if calls := formed.get("tool_calls"):
-        formed["tool_calls"] = [_formed_call(call, traits) for call in calls]
-    if traits.short_ids and "tool_call_id" in formed:
-        formed["tool_call_id"] = _short(formed["tool_call_id"])
-    if traits.parts:
+        formed["tool_calls"] = [_format_call(call, capabilities) for call in calls]
+    if capabilities.short_ids and "tool_call_id" in formed:
+        formed["tool_call_id"] = _short_id(formed["tool_call_id"])
+    if capabilities.content_parts:
         formed["content"] = [{"type": "text", "text": formed["content"]}]
     return formed
 
 
-def _formed_call(call: Mapping[str, Any], traits: TemplateCapabilities) -> dict[str, Any]:
-    """Arguments that are no object, which models also write, go where only objects do under a
-    name of their own."""
+def _format_call(call: Mapping[str, Any], capabilities: TemplateCapabilities) -> dict[str, Any]:
+    """Return a call in the format that the template accepts.
+
+    Models also write arguments that are not an object. A template that accepts only objects gets
+    them as the value of the key ``arguments``.
+    """
     function = dict(call["function"])
     arguments = function["arguments"]
-    if not isinstance(arguments, str) and not traits.objects:
+    if not isinstance(arguments, str) and not capabilities.argument_objects:
         function["arguments"] = json.dumps(arguments, ensure_ascii=False)
-    elif isinstance(arguments, str) and not traits.texts:
+    elif isinstance(arguments, str) and not capabilities.argument_strings:
         function["arguments"] = {"arguments": arguments}
-    elif traits.unquoted and isinstance(arguments, dict):
+    elif capabilities.unquoted_strings and isinstance(arguments, dict):
         function["arguments"] = {
             key: json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value
             for key, value in arguments.items()
         }
-    id = _short(call["id"]) if traits.short_ids else call["id"]
+    id = _short_id(call["id"]) if capabilities.short_ids else call["id"]
     return {**call, "id": id, "function": function}
 
 
-def _short(id: str) -> str:
+def _short_id(id: str) -> str:
     return hashlib.sha256(id.encode()).hexdigest()[:SHORT_ID]

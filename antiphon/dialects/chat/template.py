@@ -1,6 +1,6 @@
 """A chat template, rendered as ``transformers`` renders it.
 
-Sandboxed: a template is code that came with a model's files. It knows no items.
+Rendering is sandboxed: a template is code from a model's files.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from antiphon.errors import SetupError
 
-__all__ = ["CHATML", "PLAIN", "RESERVED", "Refused", "Template"]
+__all__ = ["CHATML", "PLAIN", "RESERVED", "RenderError", "Template"]
 
 Messages = Sequence[Mapping[str, Any]]
 
-#: For models that have ChatML's tokens but no template of their own.
+#: The template of models that have ChatML's tokens but no template.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-#: For models without any.
+#: The template of all other models without one.
 PLAIN = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n\n"
     "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
-#: What every template is given: nobody else may set it.
+#: Variables that every template gets; requests and settings must not set them.
 RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
 )
@@ -41,12 +41,14 @@ RESERVED = frozenset(
 _NOT_ASCII = re.compile("[^\x00-\x7f\U00100000-\U0010ffff]")
 
 
-class Refused(Exception):
-    """The template does not take these messages; the text is its own reason."""
+class RenderError(Exception):
+    """The template rejects these messages. The message is the template's own reason."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what a model wrote, for training; here it means nothing."""
+    """The block ``{% generation %}``, which marks the model's text for training. It has no effect
+    here.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -62,8 +64,10 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without the HTML escapes of jinja2's own filter. Private characters, which stand for what
-    must stay text, are left as they are."""
+    """Serialize without the HTML escapes of jinja2's own filter.
+
+    Private-use characters stay as they are: they stand for masked text.
+    """
     text = json.dumps(
         value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -73,11 +77,11 @@ def _tojson(
 
 
 def _raise(message: str) -> NoReturn:
-    raise Refused(message)
+    raise RenderError(message)
 
 
 class Template:
-    """One template of one model."""
+    """The chat template of one model."""
 
     def __init__(
         self,
@@ -112,8 +116,10 @@ class Template:
         prompt: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text of ``messages``; ``prompt``: with the beginning of the model's turn. Raises
-        ``Refused``."""
+        """Render ``messages``; with ``prompt``, followed by the start of the model's turn.
+
+        Raises ``RenderError``.
+        """
         try:
             return self._template.render(
                 {
@@ -127,22 +133,24 @@ class Template:
                 documents=None,
                 add_generation_prompt=prompt,
             )
-        except Refused:
+        except RenderError:
             raise
         except SecurityError:
-            raise Refused("it does what a template must not do") from None
-        except Exception as error:  # a template is anybody's code
-            raise Refused(f"{type(error).__name__}: {error}"[:200]) from None
+            raise RenderError("the template uses an operation that is not allowed") from None
+        except Exception as error:  # a template may raise anything
+            raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
     def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """The tools by other names: FireFunction is given a text, SmolLM3 knows two kinds."""
+        """Return the tools under other variable names: FireFunction reads a JSON text, SmolLM3 two
+        kinds.
+        """
         said = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
         return {name: value for name, value in said.items() if self.mentions(name)}
 
     def mentions(self, name: str) -> bool:
-        """Whether the template asks for a variable of this name."""
+        """Return whether the template reads a variable of this name."""
         return name in self._variables
 
-    def names(self, word: str) -> bool:
-        """Whether this word stands in the template, quoted."""
+    def quotes(self, word: str) -> bool:
+        """Return whether the template contains this word as a string literal."""
         return f"'{word}'" in self.source or f'"{word}"' in self.source

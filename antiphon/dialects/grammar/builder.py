@@ -1,7 +1,7 @@
-"""Grammars: what a reply must look like, in llguidance's Lark.
+"""Build the grammar of a reply in llguidance's Lark.
 
-A schema, a forced call, strict arguments in a free answer: each is a body, and the thinking that
-may come before it is part of the grammar, so that a constraint begins where reasoning ends.
+A schema, a required call and strict arguments in a free answer each are a body. The reasoning that
+may precede it is part of the grammar, so that the engine enforces the grammar from the first token.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .json_schema import (
     bare,
+    bundle_definitions,
     check_schema,
     check_strict,
     closed_form,
-    definitions_of,
     is_enforced,
     lenient,
     strict_form,
@@ -36,71 +36,82 @@ from .user_regex import JSON, PLAIN
 
 __all__ = ["GrammarBuilder", "is_partial"]
 
-#: One way to write JSON: a small model would else put blanks until its tokens run out.
+#: Fixed white space in JSON. With flexible white space, a small model may write spaces endlessly.
 _LAYOUT = {"whitespace_flexible": False}
-#: What models put before what they are held to.
+#: White space that models write before a constrained text.
 _LEAD = r"/[ \n]{0,2}/ "
-#: Calls one after another, at most: a small model would else repeat one until its tokens run out.
-_MOST_CALLS = 16
+#: Maximum number of consecutive calls. Without a limit, a small model may repeat one endlessly.
+_MAX_CALLS = 16
 
 
 class GrammarBuilder:
-    """Writes the grammars of one model."""
+    """Builds the grammars of one model."""
 
-    #: What stands behind the items and the keys of JSON.
+    #: The separators after the items and the keys of JSON.
     separators = (", ", ": ")
 
     def __init__(
         self, tokenizer: Tokenizer, tools: ToolFormat, reasoning: ReasoningFormat | None
     ) -> None:
-        self._spelling = TokenLiterals(tokenizer.special)
+        self._literals = TokenLiterals(tokenizer.special)
         self._form = tools
         self._reasoning = reasoning
         head = tools.written.first + tools.written.before
-        #: What begins a further message of a reply, where it consists of such.
+        #: The text that starts a further message, for models whose reply is several messages.
         self._header = "" if reasoning is None else reasoning.header
-        #: Where messages are told apart, or begin with a blank, nothing stands before them.
+        #: No white space precedes messages with a header, or calls that start with a space.
         is_led = not (self._header or tools.doubtful or head[:1].isspace())
         self._lead = _LEAD if is_led else ""
-        #: The terminal by which calls are told from text, if there is one.
+        #: The terminal that marks a call, if there is one.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
-        self._valid = lru_cache(maxsize=512)(check_schema)
+        self._check_cached = lru_cache(maxsize=512)(check_schema)
 
     def constraint(
-        self, options: Options, shown: PromptTools, thinking: bool, *, thought: bool = False
+        self,
+        options: Options,
+        prompt_tools: PromptTools,
+        thinking: bool,
+        *,
+        reasoning_done: bool = False,
     ) -> Constraint | None:
-        """What the next reply must obey; None if it may be anything. ``thinking``: the prompt has
-        opened the thinking; ``thought``: it is over. Raises ``InvalidRequest`` for what cannot
-        be enforced."""
+        """Return the constraint of the next reply; None if any text is valid.
+
+        ``thinking``: the prompt has opened the reasoning. ``reasoning_done``: the reasoning is
+        complete. Raises ``InvalidRequest`` for a format that cannot be enforced.
+        """
         schema = self._format_schema(options)
-        answered = schema is not None or options.guide is not None
-        needed = answered or self._must_hold(shown)
-        better = any(tool.strict is None for tool in shown.callable)
-        if not (needed or better):
+        has_format = schema is not None or options.guide is not None
+        needed = has_format or self._must_enforce_tools(prompt_tools)
+        has_optional_format = any(tool.strict is None for tool in prompt_tools.callable)
+        if not (needed or has_optional_format):
             return None
-        rules = LarkRules(shown.required)
-        if shown.required:
-            calls = self._calls(rules, shown, options.parallel_tool_calls)
-            body = f"{self._lead}{self._unsaid()}{calls}"
-        elif answered:
-            body = self._answer_or_calls(rules, shown, options, schema)
+        rules = LarkRules(prompt_tools.required)
+        if prompt_tools.required:
+            calls = self._calls(rules, prompt_tools, options.parallel_tool_calls)
+            body = f"{self._lead}{self._empty_answer()}{calls}"
+        elif has_format:
+            body = self._answer_or_calls(rules, prompt_tools, options, schema)
         else:
-            body = self._free(rules, shown, options.parallel_tool_calls)
-        before = "" if thought else self._thinking(rules, thinking)
+            body = self._free_answer(rules, prompt_tools, options.parallel_tool_calls)
+        before = "" if reasoning_done else self._thinking(rules, thinking)
         start = f"{before}{rules.add('body', body)}"
-        alone = not (shown.required or shown.callable or (thinking and not thought))
+        alone = not (
+            prompt_tools.required or prompt_tools.callable or (thinking and not reasoning_done)
+        )
         partial = is_partial(schema)
         return Constraint(
             lark=f"start: {start}\n{rules.text()}",
             needed=needed,
-            schema=_unguided(schema) if alone and schema is not None and not partial else None,
+            schema=_without_layout(schema)
+            if alone and schema is not None and not partial
+            else None,
             partial=partial,
         )
 
-    def _must_hold(self, shown: PromptTools) -> bool:
-        """Whether what may be called, and how, has to be enforced."""
-        asked = any(tool.strict or tool.grammar for tool in shown.callable)
-        return asked or shown.restricted or shown.required
+    def _must_enforce_tools(self, prompt_tools: PromptTools) -> bool:
+        """Return whether the tools, or which of them may be called, must be enforced."""
+        asked = any(tool.strict or tool.grammar for tool in prompt_tools.callable)
+        return asked or prompt_tools.restricted or prompt_tools.required
 
     # --- thinking --------------------------------------------------------------------------------
 
@@ -109,7 +120,7 @@ class GrammarBuilder:
         if form is None or not form.open:
             return ""
         said = " | ".join(
-            self._spelling.until(rules, f"thought_{n}", end)
+            self._literals.until(rules, f"thought_{n}", end)
             for n, end in enumerate(form.closing_tags)
         )
         said = rules.add("thought", said)
@@ -117,7 +128,7 @@ class GrammarBuilder:
         rules.add("gap", self._literal(self._header) if self._header else r"/\n{0,2}/")
         if begun:
             return f"{said} gap "
-        # Some end thinking that they have not begun.
+        # Some models write the closing tag without the opening one.
         return f"({self._lead}({self._literal(form.open[0])} {said} | {ends}) gap)? "
 
     # --- answers ---------------------------------------------------------------------------------
@@ -125,7 +136,9 @@ class GrammarBuilder:
     def _answer(
         self, rules: LarkRules, schema: Mapping[str, Any] | None, guide: Guide | None
     ) -> str:
-        """An answer that follows a schema or a guide, in the frame that this model may put it."""
+        """Return the rule of an answer that matches a schema or a guide, with the model's optional
+        frame.
+        """
         if schema is None and guide is not None:
             said = guide_rule(rules, guide)
         else:
@@ -138,60 +151,64 @@ class GrammarBuilder:
     def _answer_or_calls(
         self,
         rules: LarkRules,
-        shown: PromptTools,
+        prompt_tools: PromptTools,
         options: Options,
         schema: Mapping[str, Any] | None,
     ) -> str:
-        if schema is not None and shown.callable and self._is_json:
-            return self._answer(rules, self._answer_or_call(schema, shown), None)
+        if schema is not None and prompt_tools.callable and self._is_json:
+            return self._answer(rules, self._answer_or_call(schema, prompt_tools), None)
         answer = rules.add("answer", self._answer(rules, schema, options.guide))
-        if not shown.callable:
+        if not prompt_tools.callable:
             return answer
-        return f"{answer} | {self._calls(rules, shown, options.parallel_tool_calls)}"
+        return f"{answer} | {self._calls(rules, prompt_tools, options.parallel_tool_calls)}"
 
     @property
     def _is_json(self) -> bool:
-        """A call is nothing but JSON: only a schema can tell it from an answer that is JSON too."""
+        """Whether a call is plain JSON. Only a schema can tell it from an answer that is JSON as
+        well.
+        """
         return self._form.bare == "{" and self._form.written.parameter is None
 
-    def _answer_or_call(self, answer: Mapping[str, Any], shown: PromptTools) -> dict[str, Any]:
-        """The schema of an answer or of a call that is nothing but JSON."""
-        how = self._form.written
+    def _answer_or_call(
+        self, answer: Mapping[str, Any], prompt_tools: PromptTools
+    ) -> dict[str, Any]:
+        """Return a schema of the answer or of a call that is plain JSON."""
+        syntax = self._form.written
         arms: list[dict[str, Any]] = [{"$ref": "#/$defs/0"}]
-        for number, tool in enumerate(shown.callable, start=1):
-            call = json.loads(f"{how.render_opening(tool.name, 0)}null{how.after}")
+        for number, tool in enumerate(prompt_tools.callable, start=1):
+            call = json.loads(f"{syntax.render_opening(tool.name, 0)}null{syntax.after}")
             properties = {
                 key: {"$ref": f"#/$defs/{number}"} if value is None else {"const": value}
                 for key, value in call.items()
             }
             arm = {"type": "object", "properties": properties, "required": list(call)}
             arms.append({**arm, "additionalProperties": False})
-        schemas = [answer, *(self._enforced(tool, False) for tool in shown.callable)]
-        return self._guided({"anyOf": arms, "$defs": definitions_of(schemas)})
+        schemas = [answer, *(self._enforced(tool, False) for tool in prompt_tools.callable)]
+        return self._with_layout({"anyOf": arms, "$defs": bundle_definitions(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
         match options.text.format:
             case JsonObjectFormat():
-                return self._guided({"type": "object"})
+                return self._with_layout({"type": "object"})
             case JsonSchemaFormat(schema=schema, strict=strict):
                 path = "text.format.schema"
                 if strict:
                     check_strict(schema, path)
-                guided = self._guided(schema)
-                return guided if self._holds(guided, path, strict) else lenient(guided)
+                guided = self._with_layout(schema)
+                return guided if self._is_enforced(guided, path, strict) else lenient(guided)
         return None
 
-    def _guided(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The schema with what llguidance is told about it, and not by its author."""
+    def _with_layout(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the schema with options for llguidance, and without any that its author set."""
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
         return {**bare(schema), "x-guidance": layout}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
-        self._valid(json.dumps(schema), path)
+        self._check_cached(json.dumps(schema), path)
 
-    def _holds(self, schema: Mapping[str, Any], path: str, strict: bool) -> bool:
-        """``is_enforced``, remembered where all of it is."""
+    def _is_enforced(self, schema: Mapping[str, Any], path: str, strict: bool) -> bool:
+        """Return ``is_enforced``. The check of a fully enforced schema is cached."""
         try:
             self._check(schema, path)
         except InvalidRequest:
@@ -200,117 +217,139 @@ class GrammarBuilder:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _calls(self, rules: LarkRules, shown: PromptTools, parallel: bool, opened: str = "") -> str:
-        """Calls as they are written; ``opened``: what of the beginning stands already."""
-        how = self._form.written
-        head = (how.first + how.before)[len(opened) :]
-        bodies = [self._body(rules, n, tool) for n, tool in enumerate(shown.callable)]
-        # What stands before the arguments is one text for each tool: a free answer that begins
-        # alike can then be told from a call, letter by letter.
-        first = self._one(rules, "first", head, shown, bodies)
+    def _calls(
+        self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool, opened: str = ""
+    ) -> str:
+        """Return the rule of the calls. ``opened``: the part of the start already written."""
+        syntax = self._form.written
+        head = (syntax.first + syntax.before)[len(opened) :]
+        bodies = [self._body(rules, n, tool) for n, tool in enumerate(prompt_tools.callable)]
+        # The text before the arguments is one terminal per tool, so that the lexer can tell a call
+        # from a free answer that starts the same way.
+        first = self._call_alternatives(rules, "first", head, prompt_tools, bodies)
         more = ""
         if parallel:
-            again = self._one(rules, "again", how.separator + how.before, shown, bodies)
-            more = f" {again}{{0,{_MOST_CALLS - 1}}}"
-        last = f" {self._spelling.filled(how.last)}" if how.last else ""
+            again = self._call_alternatives(
+                rules, "again", syntax.separator + syntax.before, prompt_tools, bodies
+            )
+            more = f" {again}{{0,{_MAX_CALLS - 1}}}"
+        last = f" {self._literals.filled(syntax.last)}" if syntax.last else ""
         return rules.add("calls", f"{first}{more}{last}")
 
-    def _one(
-        self, rules: LarkRules, name: str, head: str, shown: PromptTools, bodies: Sequence[str]
+    def _call_alternatives(
+        self,
+        rules: LarkRules,
+        name: str,
+        head: str,
+        prompt_tools: PromptTools,
+        bodies: Sequence[str],
     ) -> str:
         between = self._form.written.between
         return rules.add(
             name,
             " | ".join(
                 f"{self._head(head + tool.name + between, tool.name)} {body}"
-                for tool, body in zip(shown.callable, bodies, strict=True)
+                for tool, body in zip(prompt_tools.callable, bodies, strict=True)
             ),
         )
 
     def _head(self, text: str, name: str) -> str:
-        """What stands before arguments. Where an answer may begin so, it is one text: else it could
-        not be told from it. Where nothing marks it, the white space before it is part of it."""
+        """Return the text before the arguments.
+
+        If an answer may start the same way, the text is one terminal, so that the lexer can tell it
+        from the answer. If nothing marks a call, the terminal includes the white space before it.
+        """
         is_marked = self._header or (self._opening and not self._form.doubtful)
-        if is_marked or not self._spelling.is_plain(text):
-            return self._spelling.filled(text, name=name)
+        if is_marked or not self._literals.is_plain(text):
+            return self._literals.filled(text, name=name)
         blanks = "" if self._form.doubtful else r"[ \n]{0,4}"
         return f"/{blanks}{pattern(text, name)}/"
 
     def _body(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
-        """The arguments of a call and its end."""
+        """Return the rule of a call's arguments and its end."""
         after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
         if self._form.written.ids:
-            arguments += f' (", \\"id\\": \\"" {self._spelling.filled("{id}")} "\\"")?'
-        end = f" {self._spelling.filled(after)}" if after else ""
+            arguments += f' (", \\"id\\": \\"" {self._literals.filled("{id}")} "\\"")?'
+        end = f" {self._literals.filled(after)}" if after else ""
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
-    def _free(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
-        """An answer in which calls may stand anywhere, each of them right."""
+    def _free_answer(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
+        """Return the rule of a free answer with valid calls anywhere in it."""
         opening = self._opening
-        if not shown.callable:
+        if not prompt_tools.callable:
             return rules.add("free", ANYTHING)
         if self._header:
-            return self._messages(rules, shown, parallel)
+            return self._messages(rules, prompt_tools, parallel)
         if self._form.doubtful:
-            return self._told(rules, shown, parallel)
+            return self._answer_then_calls(rules, prompt_tools, parallel)
         if not opening:
-            return self._bare(rules, shown, parallel)
-        rest = self._calls(rules, shown, parallel, opening)
-        before = self._spelling.until(rules, "before", opening)
+            return self._bare_answer_or_calls(rules, prompt_tools, parallel)
+        rest = self._calls(rules, prompt_tools, parallel, opening)
+        before = self._literals.until(rules, "before", opening)
         repeat = "*" if parallel else "?"
         tail = rules.add("tail", ANYTHING)
         frames = self._frames()
         framed = f"({rules.add('framed', f'{ANYTHING} ({frames})')})* " if frames else ""
         return f"({framed}{before} {rest}){repeat} {framed}{tail}"
 
-    def _unsaid(self) -> str:
-        """An answer of no words, which some write before calls."""
+    def _empty_answer(self) -> str:
+        """Return the rule of an empty answer, which some models write before calls."""
         form = self._reasoning
-        if form is None or form.header or not all(map(self._spelling.is_special, form.answer)):
+        if form is None or form.header or not all(map(self._literals.is_special, form.answer)):
             return ""
         return f"({' '.join(map(self._literal, form.answer))})? "
 
     def _frames(self) -> str:
-        """The control tokens that stand before and behind answers: no text can spell them."""
+        """Return the control tokens before and after answers. No text can spell them."""
         form = self._reasoning
         frames = () if form is None else dict.fromkeys((*form.answer, *form.frames))
-        return " | ".join(self._literal(f) for f in frames if self._spelling.is_special(f))
+        return " | ".join(self._literal(f) for f in frames if self._literals.is_special(f))
 
-    def _bare(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
-        """A free answer, or calls: told apart by what stands before the arguments."""
-        how = self._form.written
-        calls = self._calls(rules, shown, parallel)
-        head = f"{how.first}{how.before}"
+    def _bare_answer_or_calls(
+        self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
+    ) -> str:
+        """Return the rule of a free answer or of calls, which differ in the text before the
+        arguments.
+        """
+        syntax = self._form.written
+        calls = self._calls(rules, prompt_tools, parallel)
+        head = f"{syntax.first}{syntax.before}"
         begun = [
-            f"{pattern(head + tool.name, tool.name)}[^A-Za-z0-9_.\\-]" for tool in shown.callable
+            f"{pattern(head + tool.name, tool.name)}[^A-Za-z0-9_.\\-]"
+            for tool in prompt_tools.callable
         ]
-        if how.parameter is None:  # whatever its name, it would be read as a call
-            begun.append(f'{pattern(head)}[^"]*{pattern(how.between)}')
+        if syntax.parameter is None:  # the parser reads it as a call, whatever its name
+            begun.append(f'{pattern(head)}[^"]*{pattern(syntax.between)}')
         rules.add("TEXT", rf"{ANYTHING} & ~/(?s:\s*({'|'.join(begun)}).*)/")
         marked = [self._literal(opening) for opening in self._form.opens]
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
 
-    def _messages(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
-        """A reply of several messages, of which some are calls."""
+    def _messages(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
+        """Return the rule of a reply of several messages, some of which are calls."""
         assert self._reasoning is not None
         before, after = map(self._literal, self._reasoning.answer)
         parts = self._form.written.separator
         header = self._literal(parts if self._header in parts else self._header)
-        calls = self._calls(rules, shown, parallel)
+        calls = self._calls(rules, prompt_tools, parallel)
         said = rules.add("said", f"{before} {ANYTHING} ({after})?")
         return f"{said} ({header} {calls})? | {calls} ({header} {said})?"
 
-    def _told(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
-        """An answer and then calls, or either. What opens calls may stand in an answer: only what
-        stands before a tool's arguments tells them apart. A prompt may have opened the first."""
-        how, opened = self._form.written, self._opening
-        sign = pattern(opened or how.separator)
-        head = (how.first + how.before)[len(opened) :]
+    def _answer_then_calls(
+        self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
+    ) -> str:
+        """Return the rule of an answer followed by calls, or of either alone.
+
+        An answer may contain the text that opens calls, so only the text before a tool's arguments
+        marks a call. A prompt may already have opened the first call.
+        """
+        syntax, opened = self._form.written, self._opening
+        sign = pattern(opened or syntax.separator)
+        head = (syntax.first + syntax.before)[len(opened) :]
         heads = "|".join(
-            pattern(head + tool.name + how.between, tool.name) for tool in shown.callable
+            pattern(head + tool.name + syntax.between, tool.name) for tool in prompt_tools.callable
         )
-        calls = self._calls(rules, shown, parallel, opened)
+        calls = self._calls(rules, prompt_tools, parallel, opened)
         rules.add("SAID", rf"/(?s:.*{sign})/")
         rules.add("MORE", rf"SAID & ~/(?s:({heads}).*)/")
         rules.add("LAST", rf"{ANYTHING} & ~/(?s:.*{sign}.*)/")
@@ -336,14 +375,17 @@ class GrammarBuilder:
             return json_rule(schema)
         if tool.grammar is not None:
             text = tool_input_rule(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
-            return Parameters(self._spelling, parameter).text("input", text)
-        return Parameters(self._spelling, parameter).of(rules, f"p_{number}", schema)
+            return Parameters(self._literals, parameter).text("input", text)
+        return Parameters(self._literals, parameter).of(rules, f"p_{number}", schema)
 
     def _enforced(self, tool: PromptTool, forced: bool) -> dict[str, Any]:
-        """The schema of a tool as it is enforced. Unless it is strict, keywords that cannot be
-        enforced are passed over; unless the call is forced as well, so is the whole schema."""
+        """Return the schema of a tool as it is enforced.
+
+        Unless the tool is strict, keywords that cannot be enforced are dropped. Unless the call is
+        also forced, a schema that cannot be enforced is dropped as a whole.
+        """
         form = strict_form if tool.strict else closed_form if tool.strict is None else dict
-        schema = self._guided({"type": "object", **form(tool.schema)})
+        schema = self._with_layout({"type": "object", **form(tool.schema)})
         if not tool.strict:
             schema = lenient(schema)
         try:
@@ -351,17 +393,17 @@ class GrammarBuilder:
         except InvalidRequest:
             if tool.strict or forced:
                 raise
-            return self._guided({"type": "object"})
+            return self._with_layout({"type": "object"})
         return schema
 
     def _literal(self, text: str) -> str:
-        return self._spelling.literal(text)
+        return self._literals.literal(text)
 
 
 def is_partial(schema: Mapping[str, Any] | None) -> bool:
-    """Whether a schema is held to in part only."""
+    """Return whether a schema is enforced only in part."""
     return schema is not None and bool(schema["x-guidance"].get("lenient"))
 
 
-def _unguided(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _without_layout(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "x-guidance"}

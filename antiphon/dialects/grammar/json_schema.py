@@ -18,11 +18,11 @@ from .user_regex import LONGEST, weight
 
 __all__ = [
     "bare",
+    "bundle_definitions",
     "can_judge",
     "check_schema",
     "check_strict",
     "closed_form",
-    "definitions_of",
     "grammar_fault",
     "is_enforced",
     "keywords_of",
@@ -350,7 +350,7 @@ def _both(one: Schema, other: Schema) -> Schema:
     return both
 
 
-def definitions_of(schemas: Sequence[Schema]) -> dict[str, Any]:
+def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
     """Schemas as definitions of one: ``#/$defs/0``, ``#/$defs/1`` and so on. The definitions of
     each are kept apart from those of the others."""
     shared: dict[str, Any] = {}
@@ -364,7 +364,7 @@ def definitions_of(schemas: Sequence[Schema]) -> dict[str, Any]:
 
 
 def _moved(value: Any, to: str) -> Any:
-    """A schema whose references lead where ``definitions_of`` puts what they mean."""
+    """A schema whose references lead where ``bundle_definitions`` puts what they mean."""
     if isinstance(value, list):
         return [_moved(inner, to) for inner in value]
     if not isinstance(value, Mapping):

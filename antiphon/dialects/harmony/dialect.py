@@ -1,8 +1,7 @@
-"""The harmony dialect: how gpt-oss is spoken to.
+"""The harmony dialect: prompts and output of gpt-oss.
 
-Conversation → one system message, one developer message, what was said → ids; and back through the
-machine that reads what the model writes. It knows no engine.
-Source: the harmony response format, and its library, which writes the prompts.
+A conversation becomes one system message, one developer message and the messages of the turns, then
+token ids. Source: the harmony response format, and OpenAI's library, which renders the prompts.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import ReasoningRetention, Rendered
 from antiphon.dialects.instructions import LEVELS, format_instructions
 from antiphon.dialects.messages import Unreadable
-from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
+from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.text import replace_lone_surrogates, replace_lone_surrogates_in_json
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .grammar import Grammarian
-from .messages import BROWSER, PYTHON, Talk, natives, talk_of
+from .grammar import HarmonyGrammar
+from .messages import BROWSER, PYTHON, HarmonyConversation, build_conversation, native_tools
 from .parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
 from .prompt import Encoder
 from .schemas import plain_schema
@@ -33,21 +32,24 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "HarmonyDialect"]
 
-#: What may be set of the system message, as gpt-oss's own chat template and its library call it.
+#: The settings of the system message, as gpt-oss's own chat template and the library name them.
 SETTINGS = frozenset(
     {"conversation_start_date", "knowledge_cutoff", "model_identity", "reasoning_effort"}
 )
 _EFFORTS = ("low", "medium", "high")
-#: Any text of both vocabularies has the same ids.
+#: A text whose ids are compared to check that a model has gpt-oss's vocabulary.
 _PROBE = "Grüße, 漢字 🦄 and {braces}: 1234567."
 
 
 class HarmonyDialect:
-    """``dialects.base.Dialect`` for gpt-oss and what was made of it.
+    """``dialects.base.Dialect`` for gpt-oss and models derived from it.
 
-    ``encoding``: the library's, from ``vocabulary.load``. ``settings``: values of ``SETTINGS``.
-    ``unreadable``: what becomes of images. ``today`` tells the date. Raises ``SetupError`` for
-    models with another vocabulary, and for other settings.
+    - ``encoding``: the library's, from ``vocabulary.load``.
+    - ``settings``: values of ``SETTINGS``.
+    - ``unreadable``: what happens to images, which the format lacks.
+    - ``today``: the clock for the date in the system message.
+
+    Raises ``SetupError`` for models with another vocabulary, and for unknown settings.
     """
 
     #: The format has no images.
@@ -70,71 +72,91 @@ class HarmonyDialect:
         self._today = today
         self._codes = TokenCodes.from_tokenizer(tokenizer)
         self._encoder = Encoder(encoding, tokenizer, self._codes, card.fingerprint)
-        for name, why in _faults(self._settings):
+        for name, why in _invalid_settings(self._settings):
             raise SetupError(f"{card.name}: template_kwargs.{name} {why}")
         ids = self._encoder.ids
         self._stop_ids = (ids["return"], ids["call"])
-        self._grammarian = Grammarian(tokenizer)
+        self._grammar = HarmonyGrammar(tokenizer)
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
-        shown = shown_tools(options, conversation.items)
-        recalls = self.reasoning_retention(options) == "all_turns"
-        talk = talk_of(
-            conversation.items, shown, self._unreadable, conversation.past_count, recalls
+        prompt_tools = collect_tools(options, conversation.items)
+        keeps_reasoning = self.reasoning_retention(options) == "all_turns"
+        history = build_conversation(
+            conversation.items,
+            prompt_tools,
+            self._unreadable,
+            conversation.past_count,
+            keeps_reasoning,
         )
-        called = natives(shown)
-        functions = [tool for tool in shown.declared if tool.name not in called]
-        head = [self._system(options, [tool for tool in shown.tools if tool.name in called])]
-        if developer := _developer(conversation.instructions, talk, options, functions):
+        called = native_tools(prompt_tools)
+        functions = [tool for tool in prompt_tools.declared if tool.name not in called]
+        head = [
+            self._system_message(
+                options, [tool for tool in prompt_tools.tools if tool.name in called]
+            )
+        ]
+        if developer := _developer_message(conversation.instructions, history, options, functions):
             head.append(developer)
-        begun = cast(MessageKind, talk.said[-1].channel) if talk.is_open else None
-        constraint = self._grammarian.reply(options, shown, begun)
+        open_kind = cast(MessageKind, history.messages[-1].channel) if history.is_open else None
+        constraint = self._grammar.constraint_for_reply(options, prompt_tools, open_kind)
         return Rendered(
             prompt=Prompt(
                 self._encoder.encode(
-                    head, talk, conversation.stored_tokens, has_functions=bool(functions)
+                    head, history, conversation.stored_tokens, has_functions=bool(functions)
                 )
             ),
             parser=HarmonyParser(
                 self._tokenizer,
                 self._codes,
-                shapes=shown.shapes,
+                shapes=prompt_tools.shapes,
                 plain_inputs=[name for name, recipient in called.items() if recipient == PYTHON],
                 parallel=options.parallel_tool_calls,
-                open_kind=begun,
+                open_kind=open_kind,
                 constrained=constraint is not None and constraint.needed,
-                json_answer=bool(_form(options)),
+                json_answer=bool(_format_section(options)),
             ),
             constraint=constraint,
             stop_ids=self._stop_ids,
-            **self._cut_short(options, shown),
+            **self._reasoning_end_fields(options, prompt_tools),
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Of its own accord what its makers train it on: that of the tool loop."""
+        """Return what OpenAI recommends: the reasoning of the current tool loop, unless the request
+        asks for all turns.
+        """
         asked = options.reasoning
         is_all = asked is not None and asked.context == "all_turns"
         return "all_turns" if is_all else "current_turn"
 
-    def _cut_short(self, options: Options, shown: PromptTools) -> dict[str, Any]:
-        """What goes on where a budget of thinking is used up: the answer, or the call that must
-        come."""
+    def _reasoning_end_fields(self, options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
+        """Return the fields of ``Rendered`` for a reasoning budget: the answer follows, or a
+        required call.
+        """
         if options.thinking_budget is None:
             return {}
         ids, encoder = self._encoder.ids, self._encoder
-        unthink = (ids["end"], *encoder.turn)
-        if not shown.required:
-            unthink = (*unthink, ids["channel"], *encoder.words("final"), ids["message"])
+        reasoning_end = (ids["end"], *encoder.turn)
+        if not prompt_tools.required:
+            reasoning_end = (
+                *reasoning_end,
+                ids["channel"],
+                *encoder.words("final"),
+                ids["message"],
+            )
         return {
-            "reasoning_end_ids": unthink,
-            "answer_constraint": self._grammarian.reply(options, shown, None, thought=True),
+            "reasoning_end_ids": reasoning_end,
+            "answer_constraint": self._grammar.constraint_for_reply(
+                options, prompt_tools, None, reasoning_done=True
+            ),
         }
 
-    def _system(self, options: Options, tools: Sequence[PromptTool]) -> Message:
-        """Who the model is, what day it is, how hard it is to think, and its own tools."""
+    def _system_message(self, options: Options, tools: Sequence[PromptTool]) -> Message:
+        """Build the system message: the model's identity, the date, the effort and the native
+        tools.
+        """
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
-        for name, why in _faults(options.template):
+        for name, why in _invalid_settings(options.template):
             raise InvalidRequest(
                 f"'{name}' {why}.",
                 param=f"chat_template_kwargs.{name[:64]}",
@@ -150,7 +172,7 @@ class HarmonyDialect:
         )
         for name in said.keys() - {"reasoning_effort"}:
             setattr(content, name, replace_lone_surrogates(said[name]))
-        for namespace in _own(tools):
+        for namespace in _native_namespaces(tools):
             content.with_tools(namespace)
         return Message.from_role_and_content(Role.SYSTEM, content)
 
@@ -162,14 +184,16 @@ def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEn
         for text in CONTROL_TOKENS.values()
     )
     if not same or tokenizer.encode(_PROBE, special=False) != encoding.encode(_PROBE):
-        raise SetupError(f"{card.name} has not the vocabulary of gpt-oss: it knows no harmony")
+        raise SetupError(
+            f"{card.name} does not have the vocabulary of gpt-oss, which harmony needs"
+        )
 
 
-def _faults(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with values of ``SETTINGS``: the name, and why."""
+def _invalid_settings(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each invalid value of ``SETTINGS``, and the reason."""
     for name, value in said.items():
         if name not in SETTINGS:
-            yield name, f"means nothing to gpt-oss; there are {', '.join(sorted(SETTINGS))}"
+            yield name, f"is not a setting of gpt-oss; there are {', '.join(sorted(SETTINGS))}"
         elif not isinstance(value, str):
             yield name, "must be a text"
         elif name == "reasoning_effort" and LEVELS.get(value, value) not in _EFFORTS:
@@ -179,16 +203,22 @@ def _faults(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 # --- the developer message -----------------------------------------------------------------------
 
 
-def _developer(
-    instructions: str | None, talk: Talk, options: Options, tools: Sequence[PromptTool]
+def _developer_message(
+    instructions: str | None,
+    history: HarmonyConversation,
+    options: Options,
+    tools: Sequence[PromptTool],
 ) -> Message | None:
-    """All that instructs the model, in order: instructions, what system and developer said, the
-    tools, the form of the answer. None where nothing does."""
+    """Build the developer message; None if it would be empty.
+
+    It contains, in order, the instructions, the system and developer messages, the tools and the
+    output format.
+    """
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 
     told = [
         text
-        for text in (instructions, *talk.told, *format_instructions(options, (BROWSER,)))
+        for text in (instructions, *history.instructions, *format_instructions(options, (BROWSER,)))
         if text
     ]
     parts: list[Any] = []
@@ -197,15 +227,15 @@ def _developer(
         if told:
             content.with_instructions(replace_lone_surrogates("\n\n".join(told)))
         if tools:
-            content.with_function_tools([_described(tool, tool.name) for tool in tools])
+            content.with_function_tools([_tool_description(tool, tool.name) for tool in tools])
         parts.append(content)
-    if form := _form(options):
+    if form := _format_section(options):
         parts.append(TextContent(text=replace_lone_surrogates(f"\n\n{form}" if parts else form)))
     return Message.from_role_and_contents(Role.DEVELOPER, parts) if parts else None
 
 
-def _own(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
-    """The interpreter and the browser, as the system message has them."""
+def _native_namespaces(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
+    """Yield the interpreter and the browser for the system message."""
     from openai_harmony import ToolNamespaceConfig
 
     browser = [tool for tool in tools if tool.shape.namespace == BROWSER]
@@ -214,11 +244,11 @@ def _own(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
             description = replace_lone_surrogates(tool.description)
             yield ToolNamespaceConfig(name=PYTHON, description=description, tools=[])
     if browser:
-        described = [_described(tool, tool.shape.wire_name) for tool in browser]
+        described = [_tool_description(tool, tool.shape.wire_name) for tool in browser]
         yield ToolNamespaceConfig(name=BROWSER, description=None, tools=described)
 
 
-def _described(tool: PromptTool, name: str) -> ToolDescription:
+def _tool_description(tool: PromptTool, name: str) -> ToolDescription:
     from openai_harmony import ToolDescription
 
     schema = plain_schema(tool.schema)
@@ -227,8 +257,8 @@ def _described(tool: PromptTool, name: str) -> ToolDescription:
     return ToolDescription.new(name, replace_lone_surrogates(tool.description), schema)
 
 
-def _form(options: Options) -> str:
-    """The section that says which JSON the answer is to be; a grammar sees to it as well."""
+def _format_section(options: Options) -> str:
+    """Return the section that describes the requested JSON. A grammar enforces it as well."""
     match options.text.format:
         case JsonSchemaFormat(name=name, schema=schema, description=description):
             about = f"// {' '.join(description.split())}\n" if description else ""

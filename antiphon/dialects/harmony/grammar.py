@@ -1,7 +1,7 @@
-"""Grammars over harmony's channels: thinking first, then a call or an answer, each as it must be.
+"""Grammars over harmony's channels: reasoning first, then a call or an answer.
 
-A model that is held to one cannot slip in a header either. What JSON and users' grammars come to is
-``constraints``' to say.
+They also prevent invalid headers. ``grammar.builder`` writes the rules for JSON and users'
+grammars.
 """
 
 from __future__ import annotations
@@ -16,87 +16,92 @@ from antiphon.dialects.grammar.lark import LarkRules
 from antiphon.dialects.tools import PromptTools
 from antiphon.tokens import Constraint, Tokenizer
 
-from .messages import FUNCTIONS, PYTHON, natives
+from .messages import FUNCTIONS, PYTHON, native_tools
 from .parser import CONTROL_TOKENS, MessageKind
 
-__all__ = ["Grammarian"]
+__all__ = ["HarmonyGrammar"]
 
-_TURN = f"{CONTROL_TOKENS['end']}{CONTROL_TOKENS['start']}assistant"
+_NEXT_TURN = f"{CONTROL_TOKENS['end']}{CONTROL_TOKENS['start']}assistant"
 _CHANNEL, _MESSAGE = CONTROL_TOKENS["channel"], CONTROL_TOKENS["message"]
-#: llama.cpp takes these of gpt-oss's control tokens for text: no message of text may hold them. And
-#: it ends what is complete by ``<|endoftext|>`` alone: a reply says its own end.
+#: llama.cpp treats these control tokens of gpt-oss as text, so no text message may contain them.
+#: It ends a complete grammar only by ``<|endoftext|>``, so the grammar contains the end token.
 _TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\|(start|channel|constrain|message|end)\|>(?s:.*)/"
-#: Messages before the answer or the call, at most: a small model would else think for ever.
-_MOST_THOUGHTS = 8
+#: Maximum number of messages before the answer or the call. Without a limit, a small model never
+#: stops reasoning.
+_MAX_MESSAGES = 8
 
 
-class Grammarian(Base):
-    """Writes the grammars of one model that speaks harmony."""
+class HarmonyGrammar(Base):
+    """Builds the grammars of one model that writes harmony."""
 
-    #: gpt-oss writes JSON without blanks.
+    #: gpt-oss writes JSON without spaces.
     separators = (",", ":")
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer, TOOLS["hermes"], None)
 
-    def reply(
+    def constraint_for_reply(
         self,
         options: Options,
-        shown: PromptTools,
-        begun: MessageKind | None,
+        prompt_tools: PromptTools,
+        open_kind: MessageKind | None,
         *,
-        thought: bool = False,
+        reasoning_done: bool = False,
     ) -> Constraint | None:
-        """What the next reply must obey; None if it may be anything. ``begun``: the prompt ends in
-        a message of this kind. ``thought``: it ends where the thinking was cut short, behind the
-        role if a call must come, else within the answer. Raises ``InvalidRequest`` for what cannot
-        be enforced."""
+        """Return the constraint of the next reply; None if any text is valid.
+
+        ``open_kind``: the prompt ends inside a message of this kind. ``reasoning_done``: it ends
+        where the reasoning was cut short: after the role if a call is required, else inside the
+        answer. Raises ``InvalidRequest`` for a format that cannot be enforced.
+        """
         schema = self._format_schema(options)
-        is_formed = schema is not None or options.guide is not None
-        needed = is_formed or self._must_hold(shown)
-        if not (needed or any(tool.strict is None for tool in shown.callable)):
+        has_format = schema is not None or options.guide is not None
+        needed = has_format or self._must_enforce_tools(prompt_tools)
+        if not (needed or any(tool.strict is None for tool in prompt_tools.callable)):
             return None
-        rules = LarkRules(shown.required)
-        answer = self._answer(rules, schema, options.guide) if is_formed else "TEXT"
+        rules = LarkRules(prompt_tools.required)
+        answer = self._answer(rules, schema, options.guide) if has_format else "TEXT"
         rules.add("answer", f"{answer} {self._literal(CONTROL_TOKENS['return'])}")
         rules.add("TEXT", _TEXT)
-        if (thought and not shown.required) or begun == "final":
+        if (reasoning_done and not prompt_tools.required) or open_kind == "final":
             start = "answer"
         else:
-            # What is said by the way would be no part of the form, but of the same chat message.
-            kinds = '"analysis"' if is_formed else '("analysis" | "commentary")'
-            before = "" if thought else self._before(rules, begun, kinds)
-            start = f"{before}{self._ends(rules, shown)}"
+            # A preamble would join the answer in a chat message and so break its format.
+            kinds = '"analysis"' if has_format else '("analysis" | "commentary")'
+            before = "" if reasoning_done else self._preceding_messages(rules, open_kind, kinds)
+            start = f"{before}{self._final_message(rules, prompt_tools)}"
         lark = f"start: {start}\n{rules.text()}"
         return Constraint(lark, needed=needed, partial=is_partial(schema))
 
-    def _before(self, rules: LarkRules, begun: MessageKind | None, kinds: str) -> str:
-        """The messages before the one that counts."""
-        said = rules.add("said", f"TEXT {self._literal(_TURN)}")
+    def _preceding_messages(
+        self, rules: LarkRules, open_kind: MessageKind | None, kinds: str
+    ) -> str:
+        """Return the rule of the messages before the last one."""
+        said = rules.add("said", f"TEXT {self._literal(_NEXT_TURN)}")
         told = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {said}"
-        before = f"{rules.add('told', told)}{{0,{_MOST_THOUGHTS}}} "
-        return before if begun is None else f"{said} {before}"
+        before = f"{rules.add('told', told)}{{0,{_MAX_MESSAGES}}} "
+        return before if open_kind is None else f"{said} {before}"
 
-    def _ends(self, rules: LarkRules, shown: PromptTools) -> str:
-        """A call, or an answer where none must come."""
+    def _final_message(self, rules: LarkRules, prompt_tools: PromptTools) -> str:
+        """Return the rule of a call, or of an answer unless a call is required."""
         constrain = self._literal(CONTROL_TOKENS["constrain"])
         rules.add("type", f'(" " {constrain} "json" | " json")?')
-        called = natives(shown)
+        called = native_tools(prompt_tools)
         calls = []
-        for number, tool in enumerate(shown.callable):
+        for number, tool in enumerate(prompt_tools.callable):
             to = called.get(tool.name, FUNCTIONS + tool.name)
-            calls.append(self._addressed(rules, number, to))
+            calls.append(self._call_rule(rules, number, to))
             said = "TEXT" if to == PYTHON else self._arguments(rules, number, tool)
             kind = '" code"?' if tool.name in called else "type"
             end = self._literal(CONTROL_TOKENS["call"])
             rules.add(f"tool_{number}", f"{kind} {self._literal(_MESSAGE)} {said} {end}")
-        if shown.required:
+        if prompt_tools.required:
             return rules.add("ends", " | ".join(calls))
         head = f'{self._literal(_CHANNEL)} "final" type {self._literal(_MESSAGE)}'
         return rules.add("ends", " | ".join([*calls, f"{head} answer"]))
 
-    def _addressed(self, rules: LarkRules, number: int, recipient: str) -> str:
-        """A call, with its recipient on either side of the channel."""
+    def _call_rule(self, rules: LarkRules, number: int, recipient: str) -> str:
+        """Return the rule of a call with its recipient before or after the channel."""
         to = json.dumps(f" to={recipient}")
         name = "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
         channel = f"{self._literal(_CHANNEL)} {json.dumps(name)}"

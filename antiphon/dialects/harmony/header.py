@@ -1,8 +1,8 @@
-"""Headers of harmony messages, read leniently: who speaks, on which channel, to whom.
+"""Lenient parser of harmony message headers: author, channel and recipient.
 
-Known words only, in any order and on either side of the channel; what is none of them is ``rest``,
-which is text where no ``<|message|>`` came. It knows no tokens and no tools.
-Source: the harmony response format, and the slips that gpt-oss makes in it.
+It finds known words in any order, before and after the channel. All other words are ``rest``, which
+is text if no ``<|message|>`` follows. Source: the harmony response format, and the mistakes that
+gpt-oss makes in it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from msgspec import Struct
 
 __all__ = ["CHANNEL", "CONSTRAIN", "LIMIT", "Header", "bare_text", "read_header"]
 
-#: What stands for the control tokens in the text of a header: no text can hold these.
+#: Stand for the control tokens in the text of a header. No text can contain lone surrogates.
 CHANNEL, CONSTRAIN = "\ud801", "\ud802"
-#: Characters of a header, at most: what is longer is text.
+#: Maximum number of characters of a header. Anything longer is text.
 LIMIT = 256
 
 _NAMES = ("analysis", "commentary", "final")
 _NAMED = "|".join(_NAMES)
 _TO = r"to=\s*([\w.\-]*)"
-#: How a stretch of a header begins: what no ``<|start|>`` announced, any other, one of a type.
+#: The start of a header's region: without ``<|start|>``, with it, and after ``<|constrain|>``.
 _BARE = re.compile(rf"\s*(?:assistant\s*)*(?:({_NAMED})\s*)?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?")
 _REGION = re.compile(
     rf"\s*(?:assistant\s*)*(?:\W*({_NAMED})\W*)?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?"
@@ -30,7 +30,7 @@ _TYPE = re.compile(rf"\s*(?:(?!to=)\w+)?\s*(?:{_TO}\s*)?")
 _RECIPIENT = re.compile(_TO)
 #: Authors that are not the model.
 _OTHERS = re.compile(r"\s*(?:user|system|developer|tool|python|browser|functions)\b")
-#: Recipients that call nothing.
+#: Recipients that are not tools.
 _NOBODY = frozenset(
     {"", "all", "assistant", "developer", "functions", "system", "tool", "user", *_NAMES}
 )
@@ -38,8 +38,11 @@ _WORDS = ("assistant", *_NAMES, "to=", "json", "code")
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """``channel`` and ``recipient``: None where there is none that means anything. ``is_own``: the
-    model speaks for itself. ``rest``: what no header says."""
+    """A parsed header.
+
+    ``channel``, ``recipient``: None if the header has no valid one. ``is_own``: the author is the
+    model. ``rest``: the words that are not part of a header.
+    """
 
     channel: str | None = None
     recipient: str | None = None
@@ -48,8 +51,10 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 def read_header(text: str, *, ended: bool = True) -> Header:
-    """What a header says, with ``CHANNEL`` and ``CONSTRAIN`` in the place of these tokens.
-    ``ended``: by ``<|message|>``; otherwise what stands behind its known words is text."""
+    """Parse a header. ``CHANNEL`` and ``CONSTRAIN`` stand for the control tokens.
+
+    ``ended``: ``<|message|>`` follows. Otherwise the words after the known ones are text.
+    """
     is_own = _OTHERS.match(text) is None
     channel: str | None = None
     recipients: list[str] = []
@@ -70,8 +75,10 @@ def read_header(text: str, *, ended: bool = True) -> Header:
 
 
 def _read(region: str) -> tuple[str | None, list[str], str]:
-    """The channel that a stretch of a header names, whom it addresses, and what behind that is no
-    header. A name that was cut is no text."""
+    """Return a region's channel, its recipients, and the text after them.
+
+    A name that was cut off is not text.
+    """
     region, *types = region.split(CONSTRAIN)
     found = _REGION.match(region)
     assert found is not None  # every part of it may be missing
@@ -88,8 +95,7 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
 
 
 def bare_text(text: str) -> int | None:
-    """Where text begins in what stands where a header should, without any control token. None: it
-    may be a header yet."""
+    """Return where the text of an unmarked header begins; None while it may be a header."""
     found = _BARE.match(text)
     assert found is not None
     left = text[found.end() :]

@@ -1,6 +1,7 @@
-"""Items become harmony's messages: each thought, text, call and result one of its own.
+"""Convert items to harmony's messages: each reasoning, text, call and result is a message of its
+own.
 
-What instructs the model is not among them: harmony has one place for it. It knows no tokens.
+Instructions are separate, because harmony puts them all into one developer message.
 """
 
 from __future__ import annotations
@@ -11,23 +12,35 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.dialects.messages import Builder, Unreadable, unfinished
+from antiphon.dialects.messages import Builder, Unreadable, is_unfinished
 from antiphon.dialects.tools import PromptTools
 from antiphon.wire import items as it
 
-__all__ = ["ASSISTANT", "BROWSER", "FUNCTIONS", "PYTHON", "Said", "Talk", "natives", "talk_of"]
+__all__ = [
+    "ASSISTANT",
+    "BROWSER",
+    "FUNCTIONS",
+    "PYTHON",
+    "HarmonyConversation",
+    "HarmonyMessage",
+    "build_conversation",
+    "native_tools",
+]
 
 ASSISTANT = "assistant"
-#: Where harmony puts the tools of a developer.
+#: Harmony's namespace for functions.
 FUNCTIONS = "functions."
-#: What gpt-oss was trained to call otherwise than functions: an interpreter that takes code as it
-#: is, and a namespace of functions. They stand in the system message and are called while thinking.
+#: Tools that gpt-oss was trained with: an interpreter whose input is plain code, and a namespace of
+#: functions. The system message declares them, and the model calls them while reasoning.
 PYTHON, BROWSER = "python", "browser"
 
 
-class Said(Struct, frozen=True, kw_only=True):
-    """One message. ``author``: ``user``, ``assistant``, or the tool that answers. ``recipient``:
-    the tool that is called."""
+class HarmonyMessage(Struct, frozen=True, kw_only=True):
+    """One message.
+
+    ``author``: ``user``, ``assistant``, or the tool that returns a result. ``recipient``: the tool
+    that is called.
+    """
 
     author: str
     text: str
@@ -35,20 +48,26 @@ class Said(Struct, frozen=True, kw_only=True):
     recipient: str | None = None
 
 
-class Talk(Struct, frozen=True, kw_only=True):
-    """A conversation. ``told``: what system and developer said, in order. ``is_open``: the last
-    message is the beginning of an answer, to go on with."""
+class HarmonyConversation(Struct, frozen=True, kw_only=True):
+    """A conversation as harmony's messages.
 
-    told: tuple[str, ...]
-    said: tuple[Said, ...]
+    ``instructions``: the texts of the system and developer messages, in order. ``is_open``: the
+    last message is the start of an answer that the model must continue.
+    """
+
+    instructions: tuple[str, ...]
+    messages: tuple[HarmonyMessage, ...]
     is_open: bool
 
 
-def natives(shown: PromptTools) -> Mapping[str, str]:
-    """The tools that are called as the model was trained to: by the name they were shown by, whom
-    their calls are addressed to. A custom tool ``python``, functions of a namespace ``browser``."""
+def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
+    """Return the tools that gpt-oss was trained to call: name in the prompt → recipient of their
+    calls.
+
+    These are a custom tool ``python`` and the functions of a namespace ``browser``.
+    """
     found = {}
-    for tool in shown.tools:
+    for tool in prompt_tools.tools:
         shape = tool.shape
         is_text = shape.custom and tool.grammar is None
         if is_text and (shape.wire_name, shape.namespace) == (PYTHON, None):
@@ -58,66 +77,72 @@ def natives(shown: PromptTools) -> Mapping[str, str]:
     return found
 
 
-def talk_of(
+def build_conversation(
     items: Sequence[it.Item],
-    shown: PromptTools,
+    prompt_tools: PromptTools,
     unreadable: Unreadable = "note",
-    past: int = 0,
-    recalls: bool = False,
-) -> Talk:
-    """The messages of a conversation, of which ``past`` items stood before the request.
+    past_count: int = 0,
+    keeps_reasoning: bool = False,
+) -> HarmonyConversation:
+    """Convert items to messages. ``past_count``: how many items precede the request.
 
-    Thinking before the last final answer is left out, as its makers do, unless ``recalls``; within
-    a tool loop it stays. Raises ``InvalidRequest`` with the path of items and parts that the model
-    cannot be shown.
+    Reasoning before the last final answer is dropped, as OpenAI recommends, unless
+    ``keeps_reasoning``. Within a tool loop it stays. Raises ``InvalidRequest`` with the path of an
+    item or part that the model cannot be shown.
     """
-    builder = _Talk(shown, unreadable)
-    builder.read(items, past)
-    said = builder.finished()
-    is_open = unfinished(items) and said[-1:] != [] and said[-1].author == ASSISTANT
-    answers = said[:-1] if is_open else said
-    finals = () if recalls else (n for n, each in enumerate(answers) if each.channel == "final")
-    over = max(finals, default=-1)
-    return Talk(
-        told=tuple(builder.told),
-        said=tuple(each for n, each in enumerate(said) if n > over or each.channel != "analysis"),
+    builder = _ConversationBuilder(prompt_tools, unreadable)
+    builder.read(items, past_count)
+    messages = builder.build()
+    is_open = is_unfinished(items) and messages[-1:] != [] and messages[-1].author == ASSISTANT
+    answers = messages[:-1] if is_open else messages
+    finals = (
+        () if keeps_reasoning else (n for n, each in enumerate(answers) if each.channel == "final")
+    )
+    last_final = max(finals, default=-1)
+    return HarmonyConversation(
+        instructions=tuple(builder.instructions),
+        messages=tuple(
+            each for n, each in enumerate(messages) if n > last_final or each.channel != "analysis"
+        ),
         is_open=is_open,
     )
 
 
-class _Talk(Builder):
-    def __init__(self, shown: PromptTools, unreadable: Unreadable) -> None:
-        super().__init__(shown, unreadable)
-        self.told: list[str] = []
-        self._said: list[Said] = []
-        self._natives = natives(shown)
+class _ConversationBuilder(Builder):
+    def __init__(self, prompt_tools: PromptTools, unreadable: Unreadable) -> None:
+        super().__init__(prompt_tools, unreadable)
+        self.instructions: list[str] = []
+        self._messages: list[HarmonyMessage] = []
+        self._native_tools = native_tools(prompt_tools)
         self._calls: dict[int, str] = {}
-        self._results: dict[str, Said] = {}
+        self._results: dict[str, HarmonyMessage] = {}
 
-    def finished(self) -> list[Said]:
-        """Each result behind its call, whenever it came. A call without a result was cut before
-        anybody could run it: it is left out."""
-        said: list[Said] = []
-        for place, each in enumerate(self._said):
-            call_id = self._calls.get(place)
+    def build(self) -> list[HarmonyMessage]:
+        """Return the messages, each result directly after its call.
+
+        A call without a result was interrupted before it could run. It is left out.
+        """
+        messages: list[HarmonyMessage] = []
+        for position, each in enumerate(self._messages):
+            call_id = self._calls.get(position)
             if call_id is None:
-                said.append(each)
+                messages.append(each)
             elif call_id in self._results:
-                said += (each, self._results[call_id])
-        return said
+                messages += (each, self._results[call_id])
+        return messages
 
     def message(self, item: it.Message) -> None:
-        text = self.reader.joined(item.content)
+        text = self.reader.join(item.content)
         if item.role in ("system", "developer"):
-            self.told.append(text)
+            self.instructions.append(text)
         elif item.role == "assistant":
             channel = "commentary" if item.phase == "commentary" else "final"
-            self._said.append(Said(author=ASSISTANT, text=text, channel=channel))
+            self._messages.append(HarmonyMessage(author=ASSISTANT, text=text, channel=channel))
         else:
-            self._said.append(Said(author="user", text=text))
+            self._messages.append(HarmonyMessage(author="user", text=text))
 
     def reasoning(self, text: str) -> None:
-        self._said.append(Said(author=ASSISTANT, text=text, channel="analysis"))
+        self._messages.append(HarmonyMessage(author=ASSISTANT, text=text, channel="analysis"))
 
     def call(self, call_id: str, name: str, arguments: Any) -> None:
         recipient = self._recipient(name)
@@ -125,19 +150,21 @@ class _Talk(Builder):
             text = str(arguments.get("input", ""))
         else:
             text = arguments if isinstance(arguments, str) else _dump(arguments)
-        self._calls[len(self._said)] = call_id
+        self._calls[len(self._messages)] = call_id
         channel = _channel(recipient)
-        self._said.append(Said(author=ASSISTANT, text=text, channel=channel, recipient=recipient))
+        self._messages.append(
+            HarmonyMessage(author=ASSISTANT, text=text, channel=channel, recipient=recipient)
+        )
 
     def result(self, call_id: str, name: str, text: str) -> None:
         author = self._recipient(name)
-        self._results[call_id] = Said(
+        self._results[call_id] = HarmonyMessage(
             author=author, text=text, channel=_channel(author), recipient=ASSISTANT
         )
 
     def _recipient(self, name: str) -> str:
-        """The tool as headers name it, where white space would end its name."""
-        return self._natives.get(name) or FUNCTIONS + "_".join(name.split())
+        """Return the tool's name in a header, which white space would end."""
+        return self._native_tools.get(name) or FUNCTIONS + "_".join(name.split())
 
 
 def _channel(recipient: str) -> str:

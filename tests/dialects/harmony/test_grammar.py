@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options, ToolChoice
-from antiphon.dialects.harmony.grammar import Grammarian
+from antiphon.dialects.harmony.grammar import HarmonyGrammar
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
@@ -43,7 +43,9 @@ PATCH = Custom(name="patch", format=GrammarFormat(syntax="regex", definition=r'[
 def held(begun: Any = None, *, reasoning_done: bool = False, **asked: Any) -> Held:
     options = Options(**asked)
     shown = collect_tools(options, ())
-    found = Grammarian(TOKENIZER).reply(options, shown, begun, reasoning_done=reasoning_done)
+    found = HarmonyGrammar(TOKENIZER).constraint_for_reply(
+        options, shown, begun, reasoning_done=reasoning_done
+    )
     return Held(TOKENIZER, found, END)
 
 
@@ -92,9 +94,16 @@ def test_strict_arguments_in_a_free_answer() -> None:
 def test_what_asks_for_nothing_is_not_held() -> None:
     for asked in ({}, {"tools": (LOOSE,)}):
         options = Options(**asked)  # type: ignore[arg-type]
-        assert Grammarian(TOKENIZER).reply(options, collect_tools(options, ()), None) is None
+        assert (
+            HarmonyGrammar(TOKENIZER).constraint_for_reply(
+                options, collect_tools(options, ()), None
+            )
+            is None
+        )
     options = Options(tools=(Function(name="f", parameters=closed()),))
-    found = Grammarian(TOKENIZER).reply(options, collect_tools(options, ()), None)
+    found = HarmonyGrammar(TOKENIZER).constraint_for_reply(
+        options, collect_tools(options, ()), None
+    )
     assert found is not None and not found.needed
 
 
@@ -189,7 +198,7 @@ def test_whatever_is_allowed_is_read_as_it_was_asked(
 ) -> None:
     options = Options(**asked)
     shown = collect_tools(options, ())
-    constraint = Grammarian(TOKENIZER).reply(options, shown, None)
+    constraint = HarmonyGrammar(TOKENIZER).constraint_for_reply(options, shown, None)
     grammar = Held(TOKENIZER, constraint, END, textual)
     for seed in range(60):
         ids = grammar.written(random.Random(seed))
