@@ -1,7 +1,8 @@
 """The service: every operation of the Responses API, independent of HTTP.
 
-``create`` loads the conversation, prepares the reply and returns a run. A foreground run is driven
-by its caller. A background run goes to the store and is executed by any server with free capacity.
+``create`` loads the conversation, prepares the reply and returns a run. A foreground run is
+driven by its caller. A background run goes to the store and is executed by any server with free
+capacity.
 """
 
 from __future__ import annotations

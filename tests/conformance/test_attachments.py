@@ -1,4 +1,4 @@
-"""Images and files in requests: what the model is shown, what is kept, what is refused."""
+"""Images and files in requests: what the model sees, what is stored, what is rejected."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def file(**fields: Any) -> Json:
     return {"type": "input_file", **fields}
 
 
-def shown(server: Server) -> list[it.Part]:
-    """The parts that the model was given last, but for the first."""
+def last_parts(server: Server) -> list[it.Part]:
+    """Return the parts of the last prompt, without the first."""
     conversation, _ = server.backend.requests[-1]  # type: ignore[attr-defined]
     parts: list[it.Part] = []
     for item in conversation.items:
@@ -53,7 +53,7 @@ def shown(server: Server) -> list[it.Part]:
     return [part for part in parts if getattr(part, "text", "") != "Look:"]
 
 
-async def uploaded(server: Server, content: bytes, name: str = "a") -> str:
+async def upload(server: Server, content: bytes, name: str = "a") -> str:
     answer = await server.client.post(
         "/v1/files", files={"file": (name, content)}, data={"purpose": "user_data"}
     )
@@ -62,7 +62,7 @@ async def uploaded(server: Server, content: bytes, name: str = "a") -> str:
 
 @pytest.fixture
 async def site() -> AsyncIterator[str]:
-    """Serves an image, a document, and nothing else."""
+    """Serve an image and a document."""
     app = web.Application()
     kinds = {"/a.png": (png(), "image/png"), "/a.txt": (b"From afar", "text/plain")}
 
@@ -88,7 +88,7 @@ async def fetcher() -> AsyncIterator[Fetcher]:
     await fetcher.close()
 
 
-def fetching(server: Server, fetcher: Fetcher) -> Server:
+def with_fetcher(server: Server, fetcher: Fetcher) -> Server:
     server.service._preparer._attachments.fetcher = fetcher
     return server
 
@@ -101,7 +101,7 @@ async def test_image_is_checked_and_reaches_the_model(serve: Serve, ask: Ask) ->
     server = serve()
     url = data_url(png())
     await ask(server, input=message(image(image_url=url, detail="low"), image(image_url=url)))
-    assert shown(server) == [
+    assert last_parts(server) == [
         it.InputImage(image_url=url, detail="low"),
         it.InputImage(image_url=url),
     ]
@@ -113,18 +113,18 @@ async def test_image_type_is_detected_from_its_bytes(serve: Serve) -> None:
     content = GIF
     for url in (data_url(content, "image/png"), data_url(content, "application/octet-stream")):
         await server.post(input=message(image(image_url=url)))
-        assert shown(server) == [it.InputImage(image_url=data_url(content, "image/gif"))]
+        assert last_parts(server) == [it.InputImage(image_url=data_url(content, "image/gif"))]
 
 
 @pytest.mark.requirement("FILE-IMAGES")
 async def test_images_by_id_and_by_url(serve: Serve, fetcher: Fetcher, site: str) -> None:
-    server = fetching(serve(), fetcher)
-    name = await uploaded(server, png())
+    server = with_fetcher(serve(), fetcher)
+    name = await upload(server, png())
     parts = (image(file_id=name), image(image_url=f"{site}/a.png", detail="high"))
     answer = await server.post(input=message(*parts))
     assert answer.status_code == 200, answer.text
     url = data_url(png())
-    assert shown(server) == [
+    assert last_parts(server) == [
         it.InputImage(image_url=url),
         it.InputImage(image_url=url, detail="high"),
     ]
@@ -134,7 +134,7 @@ async def test_images_by_id_and_by_url(serve: Serve, fetcher: Fetcher, site: str
 async def test_images_in_tool_outputs(serve: Serve) -> None:
     server = serve()
     url = data_url(png())
-    name = await uploaded(server, png())
+    name = await upload(server, png())
     screen = {"type": "computer_screenshot", "file_id": name}
     items = [
         CALL,
@@ -146,7 +146,7 @@ async def test_images_in_tool_outputs(serve: Serve) -> None:
     ]
     answer = await server.post(input=items)
     assert answer.status_code == 200, answer.text
-    assert shown(server) == [
+    assert last_parts(server) == [
         it.InputImage(image_url=url),
         it.InputImage(image_url=url),
         it.ComputerScreenshot(image_url=url),
@@ -158,7 +158,7 @@ async def test_base64_may_contain_line_breaks(serve: Serve) -> None:
     server = serve()
     url = data_url(png())
     await server.post(input=message(image(image_url=f"{url[:60]}\r\n{url[60:]}\n")))
-    assert shown(server) == [it.InputImage(image_url=url)]
+    assert last_parts(server) == [it.InputImage(image_url=url)]
 
 
 async def test_missing_file_is_looked_up_once_per_request() -> None:
@@ -167,7 +167,7 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
 
         async def read(self, tenant: str, file_id: str) -> Any:
             self.asked += 1
-            return await super().content(tenant, file_id)
+            return await super().read(tenant, file_id)
 
     files = Nothing(MemoryStore(), clock=lambda: 0, ids=str)
     gone = it.Message(role="user", content=(it.InputFile(file_id="file-x"),))
@@ -176,8 +176,8 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
     for _ in range(3):
         await one.prepare(Conversation((gone,), past_count=1), Options())
     assert files.asked == 1
-    (shown,) = backend.requests[-1][0].items[0].content
-    assert shown.text == "[file omitted: it can no longer be read]"
+    (last_parts,) = backend.requests[-1][0].items[0].content
+    assert last_parts.text == "[file omitted: it can no longer be read]"
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
 @pytest.mark.requirement("FILE-INPUT")
 async def test_files_are_read_as_text(serve: Serve, fetcher: Fetcher, site: str) -> None:
     pytest.importorskip("kreuzberg")
-    server = fetching(serve(), fetcher)
-    name = await uploaded(server, docx("In Word"), "a.docx")
+    server = with_fetcher(serve(), fetcher)
+    name = await upload(server, docx("In Word"), "a.docx")
     parts = (
         file(file_data=data_url(b"a,b", "text/csv"), filename="a.csv"),
         file(file_data="cGxhaW4="),
@@ -199,7 +199,7 @@ async def test_files_are_read_as_text(serve: Serve, fetcher: Fetcher, site: str)
     )
     answer = await server.post(input=message(*parts))
     assert answer.status_code == 200, answer.text
-    *texts, picture = shown(server)
+    *texts, picture = last_parts(server)
     assert [part.text.rstrip() for part in texts] == [  # type: ignore[union-attr]
         "[file 'a.csv']\na,b",
         "[file]\nplain",
@@ -217,28 +217,28 @@ async def test_files_in_every_request_mode(serve: Serve, ask: Ask) -> None:
     output = [file(file_data="eA==", filename="x.txt")]
     items = [CALL, {"type": "function_call_output", "call_id": "c", "output": output}]
     await ask(server, input=items)
-    assert shown(server) == [it.InputText(text="[file 'x.txt']\nx")]
+    assert last_parts(server) == [it.InputText(text="[file 'x.txt']\nx")]
 
 
-# --- what is stored ------------------------------------------------------------------------------
+# --- storage -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("FILE-STORED")
 async def test_stored_input_equals_sent_input(
     stores: Store, serve: Serve, fetcher: Fetcher, site: str
 ) -> None:
-    server = fetching(serve(on=stores), fetcher)
-    name = await uploaded(server, b"secret text", "a.txt")
+    server = with_fetcher(serve(on=stores), fetcher)
+    name = await upload(server, b"secret text", "a.txt")
     parts = [file(file_id=name), image(image_url=f"{site}/a.png", detail="auto")]
     first = (await server.post(input=message(*parts))).json()
     listed = (await server.client.get(f"/v1/responses/{first['id']}/input_items")).json()
     assert listed["data"][0]["content"][1:] == parts
     await server.post(input="And?", previous_response_id=first["id"])
-    assert [type(part) for part in shown(server)[:2]] == [it.InputText, it.InputImage]
+    assert [type(part) for part in last_parts(server)[:2]] == [it.InputText, it.InputImage]
     await server.client.delete(f"/v1/files/{name}")
     second = await server.post(input="And now?", previous_response_id=first["id"])
     assert second.status_code == 200
-    assert shown(server)[0] == it.InputText(text="[file omitted: it can no longer be read]")
+    assert last_parts(server)[0] == it.InputText(text="[file omitted: it can no longer be read]")
     again = await server.post(input=message(*parts), previous_response_id=first["id"])
     assert again.status_code == 404
     assert again.json()["error"]["param"] == "input[0].content[1].file_id"
@@ -246,7 +246,7 @@ async def test_stored_input_equals_sent_input(
 
 @pytest.mark.requirement("FILE-REFUSED")
 async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
-    """It is broken behind its head: named where it is new, a note where it was there before."""
+    """An image with damaged data: an error if it is new, a note if it is from an earlier turn."""
     broken = png(5, 5)
 
     def script(conversation: Conversation, options: Options) -> Any:
@@ -256,16 +256,16 @@ async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
 
     server = serve(ScriptedBackend(script))
     parts = [image(image_url=data_url(png())), image(image_url=data_url(broken))]
-    refused = await server.post(input=message(*parts))
-    error = refused.json()["error"]
-    assert (refused.status_code, error["code"]) == (400, "image_parse_error")
+    rejection = await server.post(input=message(*parts))
+    error = rejection.json()["error"]
+    assert (rejection.status_code, error["code"]) == (400, "image_parse_error")
     assert error["param"] == "input[0].content[2].image_url"
     assert error["message"] == f"Invalid image in '{error['param']}': it is truncated."
     first = (await server.post(input=message(*parts), temperature=0)).json()
     assert first["status"] == "completed"
     second = await server.post(input="And?", previous_response_id=first["id"])
     assert second.status_code == 200
-    assert shown(server)[:2] == [
+    assert last_parts(server)[:2] == [
         it.InputImage(image_url=data_url(png())),
         it.InputText(text="[image omitted: it can no longer be read]"),
     ]
@@ -274,7 +274,7 @@ async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
 @pytest.mark.requirement("FILE-STORED")
 async def test_background_run_reads_files_in_another_process(stores: Store, serve: Serve) -> None:
     server = serve(on=stores)
-    name = await uploaded(server, b"text", "a.txt")
+    name = await upload(server, b"text", "a.txt")
     server.service._jobs._waiting = _Forgetful()
     queued = (await server.post(input=message(file(file_id=name)), background=True)).json()
     async with asyncio.timeout(20):
@@ -282,12 +282,12 @@ async def test_background_run_reads_files_in_another_process(stores: Store, serv
             queued = (await server.client.get(f"/v1/responses/{queued['id']}")).json()
             await asyncio.sleep(0.01)
     assert queued["status"] == "completed"
-    assert shown(server) == [it.InputText(text="[file 'a.txt']\ntext")]
+    assert last_parts(server) == [it.InputText(text="[file 'a.txt']\ntext")]
     assert len(server.backend.requests) == 2, "it was prepared twice"  # type: ignore[attr-defined]
 
 
 class _Forgetful(dict[str, Any]):
-    """As if what was prepared were in another process."""
+    """A backend that loses its prepared state, as if it ran in another process."""
 
     def pop(self, *_: Any) -> Any:
         return None
@@ -301,7 +301,7 @@ async def test_token_count_includes_files(serve: Serve) -> None:
     assert answer.json()["input_tokens"] == 5
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- rejections ----------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("FILE-REFUSED")
@@ -330,12 +330,12 @@ async def test_token_count_includes_files(serve: Serve) -> None:
     ],
 )
 async def test_unusable_part_is_rejected_with_its_path(
-    serve: Serve, wait: Ask, fetcher: Fetcher, part: Json, field: str, code: str
+    serve: Serve, ask_foreground: Ask, fetcher: Fetcher, part: Json, field: str, code: str
 ) -> None:
-    server = fetching(serve(), fetcher)
-    refused = (await wait(server, input=[*message(), *message(part)])).refused
-    assert refused["http"] == 400
-    assert (refused["param"], refused["code"]) == (f"input[1].content[1]{field}", code)
+    server = with_fetcher(serve(), fetcher)
+    rejection = (await ask_foreground(server, input=[*message(), *message(part)])).rejection
+    assert rejection["http"] == 400
+    assert (rejection["param"], rejection["code"]) == (f"input[1].content[1]{field}", code)
     assert not server.backend.requests  # type: ignore[attr-defined]
 
 
@@ -374,7 +374,7 @@ async def test_urls_are_rejected_without_a_fetcher(serve: Serve) -> None:
 async def test_too_large_attachments_are_rejected(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, fetcher: Fetcher
 ) -> None:
-    server = fetching(serve(), fetcher)
+    server = with_fetcher(serve(), fetcher)
     small = png()
     huge = small[:16] + b"\0\1\0\0" * 2 + small[24:]  # 65536 x 65536 in its header
     wide = message(image(image_url=data_url(huge)))

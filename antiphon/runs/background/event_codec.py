@@ -1,4 +1,4 @@
-"""Events as lines of JSON: how a log keeps them, and how they come back."""
+"""Encodes events as the lines of JSON that event logs consist of, and decodes them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    """The events, each a line."""
+    """Return the events, one line each."""
     return b"".join(line for event in events for line in (_encode(event), b"\n"))
 
 
 def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
-    """The events of these batches, in order."""
+    """Yield the events of the batches in order."""
     for batch in batches:
         for line in lines_after(batch, -1):
             yield _decode(line)
 
 
 def lines_after(batch: EventBatch, after: int) -> list[bytes]:
-    """The lines of the events beyond sequence number ``after``."""
+    """Return the lines of the events after sequence number ``after``."""
     # JSON has no raw line ends; splitlines would also split at other characters.
     return batch.lines.split(b"\n")[max(0, after + 1 - batch.first) : -1]

@@ -1,5 +1,5 @@
-"""Runs that are kept until somebody has made them, as readers see them: their events from any
-number on, for as long as the store has them. It knows not who makes them.
+"""Reads the event logs of background runs, from any sequence number on, while the store has
+them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from .event_codec import decode_events, lines_after
 
 __all__ = ["EventLogReader"]
 
-#: Events of a log that are read in one step.
-_PAGE = 500
+#: Maximum number of events that one query reads.
+_PAGE_SIZE = 500
 
 
 class EventLogReader:
-    """``kinds``: how items are told."""
+    """Reads event logs. ``kinds``: the table of item kinds."""
 
     def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
         self._store = store
         self._kinds = kinds
 
     async def check_available(self, tenant: str, response_id: str) -> None:
-        """Raises ``InvalidRequest`` where the events of a run are no longer there."""
+        """Raise ``InvalidRequest`` if the events of a run are no longer stored."""
         if await self._store.runs.events(tenant, response_id, -1, limit=1) is None:
             raise InvalidRequest(
-                "The events of this response are no longer kept. Retrieve it without stream.",
+                "The events of this response are no longer stored. Retrieve it without stream.",
                 param="stream",
             )
 
     async def follow(
         self, tenant: str, response_id: str, after: int = -1
     ) -> AsyncGenerator[list[bytes], None]:
-        """The events of a run beyond number ``after``, each a line of JSON, in batches: all that is
-        there, then what comes, until the run is over."""
+        """Yield the events of a run after sequence number ``after`` in batches, each event as a
+        line of JSON. Ends with the run.
+        """
         runs = self._store.runs
         with runs.subscribe(tenant, response_id) as tail:
             tail.is_stale = True
@@ -53,7 +54,7 @@ class EventLogReader:
                     await tail.wait()
                 else:
                     tail.is_stale = False
-                    found = await runs.events(tenant, response_id, after, limit=_PAGE)
+                    found = await runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
                     if found is None:
                         return
                     for batch in found.batches:
@@ -64,16 +65,16 @@ class EventLogReader:
                     tail.is_stale = tail.is_stale or bool(found.batches)
 
     async def wait(self, tenant: str, response_id: str) -> None:
-        """Wait until the run is over, or forgotten."""
+        """Wait until the run has ended or was deleted."""
         async with aclosing(self.follow(tenant, response_id)) as batches:
             async for _ in batches:
                 pass
 
     async def snapshot(self, tenant: str, response_id: str) -> Response | None:
-        """The response of a run as far as it has come; None: it is over."""
+        """Return the current state of a running response; None if the run has ended."""
         log, after = Fold(self._kinds), -1
         while True:
-            found = await self._store.runs.events(tenant, response_id, after, limit=_PAGE)
+            found = await self._store.runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
             if found is None or not found.batches:
                 break
             for event in decode_events(found.batches):

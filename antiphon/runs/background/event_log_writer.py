@@ -1,8 +1,8 @@
-"""The journal: writes what this process' background runs say into the store, all runs together.
+"""Writes the events of all background runs of this process to the store.
 
-One append is under way at a time, and what is said meanwhile shares the next: the busier the store,
-the larger the batches. A store that does not answer is asked again; a run that is no longer ours
-is told so. It knows nothing of what the events mean.
+One append is in progress at a time. Events that are emitted meanwhile share the next one: the
+busier the store, the larger the batches. If the store does not answer, the append is retried. A run
+that another server has taken over is told so.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
 
-#: Events of one run that may wait for the store before its model has to.
-_ROOM = 512
-#: Seconds between questions to a store that does not answer: at first, and at most.
+#: Unwritten events of one run from which on its model has to wait.
+_MAX_UNWRITTEN = 512
+#: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
 
 
 class EventLogWriter:
-    """One a process. ``flush_s``: how long events wait for others to share their transaction."""
+    """Appends events to the store. One instance per process. ``flush_s``: how long events wait for
+    others to share their transaction.
+    """
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
@@ -45,18 +47,18 @@ class EventLogWriter:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, entry: LogSink) -> None:
-        """This entry has something to write."""
+        """Write the events of this sink soon."""
         self._unwritten[entry] = None
         if self._task is None:
-            self._task = asyncio.create_task(self._write_on(), name="journal")
+            self._task = asyncio.create_task(self._write_all(), name="event log writer")
 
     async def wait_until_idle(self) -> None:
-        """Until nothing is being written."""
+        """Wait until nothing is being written."""
         while self._task is not None:
             await asyncio.wait((self._task,))
 
-    async def _write_on(self) -> None:
-        """Until nothing is left to write."""
+    async def _write_all(self) -> None:
+        """Write until no sink has events."""
         try:
             while self._unwritten:
                 await asyncio.sleep(self._flush_s)
@@ -75,8 +77,9 @@ class EventLogWriter:
 
 
 class LogSink(EventSink):
-    """``Outlet`` of one background run. ``sampled`` is where its recorder keeps the token ids, of
-    which ``written`` are in the store. ``expires_at``: when the response is to be forgotten."""
+    """``EventSink`` of one background run. ``sampled``: the recorder's token log, which is stored
+    with the events. ``expires_at`` returns when the response will be deleted.
+    """
 
     def __init__(
         self,
@@ -89,30 +92,31 @@ class LogSink(EventSink):
         expires_at: Callable[[], int | None],
         webhook: Callable[[Response], WebhookEvent | None],
     ) -> None:
-        self._journal = log_writer
+        self._log_writer = log_writer
         self._store = store
         self.claim = claim
         self._sampled = sampled
-        self._told = len(sampled)
+        #: Length of the part of ``sampled`` that is stored.
+        self._stored_tokens = len(sampled)
         self._conversation = conversation
         self._expires_at = expires_at
-        self._webhook_event = webhook
+        self._build_webhook = webhook
         self._events: list[Event] = []
         self._in_flight = 0
         self._lost = False
         self._change: asyncio.Future[None] | None = None
-        self.wait_for_room = self._has_room
+        self.wait_for_room = self._wait_for_room
 
     def write(self, events: tuple[Event, ...]) -> None:
         if self._lost:
             raise ReaderGone
         self._events.extend(events)
-        self._journal.schedule(self)
+        self._log_writer.schedule(self)
 
-    async def _has_room(self) -> None:
-        """Here the tokens recorded and the events written agree: what a flush finds while the run
-        waits for its model is whole."""
-        while len(self._events) + self._in_flight > _ROOM and not self._lost:
+    async def _wait_for_room(self) -> None:
+        """Wait while too many events are unwritten. Called between batches of deltas, where events
+        and tokens agree."""
+        while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()
         if self._lost:
             raise ReaderGone
@@ -129,22 +133,23 @@ class LogSink(EventSink):
         self._events.extend(events)
         batch = self._batch()
         self._in_flight = batch.count
-        webhook = self._webhook_event(stored.response)
-        ended = not self._lost and await retry_until_available(
+        webhook = self._build_webhook(stored.response)
+        is_stored = not self._lost and await retry_until_available(
             lambda: self._store.end(
                 self.claim,
                 stored,
                 batch,
-                conversation=self._conversation if _said(stored) else None,
+                conversation=self._conversation if _joins_conversation(stored) else None,
                 expires_at=self._expires_at(),
                 webhook=webhook,
             )
         )
-        if not ended:
+        if not is_stored:
             raise ReaderGone
 
     def next_append(self) -> Append | None:
-        """What has been said since the last time, to be written now."""
+        """Return the unwritten events as an append; None if there are none or one is in
+        progress."""
         if not self._events or self._in_flight or self._lost:
             return None
         batch = self._batch()
@@ -152,20 +157,20 @@ class LogSink(EventSink):
         return Append(self.claim, batch)
 
     def acknowledge(self, *, lost: bool) -> None:
-        """It is in the store, or the run is somebody else's."""
+        """Record that the append is stored, or that another server owns the run."""
         self._in_flight = 0
         self._lost = self._lost or lost
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
     def mark_lost(self) -> None:
-        """The run is somebody else's."""
+        """Record that another server owns the run."""
         self.acknowledge(lost=True)
 
     def _batch(self) -> EventBatch:
         events, self._events = self._events, []
-        tokens = self._sampled[self._told :]
-        self._told = len(self._sampled)
+        tokens = self._sampled[self._stored_tokens :]
+        self._stored_tokens = len(self._sampled)
         return EventBatch(
             first=events[0].sequence_number,
             count=len(events),
@@ -178,20 +183,20 @@ class LogSink(EventSink):
         await self._change
 
 
-def _said(stored: StoredResponse) -> bool:
-    """It is part of its conversation: what failed is not, nor what was not to be stored."""
+def _joins_conversation(stored: StoredResponse) -> bool:
+    """Whether the response is added to its conversation: it did not fail, and it is stored."""
     response = stored.response
     return response.store and response.status in ("completed", "incomplete")
 
 
-async def retry_until_available(ask: Callable[[], Awaitable[_T]]) -> _T:
-    """Ask the store until it answers: what a run has said is not given up for a moment's outage.
-    Should it last, another process takes the run over, and the answer is that it is lost."""
-    wait = _RETRY_S
+async def retry_until_available(operation: Callable[[], Awaitable[_T]]) -> _T:
+    """Retry a store operation until it succeeds, so that a short outage does not end a run. During
+    a long one, another server takes the run over, and the operation reports that."""
+    pause_s = _RETRY_S
     while True:
         try:
-            return await ask()
+            return await operation()
         except RunError as error:
-            _log.warning("the store does not answer", error=error.message, retry_s=wait)
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, _RETRY_MAX_S)
+            _log.warning("the store does not answer", error=error.message, retry_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)

@@ -1,7 +1,7 @@
 """Background jobs: created from prepared requests, resumed as runs, ended when they are cancelled.
 
-A claimed run starts from its first token or continues behind its stored events and token ids. What
-cannot be continued becomes a run that fails.
+A claimed run starts from its first token or continues after its stored events and token ids. A run
+that cannot be continued fails.
 """
 
 from __future__ import annotations

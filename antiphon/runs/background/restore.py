@@ -1,5 +1,4 @@
-"""What is left of a run that was begun elsewhere: its log and tokens, or a reply that only tells
-why it cannot go on."""
+"""The stored state of an interrupted run, and the reply of a run that cannot be continued."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class RestoredRun(Struct, frozen=True):
 
 
 class FailedReply(Reply):
-    """``Reply`` of a run that cannot go on."""
+    """``Reply`` of a run that cannot be continued. Raises ``error``."""
 
     input_tokens = 0
 

@@ -1,5 +1,5 @@
-"""Chains at hand: what came before a response does not change, so that a conversation that goes on
-need not be read again from its beginning. It knows no model.
+"""A cache of response chains. What precedes a response never changes, so a long conversation need
+not be read from its beginning for each turn.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ _encode = msgspec.json.Encoder().encode
 
 Chain = tuple[StoredResponse, ...]
 
-#: Bytes of JSON kept in all.
-_ROOM = 64 * 2**20
+#: Limit of the cache, in bytes of JSON.
+_MAX_BYTES = 64 * 2**20
 
 
-class _Kept(Struct, frozen=True):
+class _Entry(Struct, frozen=True):
     chain: Chain
     bytes: int
 
 
 class ChainCache:
-    """The chains that were continued lately, over a store. Whether a response may still be
-    continued, the store is asked each time."""
+    """Recently continued chains, over a store. Each time, the store is asked whether the last
+    response still exists.
+    """
 
-    def __init__(self, store: Store, max_bytes: int = _ROOM) -> None:
+    def __init__(self, store: Store, max_bytes: int = _MAX_BYTES) -> None:
         self._store = store
-        self._room = max_bytes
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._bytes = 0
 
     async def get(self, tenant: str, response_id: str) -> Chain | None:
-        """The response and all its ancestors, oldest first; None if it is unknown, deleted or
-        expired."""
+        """Return the response and all its ancestors, oldest first; None if it is unknown, deleted
+        or expired."""
         stored = await self._store.load(tenant, response_id)
         if stored is None:
             return None
         parent = stored.response.previous_response_id
-        before = _Kept((), 0)
+        ancestors: _Entry | None = _Entry((), 0)
         if parent is not None:
-            known = self._drop((tenant, parent))
-            if known is None:
-                chain = await self._store.load_chain(tenant, response_id)
-                if chain is None:
-                    return None
-                known = _Kept(chain[:-1], sum(map(_size, chain[:-1])))
-            before = known
-        kept = _Kept((*before.chain, stored), before.bytes + _size(stored))
+            ancestors = self._remove((tenant, parent))
+        if ancestors is None:
+            chain = await self._store.load_chain(tenant, response_id)
+            if chain is None:
+                return None
+            ancestors = _Entry(chain[:-1], sum(map(_size, chain[:-1])))
+        entry = _Entry((*ancestors.chain, stored), ancestors.bytes + _size(stored))
         if stored.response.status in ("completed", "incomplete"):
-            self._keep((tenant, response_id), kept)
-        return kept.chain
+            self._add((tenant, response_id), entry)
+        return entry.chain
 
-    def _keep(self, key: tuple[str, str], kept: _Kept) -> None:
-        """In place of what it continues; the oldest give way."""
-        self._drop(key)
-        self._kept[key] = kept
-        self._bytes += kept.bytes
-        while self._bytes > self._room:
-            _, oldest = self._kept.popitem(last=False)
+    def _add(self, key: tuple[str, str], entry: _Entry) -> None:
+        """Add an entry. The oldest ones are removed beyond the limit."""
+        self._remove(key)
+        self._entries[key] = entry
+        self._bytes += entry.bytes
+        while self._bytes > self._max_bytes:
+            _, oldest = self._entries.popitem(last=False)
             self._bytes -= oldest.bytes
 
-    def _drop(self, key: tuple[str, str]) -> _Kept | None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._bytes -= kept.bytes
-        return kept
+    def _remove(self, key: tuple[str, str]) -> _Entry | None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry.bytes
+        return entry
 
 
 def _size(stored: StoredResponse) -> int:

@@ -1,7 +1,7 @@
-"""From a request and the store to the conversation the model will see.
+"""Builds the conversation that the model will see, from a request and the store.
 
-A chain restores the inputs and outputs of every ancestor, oldest first: never instructions, tools
-or settings, which belong to the request that brought them.
+A chain restores the inputs and outputs of all ancestors, oldest first. It does not restore
+instructions, tools or settings: these belong to one request.
 """
 
 from __future__ import annotations
@@ -23,38 +23,41 @@ from .chain_cache import ChainCache
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory
 
-__all__ = ["ConversationContext", "Recall", "chain_items", "load_context"]
+__all__ = ["BuildVisibleHistory", "ConversationContext", "chain_items", "load_context"]
 
 
 class ConversationContext(Struct, frozen=True, kw_only=True):
-    """What a request is asked in. ``input``: the part of it this request brought, ids given and
-    references resolved; ``recalled``: what of it all the model is shown."""
+    """The conversation of a request.
+
+    ``visible``: the items that the model sees. ``input``: the items of this request, with ids and
+    with references resolved.
+    """
 
     visible: VisibleHistory
     input: tuple[it.Item, ...]
     instructions: str | None = None
     prompt_tokens: PromptTokens | None = None
-    #: The responses it continues, oldest first.
+    #: The responses that the request continues, oldest first.
     chain: tuple[StoredResponse, ...] = ()
-    #: What a stored prompt says before all else, in this request only.
+    #: Items of a stored prompt. They precede all others, in this request only.
     prompt_items: tuple[it.Item, ...] = ()
 
     @property
     def conversation(self) -> Conversation:
-        """What the model is shown. Errors name the places of the request's own items, which are
-        the last ones."""
+        """The conversation for the backend. The request's own items come last: errors name their
+        paths."""
         items = (*self.prompt_items, *self.visible.items)
-        own = sum(not isinstance(item, it.CompactionTrigger) for item in self.input)
+        input_count = sum(not isinstance(item, it.CompactionTrigger) for item in self.input)
         return Conversation(
             items=items,
             instructions=self.instructions,
             stored_tokens=self.prompt_tokens,
-            past_count=len(items) - own,
+            past_count=len(items) - input_count,
         )
 
 
-#: What the model is shown of the past and of the request's own items.
-Recall = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], VisibleHistory]
+#: Returns what the model sees, given the earlier items and those of the request.
+BuildVisibleHistory = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], VisibleHistory]
 
 
 async def load_context(
@@ -65,15 +68,17 @@ async def load_context(
     instructions: str | None,
     previous_response_id: str | None,
     conversation_id: str | None = None,
-    build_visible: Recall,
+    build_visible: BuildVisibleHistory,
     session_chains: SessionChains | None = None,
     chains: ChainCache,
     ids: Ids,
 ) -> ConversationContext:
-    """The past is a chain of responses, stored or ``recent``, or a conversation, never both.
+    """Load the conversation that a request continues: a chain of responses (stored, or among
+    ``session_chains``) or a conversation, never both.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
-    their call and calls without their output, and ``NotFound`` for an item that is not stored."""
+    their call and calls without their output, and ``NotFound`` for an item that is not stored.
+    """
     chain: tuple[StoredResponse, ...] = ()
     if previous_response_id is not None:
         chain = session_chains.get(previous_response_id) or () if session_chains is not None else ()
@@ -81,15 +86,16 @@ async def load_context(
     past = chain_items(chain)
     if conversation_id is not None:
         past = await store.load_conversation_items(tenant, conversation_id)
-    own = await resolve_items(input, store, tenant, ids, past)
-    recalled = build_visible(past, own)
-    check_call_outputs(recalled.items, waiting=recalled.compaction_requested)
-    compacted = any(isinstance(item, it.Compaction) for item in own)
+    new_items = await resolve_items(input, store, tenant, ids, past)
+    visible = build_visible(past, new_items)
+    check_call_outputs(visible.items, waiting=visible.compaction_requested)
+    is_compacted = any(isinstance(item, it.Compaction) for item in new_items)
     return ConversationContext(
-        visible=recalled,
-        input=own,
+        visible=visible,
+        input=new_items,
         instructions=instructions,
-        prompt_tokens=None if compacted else _kept(chain),  # those are of what was compacted
+        # The stored tokens belong to the conversation before the compaction.
+        prompt_tokens=None if is_compacted else _stored_tokens(chain),
         chain=chain,
     )
 
@@ -97,9 +103,9 @@ async def load_context(
 async def _chain(chains: ChainCache, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
     chain = await chains.get(tenant, response_id)
     if chain is None:
-        raise _no_previous(response_id)
-    if not chain[-1].response.store:  # kept for a while, because it was made in the background
-        raise _no_previous(response_id)
+        raise _previous_not_found(response_id)
+    if not chain[-1].response.store:  # a background response, stored for a while only
+        raise _previous_not_found(response_id)
     status = chain[-1].response.status
     if status not in ("completed", "incomplete"):
         raise InvalidRequest(
@@ -110,7 +116,7 @@ async def _chain(chains: ChainCache, tenant: str, response_id: str) -> tuple[Sto
     return chain
 
 
-def _no_previous(response_id: str) -> InvalidRequest:
+def _previous_not_found(response_id: str) -> InvalidRequest:
     return InvalidRequest(
         f"Previous response with id '{response_id}' not found.",
         param="previous_response_id",
@@ -119,12 +125,14 @@ def _no_previous(response_id: str) -> InvalidRequest:
 
 
 def chain_items(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
-    """Every input and output item of a chain, oldest first."""
+    """Return all input and output items of a chain, oldest first."""
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 
 
-def _kept(chain: tuple[StoredResponse, ...]) -> PromptTokens | None:
-    """The token ids the model last saw and wrote, rebuilt from what each turn added."""
+def _stored_tokens(chain: tuple[StoredResponse, ...]) -> PromptTokens | None:
+    """Return the token ids that the model last saw and wrote, rebuilt from what each turn added;
+    None if they are not known completely.
+    """
     ids = array("I")
     fingerprint: str | None = None
     for stored in chain:

@@ -1,6 +1,5 @@
-"""What clients carry for us: thinking, and the past that a compaction item stands for.
-
-It knows what is sealed and for whom, not when, nor how a model is shown it.
+"""State that clients hold in encrypted form: reasoning, and the history behind a compaction
+item.
 """
 
 from __future__ import annotations
@@ -17,94 +16,107 @@ from antiphon.wire import items as it
 
 __all__ = ["CompactedHistory", "TenantSealer"]
 
-#: Of a sealed past, before it is written as text; clients may send 20 MiB.
-_MOST_BYTES = 12 * 2**20
+#: Limit of an encoded history before encryption. Clients may send 20 MiB.
+_MAX_BYTES = 12 * 2**20
 
 
-class CompactedHistory(Struct, frozen=True, kw_only=True):
-    """What a compaction item stands for: what the user ``said`` lately, the ``summary``, and the
-    ``rest``, which is shown behind it as it was."""
+class CompactedHistory(
+    Struct, frozen=True, kw_only=True, rename={"user_messages": "said", "recent_items": "rest"}
+):
+    """The history that a compaction item stands for.
 
-    said: tuple[it.Item, ...] = ()
+    ``user_messages``: the latest messages of the user among the summarized items. ``recent_items``:
+    the last items, which follow the summary unchanged. The encoded field names are part of a stored
+    format."""
+
+    user_messages: tuple[it.Item, ...] = ()
     summary: str = ""
-    rest: tuple[it.Item, ...] = ()
+    recent_items: tuple[it.Item, ...] = ()
 
 
-class _Thinking(Struct, frozen=True):
-    """``foreign``: what an upstream sealed itself, for itself."""
+class _EncryptedReasoning(Struct, frozen=True, rename={"upstream_content": "foreign"}):
+    """The content of a reasoning item. ``upstream_content``: what the upstream encrypted for
+    itself. The encoded field names are part of a stored format."""
 
     content: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()
-    foreign: str = ""
+    upstream_content: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_past = msgspec.json.Decoder(CompactedHistory).decode
-_decode_thinking = msgspec.json.Decoder(_Thinking).decode
+_decode_history = msgspec.json.Decoder(CompactedHistory).decode
+_decode_reasoning = msgspec.json.Decoder(_EncryptedReasoning).decode
 
 
 class TenantSealer:
-    """Seals and opens for one tenant. What cannot be opened raises ``SealBroken``."""
+    """Encrypts and decrypts for one tenant. Raises ``DecryptionError`` for what it did not
+    encrypt."""
 
     def __init__(self, seal: Encryptor, tenant: str) -> None:
-        self._seal = seal
+        self._encryptor = seal
         self._tenant = tenant
 
     def encrypted_reasoning(self, item: it.Item) -> Mapping[str, Any]:
-        """What an item is given besides, once it is closed: thinking, itself under seal."""
+        """Return the fields to add to a finished item: for reasoning, its encrypted content."""
         if not isinstance(item, it.Reasoning):
             return {}
-        thinking = _Thinking(
+        reasoning = _EncryptedReasoning(
             content=tuple(part.text for part in item.content or ()),
             summary=tuple(part.text for part in item.summary),
-            foreign=item.encrypted_content or "",
+            upstream_content=item.encrypted_content or "",
         )
-        return {"encrypted_content": self._sealed(_encode(thinking), "reasoning")}
+        return {"encrypted_content": self._encrypt(_encode(reasoning), "reasoning")}
 
     def decrypt_reasoning(self, item: it.Reasoning) -> it.Reasoning:
-        """The item with what was sealed; what it has besides stays as it is."""
+        """Return the item with the encrypted content. Content and summary that it already has are
+        unchanged."""
         try:
-            thinking = _decode_thinking(self._opened(item.encrypted_content or "", "reasoning"))
+            reasoning = _decode_reasoning(self._decrypt(item.encrypted_content or "", "reasoning"))
         except msgspec.MsgspecError:
             raise DecryptionError from None
-        content = tuple(it.ReasoningText(text=text) for text in thinking.content)
-        summary = tuple(it.SummaryText(text=text) for text in thinking.summary)
+        content = tuple(it.ReasoningText(text=text) for text in reasoning.content)
+        summary = tuple(it.SummaryText(text=text) for text in reasoning.summary)
         return replace(
             item,
             content=item.content or content or UNSET,
             summary=item.summary or summary,
-            encrypted_content=thinking.foreign or UNSET,
+            encrypted_content=reasoning.upstream_content or UNSET,
         )
 
-    def encrypt_compaction(self, past: CompactedHistory) -> str:
-        """The content of a compaction item. Pictures and files are left out where they would make
-        it longer than clients may send back."""
-        encoded = _encode(past)
-        if len(encoded) > _MOST_BYTES:
-            lighter = replace(past, said=_texts(past.said), rest=_texts(past.rest))
-            encoded = _encode(lighter)
-        return self._sealed(encoded, "compaction")
+    def encrypt_compaction(self, history: CompactedHistory) -> str:
+        """Return the content of a compaction item. Images and files are left out if the content
+        would be longer than clients may send.
+        """
+        encoded = _encode(history)
+        if len(encoded) > _MAX_BYTES:
+            reduced = replace(
+                history,
+                user_messages=_text_only(history.user_messages),
+                recent_items=_text_only(history.recent_items),
+            )
+            encoded = _encode(reduced)
+        return self._encrypt(encoded, "compaction")
 
     def decrypt_compaction(self, text: str) -> CompactedHistory:
-        """What it stands for."""
+        """Return the history that a compaction item stands for."""
         try:
-            return _decode_past(self._opened(text, "compaction"))
+            return _decode_history(self._decrypt(text, "compaction"))
         except msgspec.MsgspecError:
             raise DecryptionError from None
 
-    def _sealed(self, content: bytes, purpose: str) -> str:
-        return self._seal.encrypt(content, purpose=purpose, tenant=self._tenant)
+    def _encrypt(self, content: bytes, purpose: str) -> str:
+        return self._encryptor.encrypt(content, purpose=purpose, tenant=self._tenant)
 
-    def _opened(self, text: str, purpose: str) -> bytes:
-        return self._seal.decrypt(text, purpose=purpose, tenant=self._tenant)
-
-
-def _texts(items: tuple[it.Item, ...]) -> tuple[it.Item, ...]:
-    """The items, their messages and outputs without parts that are no text."""
-    return tuple(_text(item) for item in items)
+    def _decrypt(self, text: str, purpose: str) -> bytes:
+        return self._encryptor.decrypt(text, purpose=purpose, tenant=self._tenant)
 
 
-def _text(item: it.Item) -> it.Item:
+def _text_only(items: tuple[it.Item, ...]) -> tuple[it.Item, ...]:
+    """Return the items without the parts of messages and outputs that are not text."""
+    return tuple(_without_media(item) for item in items)
+
+
+def _without_media(item: it.Item) -> it.Item:
     changed = {
         name: tuple(part for part in parts if hasattr(part, "text"))
         for name in ("content", "output")

@@ -1,6 +1,4 @@
-"""What a connection remembers of its own: responses that can be continued though nothing of them is
-stored. It knows no connections.
-"""
+"""Responses that a connection can continue although they are not stored."""
 
 from __future__ import annotations
 
@@ -12,19 +10,19 @@ Chain = tuple[StoredResponse, ...]
 
 
 class SessionChains:
-    """Chains of responses, oldest first, by the id of their last one."""
+    """The chains of responses of one connection, oldest first, by the id of their last response."""
 
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}
 
     def add(self, chain: Chain) -> None:
-        """The last of these can be continued."""
+        """Let the last response of the chain be continued."""
         self._chains[chain[-1].response.id] = chain
 
     def remove(self, response_id: str) -> None:
-        """It can be no more, unless it is stored."""
+        """Forget a response. It can still be continued if it is stored."""
         self._chains.pop(response_id, None)
 
     def get(self, response_id: str) -> Chain | None:
-        """The response and all its ancestors, if it is remembered."""
+        """Return the response and all its ancestors, None if the connection does not have it."""
         return self._chains.get(response_id)

@@ -1,8 +1,8 @@
-"""Recall: what of a conversation the model is shown again.
+"""The items of a conversation that the model sees.
 
-Sealed thinking is opened. Of what stands before the newest compaction only its summary is left, and
-what the user said lately; what holds for the whole conversation stays. It knows no model and no
-templates: sizes are estimates.
+Encrypted reasoning is decrypted. The items before the newest compaction are replaced by its
+summary, except for the user's latest messages and for items that apply to the whole conversation.
+Sizes in tokens are estimates: no tokenizer is used here.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ _SUMMARY = (
 )
 _NO_SUMMARY = "(No summary could be written.)"
 
-#: What a picture or a file is taken to weigh, and how many bytes of text are taken for a token.
+#: Estimates: tokens of an image or file, bytes of text per token.
 _PART_TOKENS = 1000
 _TOKEN_BYTES = 3
 
 
 class VisibleHistory(Struct, frozen=True, kw_only=True):
-    """A conversation, cut at its newest compaction: what stands before it, what it stands for
-    (None: there is none, and nothing stands before), what comes after. ``triggered``: it ends in a
-    wish to be compacted. ``room``: tokens for what the user said before. ``removed``: what could
-    not be opened."""
+    """A conversation, divided at its newest compaction.
+
+    ``before``: the items that the compaction stands for. ``compaction``: its content; None if there
+    is no compaction, and then ``before`` is empty. ``after``: the later items.
+    ``user_token_budget``: tokens for the user's messages among ``before``.
+    ``compaction_requested``: the input ends with a request to compact. ``removed``: items that
+    could not be decrypted."""
 
     before: tuple[it.Item, ...]
     compaction: CompactedHistory | None
@@ -60,59 +63,74 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     @property
     def items(self) -> tuple[it.Item, ...]:
-        """What the model is shown."""
+        """The items that the model sees."""
         if self.compaction is None:
             return self.after
-        rest = _unanswered_left_out(self.compaction.rest, self.after)
-        summary = _SUMMARY + (self.compaction.summary or _NO_SUMMARY)
-        told = it.Message(role="user", content=(it.InputText(text=summary),))
-        return (*self._kept(), told, *rest, *self.after)
+        recent = _without_unanswered(self.compaction.recent_items, self.after)
+        text = _SUMMARY + (self.compaction.summary or _NO_SUMMARY)
+        summary = it.Message(role="user", content=(it.InputText(text=text),))
+        return (*self._retained(), summary, *recent, *self.after)
 
-    def _kept(self) -> Iterator[it.Item]:
-        """Of what stands before: what holds on, and what the user said lately. A client that no
-        longer sends it finds it in what was sealed."""
+    def _retained(self) -> Iterator[it.Item]:
+        """Yield the items before the compaction that the model still sees: persistent ones, and the
+        user's latest messages. Those that the client no longer sends are taken from the encrypted
+        content."""
         assert self.compaction is not None
-        rest = set(map(_words, self.compaction.rest)) - {None}
-        seen = rest | set(map(_words, self.before))
-        lost = [item for item in self.compaction.said if _words(item) not in seen]
-        there = [
+        recent = set(map(_message_key, self.compaction.recent_items)) - {None}
+        sent = recent | set(map(_message_key, self.before))
+        not_sent = [
+            item for item in self.compaction.user_messages if _message_key(item) not in sent
+        ]
+        retained = [
             item
             for item in self.before
-            if (is_persistent(item) or is_user_message(item)) and _words(item) not in rest
+            if (is_persistent(item) or is_user_message(item)) and _message_key(item) not in recent
         ]
-        return _lately((*lost, *there), self.user_token_budget)
+        return _limit_user_messages((*not_sent, *retained), self.user_token_budget)
 
     def compact(self, summary: str, *, keep_tokens: int = 0) -> VisibleHistory:
-        """The same conversation with all of it in the past: in a summary of what ``summarised``
-        gives for the same ``rest``, which is how many tokens of its end stay as they are."""
-        said = self.compaction.said if self.compaction is not None else ()
-        old, new = self._split(keep_tokens)
-        before = (*self.before, *self.after)
-        users = (item for item in (*said, *self.before, *old) if is_user_message(item))
-        past = CompactedHistory(
-            said=tuple(_lately(users, self.user_token_budget)), summary=summary, rest=new
+        """Return the conversation after a compaction.
+
+        ``summary`` is that of ``items_to_summarize`` for the same ``keep_tokens``: the number of
+        tokens at the end that stay as they are."""
+        known = self.compaction.user_messages if self.compaction is not None else ()
+        summarized, recent = self._split(keep_tokens)
+        users = (item for item in (*known, *self.before, *summarized) if is_user_message(item))
+        compaction = CompactedHistory(
+            user_messages=tuple(_limit_user_messages(users, self.user_token_budget)),
+            summary=summary,
+            recent_items=recent,
         )
-        return replace(self, before=before, compaction=past, after=(), compaction_requested=False)
+        return replace(
+            self,
+            before=(*self.before, *self.after),
+            compaction=compaction,
+            after=(),
+            compaction_requested=False,
+        )
 
     def items_to_summarize(self, *, keep_tokens: int = 0) -> tuple[it.Item, ...]:
-        """What a summary has to tell of: what the model is shown but for the end that stays."""
-        old, _ = self._split(keep_tokens)
-        if not old and (keep_tokens or self.compaction is None):
+        """Return the items that a summary has to cover: those that the model sees, without the
+        newest ``keep_tokens`` tokens."""
+        summarized, _ = self._split(keep_tokens)
+        if not summarized and (keep_tokens or self.compaction is None):
             return ()
-        return replace(
-            self, after=old if self.compaction is None else old[len(self.compaction.rest) :]
-        ).items
+        if self.compaction is None:
+            return replace(self, after=summarized).items
+        return replace(self, after=summarized[len(self.compaction.recent_items) :]).items
 
-    def _split(self, rest: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
-        """What comes after the summary there is: the part to be summarised, and the part that
-        stays, in which calls are that wait for their output."""
-        items = (*(self.compaction.rest if self.compaction is not None else ()), *self.after)
-        start = _tail(items, rest)
-        going = {program.call_id for program in open_programs(items)}
+    def _split(self, keep_tokens: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
+        """Split the items after the last summary into those to summarize and those that stay. Calls
+        that wait for their output stay."""
+        recent = self.compaction.recent_items if self.compaction is not None else ()
+        items = (*recent, *self.after)
+        start = _tail_start(items, keep_tokens)
+        program_ids = {program.call_id for program in open_programs(items)}
         waiting = tuple(
             item
             for item in items[:start]
-            if _waits(item, items) or caller_program_id(item) in going  # it is run again by them
+            # An open program runs again with the results of its calls.
+            if _is_waiting(item, items) or caller_program_id(item) in program_ids
         )
         return items[:start], (*waiting, *items[start:])
 
@@ -125,21 +143,23 @@ def build_visible_history(
     user_token_budget: int,
     refuse: bool,
 ) -> VisibleHistory:
-    """``past`` items and those of the request. ``refuse``: what cannot be opened is an
-    ``InvalidRequest`` that names it; otherwise it is left out."""
+    """Build the visible history of a request.
+
+    ``past``: earlier items. ``own``: those of the request. ``refuse``: raise ``InvalidRequest`` for
+    an item that cannot be decrypted; otherwise it is left out."""
     items = tuple(item for item in (*past, *own) if not isinstance(item, it.CompactionTrigger))
     removed: list[InputTransformation] = []
 
-    def broken(item: it.Reasoning | it.Compaction, index: int) -> None:
+    def on_undecryptable(item: it.Reasoning | it.Compaction, index: int) -> None:
         if refuse:
-            raise _not_ours(item, index - len(past))
-        removed.append(InputTransformation(id=item.id, type=_REMOVED[type(item)]))
+            raise _undecryptable(item, index - len(past))
+        removed.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
 
-    cut, opened = _newest_compaction(items, sealer, broken)
-    after = tuple(_thoughts_opened(items, cut, sealer, broken))
+    start, compaction = _newest_compaction(items, sealer, on_undecryptable)
+    after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
     return VisibleHistory(
-        before=items[:cut],
-        compaction=opened,
+        before=items[:start],
+        compaction=compaction,
         after=after,
         user_token_budget=user_token_budget,
         compaction_requested=bool(own) and isinstance(own[-1], it.CompactionTrigger),
@@ -147,49 +167,56 @@ def build_visible_history(
     )
 
 
-_REMOVED: Mapping[type[it.ItemBase], Literal["reasoning", "compaction"]] = {
+_REMOVED_TYPES: Mapping[type[it.ItemBase], Literal["reasoning", "compaction"]] = {
     it.Reasoning: "reasoning",
     it.Compaction: "compaction",
 }
 
-_Broken = Callable[[it.Reasoning | it.Compaction, int], None]
+#: Called with an item that cannot be decrypted, and its index.
+_OnUndecryptable = Callable[[it.Reasoning | it.Compaction, int], None]
 
 
 def _newest_compaction(
-    items: Sequence[it.Item], sealed: TenantSealer, broken: _Broken
+    items: Sequence[it.Item], sealer: TenantSealer, on_undecryptable: _OnUndecryptable
 ) -> tuple[int, CompactedHistory | None]:
-    """The newest that opens; ``items[:n]`` is what it and those before it stand for."""
+    """Return the newest compaction that can be decrypted, and the index of the item after it."""
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
         if isinstance(item, it.Compaction):
             try:
-                return index + 1, sealed.decrypt_compaction(item.encrypted_content)
+                return index + 1, sealer.decrypt_compaction(item.encrypted_content)
             except DecryptionError:
-                broken(item, index)
+                on_undecryptable(item, index)
     return 0, None
 
 
-def _thoughts_opened(
-    items: Sequence[it.Item], start: int, sealed: TenantSealer, broken: _Broken
+def _decrypt_reasoning(
+    items: Sequence[it.Item],
+    start: int,
+    sealer: TenantSealer,
+    on_undecryptable: _OnUndecryptable,
 ) -> Iterator[it.Item]:
-    """The items from ``start`` on, without compactions. Thinking that can be read as it is need
-    not open; if it does, there may be what an upstream sealed in it."""
+    """Yield the items from ``start`` on with decrypted reasoning, without compactions.
+
+    Reasoning with readable content need not be decrypted. It is decrypted if possible, because it
+    may contain what an upstream encrypted."""
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, it.Compaction):
             continue
         if isinstance(item, it.Reasoning) and item.encrypted_content:
             try:
-                item = sealed.decrypt_reasoning(item)
+                item = sealer.decrypt_reasoning(item)
             except DecryptionError:
                 if not item.content:
-                    broken(item, index)
+                    on_undecryptable(item, index)
                     if not item.summary:
                         continue
         yield item
 
 
-def _not_ours(item: it.Item, index: int) -> InvalidRequest:
+def _undecryptable(item: it.Item, index: int) -> InvalidRequest:
+    """Return the error for an item. A negative index belongs to the earlier items."""
     param = f"input[{index}].encrypted_content" if index >= 0 else "previous_response_id"
     return InvalidRequest(
         f"The encrypted content for item {item.id} could not be verified. It was not made by this "
@@ -206,111 +233,115 @@ def _is_output(item: it.Item) -> bool:
     return KINDS[type(item)].answers is not None
 
 
-def _awaited(item: it.Item) -> str | None:
-    """By what id an answer to this item would name it."""
+def _answer_id(item: it.Item) -> str | None:
+    """Return the id by which an answer to this item refers to it, None if it needs no answer."""
     if isinstance(item, it.McpApprovalRequest):
         return item.id
     return None if _is_output(item) else getattr(item, "call_id", None) or None
 
 
-def _answered(items: Iterable[it.Item]) -> frozenset[str]:
-    """The ids that these items answer to."""
-    found = (
+def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
+    """Return the ids of the items that ``items`` answer."""
+    ids = (
         item.approval_request_id
         if isinstance(item, it.McpApprovalResponse)
         else getattr(item, "call_id", None)
         for item in items
         if isinstance(item, it.McpApprovalResponse) or _is_output(item)
     )
-    return frozenset(id for id in found if id)
+    return frozenset(id for id in ids if id)
 
 
-def _waits(item: it.Item, items: Sequence[it.Item]) -> bool:
-    id = _awaited(item)
-    cut = getattr(item, "status", None) == "incomplete"  # by a limit: nobody was asked
-    return id is not None and not cut and id not in _answered(items)
+def _is_waiting(item: it.Item, items: Sequence[it.Item]) -> bool:
+    """Whether an item waits for an answer. A call that a limit cut was not made."""
+    id = _answer_id(item)
+    is_cut = getattr(item, "status", None) == "incomplete"
+    return id is not None and not is_cut and id not in _answered_ids(items)
 
 
-def _unanswered_left_out(
-    rest: tuple[it.Item, ...], after: tuple[it.Item, ...]
+def _without_unanswered(
+    recent: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
-    """A call that waited when its conversation was compacted is shown with its output, or not at
-    all; nor where the client sends it itself. A program that waited stays with its calls, if it can
-    go on."""
-    items = (*rest, *after)
-    answered = _answered(items)
-    there = {id for item in after for id in (_awaited(item), item.id) if id}
-    stuck = {caller_program_id(item) for item in items if _waits(item, items)}
-    going = {program.call_id: program.call_id not in stuck for program in open_programs(items)}
+    """Return the recent items of a compaction without calls that have no output, and without items
+    that the client sends again. A program and its calls stay if it can continue."""
+    items = (*recent, *after)
+    answered = _answered_ids(items)
+    sent_ids = {id for item in after for id in (_answer_id(item), item.id) if id}
+    blocked_programs = {caller_program_id(item) for item in items if _is_waiting(item, items)}
+    can_continue = {
+        program.call_id: program.call_id not in blocked_programs for program in open_programs(items)
+    }
 
-    def stays(item: it.Item) -> bool:
-        id = _awaited(item)
-        if id in there or item.id in there:
+    def is_visible(item: it.Item) -> bool:
+        id = _answer_id(item)
+        if id in sent_ids or item.id in sent_ids:
             return False
-        program = item.call_id if isinstance(item, it.Program) else caller_program_id(item)
-        return going.get(program or "", id is None or id in answered)
+        program_id = item.call_id if isinstance(item, it.Program) else caller_program_id(item)
+        return can_continue.get(program_id or "", id is None or id in answered)
 
-    return tuple(item for item in rest if stays(item))
+    return tuple(item for item in recent if is_visible(item))
 
 
-def _tail(items: Sequence[it.Item], room: int) -> int:
-    """Where the newest items begin that weigh no more than ``room`` together, so that no call is
-    torn from its output."""
-    start, left = len(items), room
-    while start > 0 and (left := left - estimate_tokens(items[start - 1])) >= 0:
+def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
+    """Return the start of the newest items that have at most ``max_tokens`` tokens and contain no
+    output without its call."""
+    start, remaining = len(items), max_tokens
+    while start > 0 and (remaining := remaining - estimate_tokens(items[start - 1])) >= 0:
         start -= 1
-    places = {_awaited(item): index for index, item in enumerate(items)}
+    call_indexes = {_answer_id(item): index for index, item in enumerate(items)}
     pairs = [
-        (places[call_id], index)
+        (call_indexes[call_id], index)
         for index, item in enumerate(items)
-        if _is_output(item) and (call_id := getattr(item, "call_id", None)) in places
+        if _is_output(item) and (call_id := getattr(item, "call_id", None)) in call_indexes
     ]
-    while torn := [output for call, output in pairs if call < start <= output]:
-        start = max(torn) + 1
+    while separated := [output for call, output in pairs if call < start <= output]:
+        start = max(separated) + 1
     return start
 
 
-# --- what is kept, and what it weighs ------------------------------------------------------------
+# --- messages and sizes --------------------------------------------------------------------------
 
 
 def is_user_message(item: it.Item) -> TypeGuard[it.Message]:
-    """The user said it."""
+    """Whether the item is a message of the user."""
     return isinstance(item, it.Message) and item.role == "user"
 
 
-def _words(item: it.Item) -> bytes | None:
-    """By what a message that is kept is known again: clients that store nothing give no ids."""
-    if isinstance(item, it.Message) and (is_user_message(item) or is_persistent(item)):
-        return _encode((item.role, item.content))
-    return None
-
-
 def is_persistent(item: it.Item) -> bool:
-    """It says how the whole conversation is to go, and is never summarised."""
+    """Whether the item applies to the whole conversation, so that it is never summarized."""
     return KINDS[type(item)].persistent or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
     )
 
 
-def _lately(items: Iterable[it.Item], room: int) -> Iterator[it.Item]:
-    """The items in order, of the user's messages only the newest within ``room`` tokens. The
-    newest of all stays in any case, cut if it alone is longer than twice that."""
-    kept: list[it.Item] = []
-    left: int | None = None
+def _message_key(item: it.Item) -> bytes | None:
+    """Return a key by which a message is recognized: clients that store nothing send no ids. None
+    for items that a compaction does not retain."""
+    if isinstance(item, it.Message) and (is_user_message(item) or is_persistent(item)):
+        return _encode((item.role, item.content))
+    return None
+
+
+def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[it.Item]:
+    """Return the items in order, with only the newest messages of the user within ``max_tokens``.
+
+    The newest message always stays. It is truncated beyond twice the limit."""
+    limited: list[it.Item] = []
+    remaining: int | None = None
     for item in reversed(tuple(items)):
         if not is_user_message(item):
-            kept.append(item)
-        elif left is None:
-            newest = _shortened(item, 2 * room)
-            kept.append(newest)
-            left = room - estimate_tokens(newest)
-        elif (left := left - estimate_tokens(item)) >= 0:
-            kept.append(item)
-    return reversed(kept)
+            limited.append(item)
+        elif remaining is None:
+            newest = _truncate(item, 2 * max_tokens)
+            limited.append(newest)
+            remaining = max_tokens - estimate_tokens(newest)
+        elif (remaining := remaining - estimate_tokens(item)) >= 0:
+            limited.append(item)
+    return reversed(limited)
 
 
 def estimate_tokens(item: it.Item) -> int:
-    """Tokens, roughly and rather too many."""
+    """Estimate the tokens of an item, rather too many than too few."""
     content = getattr(item, "content", None) or getattr(item, "output", None)
     if not isinstance(content, tuple):
         return len(_encode(item)) // _TOKEN_BYTES + 1
@@ -320,15 +351,16 @@ def estimate_tokens(item: it.Item) -> int:
     )
 
 
-def _shortened(message: it.Message, most: int) -> it.Message:
-    """The message, if it weighs more than ``most`` the middle of its texts left out."""
-    if estimate_tokens(message) <= most:
+def _truncate(message: it.Message, max_tokens: int) -> it.Message:
+    """Return the message. If it has more than ``max_tokens``, only its texts remain, truncated in
+    the middle."""
+    if estimate_tokens(message) <= max_tokens:
         return message
     parts: list[it.Part] = []
-    left = most * _TOKEN_BYTES
+    remaining = max_tokens * _TOKEN_BYTES
     for part in message.content:
         if isinstance(part, it.InputText):
-            text = truncate_middle(part.text, left, unit="characters")
-            left = max(0, left - len(text))
+            text = truncate_middle(part.text, remaining, unit="characters")
+            remaining = max(0, remaining - len(text))
             parts.append(it.InputText(text=text))
     return replace(message, content=tuple(parts))

@@ -1,1 +1,1 @@
-"""Replies around a model call: compaction, reasoning summaries, raw messages, warm-up."""
+"""Replies around a model call: compaction, reasoning summaries, raw messages, prompt warm-up."""

@@ -1,7 +1,7 @@
-"""Compaction: a summary in place of what came before, written by the model that goes on from it.
+"""Compaction: replaces the beginning of a conversation by a summary, which the model itself writes.
 
-``Compacting`` is a reply like any other: one compaction item, and behind it, where an answer was
-asked for, that of the model which sees the shrunk conversation.
+``CompactingReply`` is a reply with one compaction item and, if an answer is wanted, the answer of
+the model to the compacted conversation.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ __all__ = [
 ]
 
 
-#: The part of the context that a summary may fill, and what stays as it was at its end; and the
-#: most tokens of a summary, whatever the context holds.
-_SHARE = 4
-_MOST_SUMMARY = 4096
-#: Part of the context after which is compacted if the request leaves that to the server.
-_FULL = 3 / 4
+#: A summary, and the recent items that stay, may each fill this fraction (1/n) of the context.
+_CONTEXT_FRACTION = 4
+_MAX_SUMMARY_TOKENS = 4096
+#: Share of the context at which a request without a threshold is compacted.
+_FULL_FRACTION = 3 / 4
 
-_ASK = """\
+_INSTRUCTIONS = """\
 Stop here: this conversation is now compacted. Write a summary of all of it, so that an assistant \
 who sees nothing but your summary can carry on where it stops. Say:
 - what the user wants, and every wish, rule and limit they named;
@@ -65,7 +64,7 @@ most {words} words."""
 
 
 class ReplyRequest(Struct, frozen=True, kw_only=True):
-    """A conversation that is to be answered, by whom, and how."""
+    """A conversation to answer, with the backend and the options."""
 
     context: ConversationContext
     backend: Backend
@@ -80,80 +79,97 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
 
 
 async def prepare_reply(
-    question: ReplyRequest, sealed: TenantSealer, management: Sequence[ContextManagement]
+    request: ReplyRequest, sealer: TenantSealer, management: Sequence[ContextManagement]
 ) -> Reply:
-    """The reply, with a compaction before it where the context is longer than ``management``
-    allows and compacting helps. Raises what ``Backend.prepare`` raises."""
-    backend, conversation = question.backend, question.context.conversation
+    """Prepare the reply.
+
+    It starts with a compaction if the prompt is longer than ``management`` allows and a compaction
+    makes it short enough. Raises what ``Backend.prepare`` raises.
+    """
+    backend, conversation = request.backend, request.context.conversation
     if not management:
-        return await question.prepare()
+        return await request.prepare()
     size = backend.context_size
     limit = _threshold(management, size)
-    whole = replace(question.options, truncate=False)  # rather compacted than cut
-    reply = await _prepared(backend, conversation, whole)
+    untruncated = replace(request.options, truncate=False)  # compaction instead of truncation
+    reply = await _prepare_or_none(backend, conversation, untruncated)
     if reply is not None and (limit is None or reply.input_tokens <= limit):
-        return question.wrap(reply, conversation)
+        return request.wrap(reply, conversation)
     size = min(limit or size or ASSUMED_CONTEXT_SIZE, size or ASSUMED_CONTEXT_SIZE)
-    bound = size if reply is not None else backend.context_size or ASSUMED_CONTEXT_SIZE
-    rest = size // _SHARE
-    if await _helps(question, rest, _summary_tokens(size), bound):
-        return await _compacting(question, sealed, size, rest=rest, answered=True)
-    return await question.prepare() if reply is None else question.wrap(reply, conversation)
+    max_tokens = size if reply is not None else backend.context_size or ASSUMED_CONTEXT_SIZE
+    keep_tokens = size // _CONTEXT_FRACTION
+    if await _compaction_fits(request, keep_tokens, _summary_tokens(size), max_tokens):
+        return await _prepare_compacting(
+            request, sealer, size, keep_tokens=keep_tokens, with_answer=True
+        )
+    return await request.prepare() if reply is None else request.wrap(reply, conversation)
 
 
-async def prepare_compaction(question: ReplyRequest, sealed: TenantSealer) -> CompactingReply:
-    """The reply that is a compaction and nothing more. Raises ``InvalidRequest`` where there is
-    nothing to compact, or where not even a summary of its end fits the context."""
-    size = question.backend.context_size or ASSUMED_CONTEXT_SIZE
-    return await _compacting(question, sealed, size, rest=0, answered=False)
+async def prepare_compaction(request: ReplyRequest, sealer: TenantSealer) -> CompactingReply:
+    """Prepare a reply that is only a compaction. Raises ``InvalidRequest`` if there is nothing to
+    compact, or if not even a summary of the last items fits the context.
+    """
+    size = request.backend.context_size or ASSUMED_CONTEXT_SIZE
+    return await _prepare_compacting(request, sealer, size, keep_tokens=0, with_answer=False)
 
 
 def compacted_response(context: ConversationContext, response: Response) -> CompactedResponse:
-    """The conversation as it is to be sent from now on: what the user said, as it was, and what
-    holds on, then the one compaction item that ``response`` is."""
-    recalled = context.visible
-    kept = (
+    """Return the items that the client sends from now on: the user's messages and persistent items
+    as they were, and the compaction item of ``response``.
+    """
+    visible = context.visible
+    retained_items = (
         item
-        for item in (*recalled.before, *recalled.after)
+        for item in (*visible.before, *visible.after)
         if is_user_message(item) or is_persistent(item)
     )
     return CompactedResponse(
         id=response.id,
         created_at=response.created_at,
-        output=(*kept, *response.output),
+        output=(*retained_items, *response.output),
         usage=response.usage or Usage(),
     )
 
 
 def _threshold(management: Sequence[ContextManagement], size: int | None) -> int | None:
-    """The tokens over which is compacted; None: only where the context is full."""
-    given = [entry.compact_threshold for entry in management if entry.compact_threshold]
-    if given:
-        return min(given)
-    return None if size is None else int(size * _FULL)
+    """Return the number of tokens from which the conversation is compacted; None: only if the
+    context is full.
+    """
+    thresholds = [entry.compact_threshold for entry in management if entry.compact_threshold]
+    if thresholds:
+        return min(thresholds)
+    return None if size is None else int(size * _FULL_FRACTION)
 
 
-async def _helps(question: ReplyRequest, rest: int, summary: int, bound: int) -> bool:
-    """Whether the context would be within ``bound`` after it: what is to be said again each time
-    may alone be too long, and then there would be no end to compacting."""
-    if not question.context.visible.items_to_summarize(keep_tokens=rest):
+async def _compaction_fits(
+    request: ReplyRequest, keep_tokens: int, summary_tokens: int, max_tokens: int
+) -> bool:
+    """Whether the prompt has at most ``max_tokens`` after a compaction. Persistent items alone may
+    be too long: then every turn would be compacted again.
+    """
+    if not request.context.visible.items_to_summarize(keep_tokens=keep_tokens):
         return False
-    shrunk = _shrunk(question, question.context.visible.compact("", keep_tokens=rest))
-    reply = await _prepared(question.backend, shrunk, question.options)
-    return reply is not None and reply.input_tokens + summary <= bound
+    visible = request.context.visible.compact("", keep_tokens=keep_tokens)
+    compacted = _compacted_conversation(request, visible)
+    reply = await _prepare_or_none(request.backend, compacted, request.options)
+    return reply is not None and reply.input_tokens + summary_tokens <= max_tokens
 
 
 def _summary_tokens(size: int) -> int:
-    return min(_MOST_SUMMARY, size // _SHARE)
+    return min(_MAX_SUMMARY_TOKENS, size // _CONTEXT_FRACTION)
 
 
-def _shrunk(question: ReplyRequest, recalled: VisibleHistory) -> Conversation:
-    """The tokens kept stand for what is gone."""
-    return replace(question.context, visible=recalled, prompt_tokens=None).conversation
+def _compacted_conversation(request: ReplyRequest, visible: VisibleHistory) -> Conversation:
+    """Return the conversation for the backend. The stored prompt tokens belong to the items that
+    the summary replaces.
+    """
+    return replace(request.context, visible=visible, prompt_tokens=None).conversation
 
 
-async def _prepared(backend: Backend, conversation: Conversation, options: Options) -> Reply | None:
-    """The reply, or None for a conversation that is too long."""
+async def _prepare_or_none(
+    backend: Backend, conversation: Conversation, options: Options
+) -> Reply | None:
+    """Return the reply, or None if the conversation is too long."""
     try:
         return await backend.prepare(conversation, options)
     except InvalidRequest as error:
@@ -165,33 +181,37 @@ async def _prepared(backend: Backend, conversation: Conversation, options: Optio
 # --- the summary ---------------------------------------------------------------------------------
 
 
-async def _compacting(
-    question: ReplyRequest, sealed: TenantSealer, size: int, *, rest: int, answered: bool
+async def _prepare_compacting(
+    request: ReplyRequest, sealer: TenantSealer, size: int, *, keep_tokens: int, with_answer: bool
 ) -> CompactingReply:
-    items = question.context.visible.items_to_summarize(keep_tokens=rest)
+    items = request.context.visible.items_to_summarize(keep_tokens=keep_tokens)
     if not items:
         raise InvalidRequest("There is nothing to compact.", param="input")
-    summary = await _summarising(question, items, _summary_tokens(size))
-    return CompactingReply(question, sealed, summary, rest=rest, answered=answered)
-
-
-async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], tokens: int) -> Reply:
-    """The call that writes the summary of ``items``: without the oldest of them, calls with their
-    outputs, where the context does not hold them all."""
-    ask = it.Message(
-        role="user", content=(it.InputText(text=_ASK.format(words=max(20, tokens // 2))),)
+    summary = await _prepare_summary(request, items, _summary_tokens(size))
+    return CompactingReply(
+        request, sealer, summary, keep_tokens=keep_tokens, with_answer=with_answer
     )
-    options = _plainly(question.options, tokens)
-    groups = droppable_groups((*items, ask))
+
+
+async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], tokens: int) -> Reply:
+    """Prepare the model call that summarizes ``items``. If they do not fit the context, the oldest
+    are left out, calls together with their outputs.
+    """
+    instructions = it.Message(
+        role="user", content=(it.InputText(text=_INSTRUCTIONS.format(words=max(20, tokens // 2))),)
+    )
+    options = _summary_options(request.options, tokens)
+    groups = droppable_groups((*items, instructions))
 
     async def without(count: int) -> Reply | None:
-        out = {index for group in groups[:count] for index in group}
-        left = (item for index, item in enumerate(items) if index not in out)
+        dropped = {index for group in groups[:count] for index in group}
+        remaining = (item for index, item in enumerate(items) if index not in dropped)
         conversation = replace(
-            question.context.conversation, items=(*question.context.prompt_items, *left, ask)
+            request.context.conversation,
+            items=(*request.context.prompt_items, *remaining, instructions),
         )
-        reply = await _prepared(question.backend, conversation, options)
-        size = question.backend.context_size
+        reply = await _prepare_or_none(request.backend, conversation, options)
+        size = request.backend.context_size
         fits = reply is not None and (size is None or reply.input_tokens + tokens <= size)
         return reply if fits else None
 
@@ -199,16 +219,17 @@ async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], token
     low, high = 1, 0 if best is not None else len(groups)
     while low <= high:
         count = (low + high) // 2
-        found = await without(count)
-        best = found or best
-        low, high = (low, count - 1) if found is not None else (count + 1, high)
+        reply = await without(count)
+        best = reply or best
+        low, high = (low, count - 1) if reply is not None else (count + 1, high)
     if best is None:
         raise context_length_exceeded(", and its instructions alone leave no room for a summary")
     return best
 
 
-def _plainly(options: Options, tokens: int) -> Options:
-    """How a summary is asked for: in words, no tools, no thinking, the request's sampling."""
+def _summary_options(options: Options, tokens: int) -> Options:
+    """Return the options of a summary: plain text, no tools, no reasoning, the request's
+    sampling."""
     return replace(
         options,
         tools=(),
@@ -224,22 +245,23 @@ def _plainly(options: Options, tokens: int) -> Options:
 
 
 class CompactingReply(Reply):
-    """``Reply`` with a compaction item, and where ``answered`` with the answer behind it."""
+    """``Reply`` with a compaction item and, if ``with_answer``, the answer to the compacted
+    conversation."""
 
     def __init__(
         self,
-        question: ReplyRequest,
-        sealed: TenantSealer,
+        request: ReplyRequest,
+        sealer: TenantSealer,
         summary: Reply,
         *,
-        rest: int,
-        answered: bool,
+        keep_tokens: int,
+        with_answer: bool,
     ) -> None:
-        self._question = question
-        self._sealed = sealed
+        self._request = request
+        self._sealer = sealer
         self._summary = summary
-        self._rest = rest
-        self._answered = answered
+        self._keep_tokens = keep_tokens
+        self._with_answer = with_answer
         self._answer: Reply | None = None
 
     @property
@@ -248,53 +270,54 @@ class CompactingReply(Reply):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """Those of the answer: the summary's own prompt is nobody's past."""
+        """The prompt of the answer. The prompt of the summary does not become part of the
+        conversation."""
         return self._answer.prompt_tokens if self._answer is not None else None
 
     def resume(self, point: ResumePoint) -> Reply:
         raise CannotContinue("its conversation was being compacted")
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Compact, and answer."""
+        """Write the summary, then answer."""
         yield Open(it.Compaction(encrypted_content="")), Progress("compacting")
-        summary, usage = await _read(self._summary)
-        recalled = self._question.context.visible.compact(summary, keep_tokens=self._rest)
-        assert recalled.compaction is not None
-        closed = Close({"encrypted_content": self._sealed.encrypt_compaction(recalled.compaction)})
-        if not self._answered:
+        summary, usage = await _read_summary(self._summary)
+        visible = self._request.context.visible.compact(summary, keep_tokens=self._keep_tokens)
+        assert visible.compaction is not None
+        closed = Close({"encrypted_content": self._sealer.encrypt_compaction(visible.compaction)})
+        if not self._with_answer:
             yield closed, Finish("stop", usage)
             return
         yield (closed,)
-        self._answer = await self._prepared(recalled)
+        self._answer = await self._prepare_answer(visible)
         if (prompt := self._answer.prompt_tokens) is not None:
             yield (NewPrompt(prompt.ids),)
         async with aclosing(self._answer.deltas()) as deltas:
-            async for known in deltas:
-                if isinstance(last := known[-1], Finish):
-                    known = (*known[:-1], Finish(last.reason, add_usage(usage, last.usage)))
-                yield known
+            async for batch in deltas:
+                if isinstance(last := batch[-1], Finish):
+                    batch = (*batch[:-1], Finish(last.reason, add_usage(usage, last.usage)))
+                yield batch
 
-    async def _prepared(self, recalled: VisibleHistory) -> Reply:
-        question = self._question
-        shrunk = _shrunk(question, recalled)
+    async def _prepare_answer(self, visible: VisibleHistory) -> Reply:
+        request = self._request
+        compacted = _compacted_conversation(request, visible)
         try:
-            reply = await question.backend.prepare(shrunk, question.options)
-            return question.wrap(reply, shrunk)
-        except InvalidRequest as error:  # the run has begun
+            reply = await request.backend.prepare(compacted, request.options)
+            return request.wrap(reply, compacted)
+        except InvalidRequest as error:  # the run has started
             raise RunError(error.message, code=error.code or "server_error") from None
 
 
-async def _read(reply: Reply) -> tuple[str, Usage]:
-    """What the model said, without what it thought, and what that took. It may say nothing."""
+async def _read_summary(reply: Reply) -> tuple[str, Usage]:
+    """Return the text of the messages, which may be empty, and the usage."""
     texts: list[str] = []
     usage = Usage()
-    speaks = False
+    in_message = False
     async with aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             match delta:
                 case Open():
-                    speaks = isinstance(delta.item, it.Message)
-                case Text() if speaks:
+                    in_message = isinstance(delta.item, it.Message)
+                case Text() if in_message:
                     texts.append(delta.text)
                 case Finish():
                     usage = delta.usage

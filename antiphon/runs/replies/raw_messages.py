@@ -1,5 +1,5 @@
-"""What a response tells besides, to those who look into a model: the prompt and the output as the
-model saw and wrote them, and how long it took. Named after vLLM's fields.
+"""Raw messages and metrics of a response: prompt and output as the model sees and writes them, and
+times. The fields have vLLM's names.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from antiphon.wire.response import Usage
 __all__ = ["RawMessagesReply"]
 
 _FIELD = "enable_response_messages"
-_UNKNOWN = (
+_UNSUPPORTED = (
     f"Unsupported parameter: '{_FIELD}' is not supported with this model: its tokens are not known"
     " here."
 )
 
 
 class RawMessagesReply(ReplyWrapper):
-    """``Reply`` that is watched. ``spell``: whether the messages are wanted, ``timed``: the times.
-    ``turns``: what each turn used, once there are any. ``clock`` gives seconds. Raises
-    ``InvalidRequest`` where messages cannot be told."""
+    """``Reply`` that adds raw messages and metrics to the final fields.
+
+    ``turn_usages``: the usage of each turn of the tool loop, filled while it runs. ``clock``
+    returns seconds. Raises ``InvalidRequest`` if the backend cannot detokenize.
+    """
 
     def __init__(
         self,
@@ -42,14 +44,14 @@ class RawMessagesReply(ReplyWrapper):
         turn_usages: Sequence[Usage] = (),
     ) -> None:
         super().__init__(reply)
-        self._spelling: Backend | None = None
+        self._detokenizer: Backend | None = None
         if with_messages:
             if not backend.capabilities.detokenizes:
-                raise InvalidRequest(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
-            self._spelling = backend
-        self._timed = with_metrics
+                raise InvalidRequest(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
+            self._detokenizer = backend
+        self._with_metrics = with_metrics
         self._clock = clock
-        self._turns = turn_usages
+        self._turn_usages = turn_usages
         self._times: list[float] = []
 
     def resume(self, point: ResumePoint) -> Reply:
@@ -59,51 +61,50 @@ class RawMessagesReply(ReplyWrapper):
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         self._times = [self._clock()]
         async with aclosing(self._reply.deltas()) as deltas:
-            async for known in deltas:
+            async for batch in deltas:
                 if len(self._times) == 1:
                     self._times.append(self._clock())
-                yield known
+                yield batch
         self._times.append(self._clock())
 
     def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
-        """Fields of the response, once the reply is over. ``sampled``: the ids of its output.
-        Raises ``RunError`` where messages cannot be told after all."""
-        said: dict[str, Any] = {}
-        if self._spelling is not None:
-            if (
-                kept := self.prompt_tokens
-            ) is None:  # known only now: the model was still being loaded
-                raise RunError(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
-            prompt, sampled = last_turn(kept.ids, sampled)
-            said["input_messages"] = (_message(self._spelling, prompt),)
-            said["output_messages"] = (_message(self._spelling, sampled),)
-        if self._timed and len(self._times) == 3:
-            begun, first, ended = self._times
-            said["metrics"] = {
-                "time_to_first_token_ms": round((first - begun) * 1000, 3),
-                "generation_time_ms": round((ended - first) * 1000, 3),
-                "total_time_ms": round((ended - begun) * 1000, 3),
-                **_per_turn(self._turns),
+        """Raises ``RunError`` if the token ids turn out to be unknown."""
+        fields: dict[str, Any] = {}
+        if self._detokenizer is not None:
+            prompt_tokens = self.prompt_tokens
+            if prompt_tokens is None:  # the model was being loaded when the request was checked
+                raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
+            prompt, sampled = last_turn(prompt_tokens.ids, sampled)
+            fields["input_messages"] = (_message(self._detokenizer, prompt),)
+            fields["output_messages"] = (_message(self._detokenizer, sampled),)
+        if self._with_metrics and len(self._times) == 3:
+            start, first_delta, end = self._times
+            fields["metrics"] = {
+                "time_to_first_token_ms": round((first_delta - start) * 1000, 3),
+                "generation_time_ms": round((end - first_delta) * 1000, 3),
+                "total_time_ms": round((end - start) * 1000, 3),
+                **_per_turn(self._turn_usages),
             }
-        return said
+        return fields
 
 
-def _per_turn(turns: Sequence[Usage]) -> dict[str, list[int]]:
-    """What each turn of a reply in which tools ran used. What a turn was given that the one before
-    it neither saw nor wrote came of tools."""
-    if not turns:
+def _per_turn(usages: Sequence[Usage]) -> dict[str, list[int]]:
+    """Return the metrics of the turns of a tool loop. Tokens of a prompt that are not in the turn
+    before are counted as tool output.
+    """
+    if not usages:
         return {}
-    before = (None, *turns[:-1])
+    previous_usages = (None, *usages[:-1])
     return {
-        "input_tokens_per_turn": [turn.input_tokens for turn in turns],
-        "cached_tokens_per_turn": [turn.input_tokens_details.cached_tokens for turn in turns],
-        "output_tokens_per_turn": [turn.output_tokens for turn in turns],
+        "input_tokens_per_turn": [turn.input_tokens for turn in usages],
+        "cached_tokens_per_turn": [turn.input_tokens_details.cached_tokens for turn in usages],
+        "output_tokens_per_turn": [turn.output_tokens for turn in usages],
         "tool_output_tokens_per_turn": [
-            0 if last is None else max(0, turn.input_tokens - last.total_tokens)
-            for last, turn in zip(before, turns, strict=True)
+            0 if previous is None else max(0, turn.input_tokens - previous.total_tokens)
+            for previous, turn in zip(previous_usages, usages, strict=True)
         ],
     }
 
 
-def _message(spelling: Backend, ids: Sequence[int]) -> dict[str, Any]:
-    return {"type": "raw_message_tokens", "message": spelling.detokenize(ids), "tokens": list(ids)}
+def _message(backend: Backend, ids: Sequence[int]) -> dict[str, Any]:
+    return {"type": "raw_message_tokens", "message": backend.detokenize(ids), "tokens": list(ids)}

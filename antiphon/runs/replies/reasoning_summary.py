@@ -1,7 +1,5 @@
-"""Summaries of thinking: where a request asks for them, a model is shown what was thought and says
-it in short, before the thinking closes and the answer begins.
-
-``Summarised`` is a reply around another. It knows neither events nor how a model writes.
+"""Reasoning summaries: if the request asks for them, a model summarizes the reasoning before the
+reasoning item closes and the answer begins.
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ __all__ = ["SummarizedReply", "Summarizer", "interrupted_in_summary", "summary_l
 
 _log = structlog.get_logger(__name__)
 
-#: What is asked for → the most tokens of it, and how it is asked.
+#: Level → maximum tokens of the summary, and its style as the instructions name it.
 _LEVELS: Mapping[str, tuple[int, str]] = {
     "concise": (96, "in one or two sentences"),
     "auto": (192, "in one short paragraph"),
     "detailed": (512, "in a paragraph for each step"),
 }
-#: Tokens of thinking where it cannot be stopped.
-_THINKING = 512
-_ASK = """\
+#: Tokens for the summarizing model's own reasoning, if it cannot be turned off.
+_REASONING_TOKENS = 512
+_INSTRUCTIONS = """\
 Below are an assistant's notes from working on a reply. Say {how} what the assistant considered \
 and decided, in the present participle ("Checking the units …"). Begin with a title of two to five \
 words in bold, on a line of its own. Do not answer the notes, and do not mention that they are \
@@ -44,33 +42,34 @@ notes.
 <notes>
 {thought}
 </notes>"""
-#: Of a thought that would fill the context, its beginning and end are shown: as many characters
-#: as there are tokens in the context, which leaves room in every script.
 
 
 def summary_level(reasoning: ReasoningConfig | None) -> str | None:
-    """How a summary is asked for, if one is."""
+    """Return the requested level of a summary, None if none is requested."""
     if reasoning is None:
         return None
     return reasoning.summary or reasoning.generate_summary or None
 
 
 def interrupted_in_summary(items: Mapping[int, Any]) -> bool:
-    """Whether one of the open items (drafts) is a summary that an interruption cut: its reply is
-    ahead of what was written, and cannot be gone on with."""
+    """Whether one of the open items is reasoning with a partial summary. Its reply cannot be
+    continued: the model is ahead of what was written.
+    """
     return any(isinstance(d.shell, Reasoning) and d.parts.get("summary") for d in items.values())
 
 
 class Summarizer(Struct, frozen=True, kw_only=True):
-    """Who summarises, and how much. ``defaults``: the model's sampling values."""
+    """Summarizes reasoning with ``backend``. ``level``: a key of ``_LEVELS``. ``defaults``: the
+    model's sampling defaults.
+    """
 
     backend: Backend
     level: str
     defaults: Mapping[str, Any] = {}
 
-    async def summarize(self, thought: str) -> AsyncGenerator[str, None]:
-        """The summary, piece by piece. Raises ``RequestError`` and ``RunError``."""
-        reply = await self._asked(thought)
+    async def summarize(self, reasoning: str) -> AsyncGenerator[str, None]:
+        """Yield the summary in pieces. Raises ``RequestError`` and ``RunError``."""
+        reply = await self._prepare(reasoning)
         item: Item | None = None
         async with aclosing(flatten(reply.deltas())) as deltas:
             async for delta in deltas:
@@ -79,64 +78,67 @@ class Summarizer(Struct, frozen=True, kw_only=True):
                 elif isinstance(delta, Text) and isinstance(item, Message):
                     yield delta.text
 
-    async def _asked(self, thought: str) -> Reply:
-        """Not to be thought about; by a model that must and cannot be stopped, with room for it."""
-        most, how = _LEVELS[self.level]
-        ask = _ASK.format(how=how, thought=self._shown(thought))
-        asked = Conversation((Message(id="", role="user", content=(InputText(text=ask),)),))
+    async def _prepare(self, reasoning: str) -> Reply:
+        """Prepare the call without reasoning. A model that always reasons gets tokens for it."""
+        max_tokens, style = _LEVELS[self.level]
+        instructions = _INSTRUCTIONS.format(how=style, thought=self._truncate(reasoning))
+        conversation = Conversation(
+            (Message(id="", role="user", content=(InputText(text=instructions),)),)
+        )
         options = Options(
             reasoning=ReasoningConfig(effort="none"),
-            **{**self.defaults, "max_output_tokens": most, "thinking_budget": 0},
+            **{**self.defaults, "max_output_tokens": max_tokens, "thinking_budget": 0},
         )
         try:
-            return await self.backend.prepare(asked, options)
+            return await self.backend.prepare(conversation, options)
         except InvalidRequest:
-            most += _THINKING
-            options = replace(options, max_output_tokens=most, thinking_budget=None)
-            return await self.backend.prepare(asked, options)
+            max_tokens += _REASONING_TOKENS
+            options = replace(options, max_output_tokens=max_tokens, thinking_budget=None)
+            return await self.backend.prepare(conversation, options)
 
-    def _shown(self, thought: str) -> str:
-        room = (self.backend.context_size or ASSUMED_CONTEXT_SIZE) // 2
-        return truncate_middle(thought, 2 * room, unit="characters")
+    def _truncate(self, reasoning: str) -> str:
+        # As many characters as the context has tokens: short enough in every script.
+        half_context = (self.backend.context_size or ASSUMED_CONTEXT_SIZE) // 2
+        return truncate_middle(reasoning, 2 * half_context, unit="characters")
 
 
 class SummarizedReply(ReplyWrapper):
-    """``Reply`` whose thinking gets a summary. One that fails is left out: the answer matters."""
+    """``Reply`` with summaries of its reasoning. A summary that fails is left out."""
 
-    def __init__(self, reply: Reply, summariser: Summarizer) -> None:
+    def __init__(self, reply: Reply, summarizer: Summarizer) -> None:
         super().__init__(reply)
-        self._summariser = summariser
+        self._summarizer = summarizer
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Without a summary, if there is none yet: what was thought before is not known here."""
+        """Continue without a summary: the earlier reasoning is not available here."""
         return self._reply.resume(point)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        thought: list[str] | None = None
+        reasoning: list[str] | None = None
         async with aclosing(self._reply.deltas()) as deltas:
-            async for known in deltas:
-                said: list[Delta] = []
-                for delta in known:
-                    if thought and not isinstance(delta, Text | SampledTokens):
-                        # The ids come with the first piece: an interruption before it is one
-                        # before them, and one behind it can be told (``broke_off``).
-                        async for piece in self._pieces("".join(thought)):
-                            yield (*said, Text(piece, channel="summary"))
-                            said = []
-                        thought = None
+            async for batch in deltas:
+                pending: list[Delta] = []
+                for delta in batch:
+                    if reasoning and not isinstance(delta, Text | SampledTokens):
+                        # The ids come with the first piece. An interruption before it is before
+                        # the ids; ``interrupted_in_summary`` detects a later one.
+                        async for piece in self._summary_pieces("".join(reasoning)):
+                            yield (*pending, Text(piece, channel="summary"))
+                            pending = []
+                        reasoning = None
                     if isinstance(delta, Open):
-                        thought = [] if isinstance(delta.item, Reasoning) else None
+                        reasoning = [] if isinstance(delta.item, Reasoning) else None
                     elif isinstance(delta, Text) and delta.channel == "summary":
-                        thought = None  # an upstream has summed it up
-                    elif isinstance(delta, Text) and thought is not None:
-                        thought.append(delta.text)
-                    said.append(delta)
-                yield tuple(said)
+                        reasoning = None  # the upstream sends a summary
+                    elif isinstance(delta, Text) and reasoning is not None:
+                        reasoning.append(delta.text)
+                    pending.append(delta)
+                yield tuple(pending)
 
-    async def _pieces(self, thought: str) -> AsyncGenerator[str, None]:
+    async def _summary_pieces(self, reasoning: str) -> AsyncGenerator[str, None]:
         try:
-            async with aclosing(self._summariser.summarize(thought)) as pieces:
+            async with aclosing(self._summarizer.summarize(reasoning)) as pieces:
                 async for piece in pieces:
                     yield piece
         except (RequestError, RunError) as error:
-            _log.warning("thinking could not be summarised", why=error.message)
+            _log.warning("cannot summarize reasoning", why=error.message)

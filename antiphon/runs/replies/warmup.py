@@ -1,7 +1,7 @@
-"""Warming up: a reply that says nothing, for a conversation that will soon be continued.
+"""Prompt warm-up: a reply without output, for a conversation that will be continued soon.
 
-The engine is asked for one token, which nobody hears: by then it has computed the prompt, and what
-comes next begins from there.
+The engine generates one token, which is discarded. It has computed the prompt by then, and the next
+request reuses the beginning of it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["WarmupReply"]
 
 
 class WarmupReply(ReplyWrapper):
-    """``Reply`` in place of the one that it warms up for."""
+    """``Reply`` that warms up the prompt of another reply."""
 
-    #: The prompt ends in an invitation to answer, which is no part of what comes next.
+    #: Not stored: the prompt ends with the start of an answer, which the next prompt lacks.
     prompt_tokens = None
 
     def resume(self, point: ResumePoint) -> Reply:

@@ -51,9 +51,9 @@ _NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     """The inputs of a tool loop.
 
-    ``conversation`` and ``options`` are those of the first reply. ``prepare`` prepares the reply of
-    a later turn. ``ids`` returns a fresh id for a prefix. ``include``: the request's ``include``.
-    """
+    ``conversation`` and ``options`` are those of the first reply. ``prepare`` prepares the
+    reply of a later turn. ``ids`` returns a fresh id for a prefix. ``include``: the request's
+    ``include``."""
 
     conversation: Conversation
     options: Options

@@ -271,10 +271,10 @@ class Turn:
     """The output of one model call.
 
     ``functions``: those of server-side tools. ``max_calls``: how many calls may run; None: any
-    number. ``rejection`` returns why a function (name, namespace) may not be called, empty if it
-    may. ``open_item``: the item that was open when the turn was interrupted.
-    ``new_citation_reader``: creates what reads citations in a message. ``caller`` is set on calls.
-    """
+    number. ``rejection`` returns why a function (name, namespace) may not be called, empty if
+    it may. ``open_item``: the item that was open when the turn was interrupted.
+    ``new_citation_reader``: creates what reads citations in a message. ``caller`` is set on
+    calls."""
 
     def __init__(
         self,

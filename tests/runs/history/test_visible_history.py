@@ -89,9 +89,9 @@ def test_what_is_left_is_bounded_and_in_order(items: list[it.Item], rest: int) -
     assert left[:told] == sorted(left[:told]) and left[told:] == sorted(left[told:])
     assert len(set(left)) == len(left)
     past = now.compaction or CompactedHistory()
-    users = [item for item in past.said if isinstance(item, it.Message)]
+    users = [item for item in past.user_messages if isinstance(item, it.Message)]
     assert sum(map(estimate_tokens, users[:-1])) <= ROOM
-    unasked = [item for item in past.rest if not isinstance(item, it.FunctionCall)]
+    unasked = [item for item in past.recent_items if not isinstance(item, it.FunctionCall)]
     assert sum(map(estimate_tokens, unasked)) <= rest
     held = [item for item in items if isinstance(item, it.Message) and item.role == "developer"]
     assert [item for item in now.items if item in held] == held
@@ -147,9 +147,9 @@ def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
     small = it.Message(role="user", content=(text, it.InputImage(image_url="data:,x")))
     for given_, kept in ((message, (text,)), (small, small.content)):
         past = SEALED.decrypt_compaction(
-            SEALED.encrypt_compaction(CompactedHistory(said=(given_,), summary="s"))
+            SEALED.encrypt_compaction(CompactedHistory(user_messages=(given_,), summary="s"))
         )
-        assert past.said[0].content == kept  # type: ignore[union-attr]
+        assert past.user_messages[0].content == kept  # type: ignore[union-attr]
 
 
 CALLER = it.ProgramCaller("p")
@@ -167,7 +167,7 @@ ANSWER = it.FunctionCallOutput(id="o2", call_id="c2", output="two", caller=CALLE
 def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
     compacted = shown(PROGRAM).compact("In short.")
     past = compacted.compaction
-    assert past is not None and list(past.rest) == PROGRAM[1:]
+    assert past is not None and list(past.recent_items) == PROGRAM[1:]
     sealed = it.Compaction(id="cmp", encrypted_content=SEALED.encrypt_compaction(past))
     later = shown([*PROGRAM, sealed, ANSWER])
     assert list(later.items)[-6:] == [*PROGRAM[1:], ANSWER]
