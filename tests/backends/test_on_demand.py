@@ -1,4 +1,4 @@
-"""Models that are loaded by their first request, and unloaded when nobody asks."""
+"""Models that are loaded by their first request and unloaded when idle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = Options()
 
 
 def prepare(backend: Backend) -> Awaitable[Reply]:
-    """What a reply that came too early makes up for."""
+    """Prepare the reply that waits for the load."""
     return backend.prepare(TALK, OPTIONS)
 
 
@@ -41,11 +41,11 @@ WAIT_S = 10
 
 
 def ignored(stage: str, there: int, total: int | None) -> None:
-    """Nobody wants to know."""
+    """Ignore the progress."""
 
 
 class Maker:
-    """Makes backends, one after the other; ``gate`` holds it up, ``faults`` are raised first."""
+    """Creates backends in turn. ``gate`` delays it; ``faults`` are raised first."""
 
     def __init__(self, *faults: Exception, tokens: bool = False) -> None:
         self.faults = list(faults)
@@ -80,7 +80,7 @@ async def test_keeps_the_contract(check: Check) -> None:
 
 
 @pytest.mark.requirement("HF-3")
-async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
+async def test_first_request_loads_the_model_once() -> None:
     make = Maker()
     lazy = OnDemandBackend("m", make, context_size=100)
     assert (lazy.status.value, lazy.context_size, lazy.recommended_options) == ("unloaded", 100, {})
@@ -91,7 +91,7 @@ async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
     assert lazy.recommended_options == {"temperature": 0.3}
 
 
-async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
+async def test_slow_load_continues_in_the_run() -> None:
     make = Maker()
     make.gate.clear()
     lazy = OnDemandBackend("m", make, ready_timeout_s=0)
@@ -104,7 +104,7 @@ async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
     assert reply.input_tokens > 0 and make.tries == 1
 
 
-async def test_whoever_leaves_does_not_take_the_load_away() -> None:
+async def test_cancelled_request_does_not_cancel_the_load() -> None:
     make = Maker()
     make.gate.clear()
     lazy = OnDemandBackend("m", make)
@@ -119,7 +119,7 @@ async def test_whoever_leaves_does_not_take_the_load_away() -> None:
     assert leaving.cancelled() and make.tries == 1
 
 
-async def test_a_failure_is_told_without_its_reason_and_tried_again() -> None:
+async def test_failed_load_hides_its_reason_and_is_retried() -> None:
     make = Maker(SetupError("/secret/path is missing"), ValueError("what"))
     lazy = OnDemandBackend("m", make)
     for _ in range(2):
@@ -130,7 +130,7 @@ async def test_a_failure_is_told_without_its_reason_and_tried_again() -> None:
     assert make.tries == 3
 
 
-async def test_a_failure_in_the_run_fails_the_run() -> None:
+async def test_failed_load_in_the_run_fails_the_run() -> None:
     make = Maker(SetupError("no"))
     make.gate.clear()
     reply = await OnDemandBackend("m", make, ready_timeout_s=0).prepare(TALK, OPTIONS)
@@ -140,7 +140,7 @@ async def test_a_failure_in_the_run_fails_the_run() -> None:
 
 
 @pytest.mark.requirement("HF-3")
-async def test_how_far_a_load_is_can_be_seen() -> None:
+async def test_load_progress_is_reported() -> None:
     make = Maker(SetupError("no"))
     make.gate.clear()
     lazy = OnDemandBackend("m", make, ready_timeout_s=0)
@@ -155,7 +155,7 @@ async def test_how_far_a_load_is_can_be_seen() -> None:
     assert lazy.status == Status(value="failed")
 
 
-async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
+async def test_invalid_request_is_rejected_or_fails_its_run() -> None:
     class Strict(ScriptedBackend):
         async def prepare(self, conversation: Conversation, options: Options) -> Any:
             raise InvalidRequest("too long", param="input")
@@ -179,7 +179,7 @@ async def _until_unloaded(lazy: OnDemandBackend, made: ScriptedBackend) -> None:
 
 
 @pytest.mark.requirement("HF-3")
-async def test_an_idle_model_is_unloaded_and_comes_back() -> None:
+async def test_idle_model_is_unloaded_and_reloaded() -> None:
     make = Maker()
     lazy = OnDemandBackend("m", make, idle_s=0.01)
     early = await lazy.prepare(TALK, OPTIONS)
@@ -189,7 +189,7 @@ async def test_an_idle_model_is_unloaded_and_comes_back() -> None:
     assert make.tries == 2
 
 
-async def test_a_model_that_is_read_is_not_idle() -> None:
+async def test_model_in_use_is_not_idle() -> None:
     make = Maker()
     lazy = OnDemandBackend("m", make, idle_s=0.01)
     reply = await lazy.prepare(TALK, OPTIONS)
@@ -208,7 +208,7 @@ async def test_an_interrupted_reply_is_continued(there: bool) -> None:
     assert STORY.endswith(rest) and 0 < len(rest) < len(STORY)
 
 
-async def test_closing_ends_it_for_good() -> None:
+async def test_closed_backend_stays_closed() -> None:
     make = Maker()
     lazy = OnDemandBackend("m", make, idle_s=60)
     await lazy.load()
@@ -232,10 +232,10 @@ async def test_closing_stops_a_load() -> None:
     assert make.made == []
 
 
-# --- as the catalog and the server have it -------------------------------------------------------
+# --- in the catalog and the server ----------------------------------------------------------------
 
 
-async def test_the_catalog_loads_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_catalog_loads_configured_models_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     make = Maker()
     monkeypatch.setattr(
         factories, "ENGINES", {"scripted": lambda *given: make(given[-1] or ignored)}
@@ -277,7 +277,7 @@ async def test_a_stream_is_kept_alive_while_its_model_loads() -> None:
     assert [model["id"] for model in listed.json()["data"]] == ["tiny", "gpt-5.5"]
 
 
-async def test_what_the_backend_can_besides() -> None:
+async def test_delegates_completion_and_detokenization() -> None:
     class Able(ScriptedBackend):
         capabilities = BackendCapabilities(completes_text=True, detokenizes=True)
 
@@ -310,7 +310,7 @@ async def test_what_the_backend_can_besides() -> None:
 
 
 @pytest.mark.parametrize("ready_timeout_s", [0, 5])
-async def test_messages_are_told_or_refused(ready_timeout_s: float) -> None:
+async def test_unsupported_completion_is_rejected_or_fails(ready_timeout_s: float) -> None:
     async def ask(backend: Backend) -> httpx.Response:
         async def make(progress: Progress) -> Backend:
             return backend

@@ -24,7 +24,7 @@ async def play(backend: ScriptedBackend) -> list[Delta]:
     return [delta async for delta in flatten(reply.deltas())]
 
 
-async def test_a_text_is_said_word_by_word() -> None:
+async def test_text_is_sent_word_by_word() -> None:
     deltas = await play(ScriptedBackend(["Hello  wide\nworld. "]))
     assert isinstance(deltas[0], Open) and isinstance(deltas[0].item, Message)
     words = [delta.text for delta in deltas if isinstance(delta, Text)]
@@ -34,21 +34,21 @@ async def test_a_text_is_said_word_by_word() -> None:
     assert deltas[-1] == Finish("stop", usage)
 
 
-async def test_deltas_are_played_as_they_are() -> None:
+async def test_deltas_are_sent_unchanged() -> None:
     call = FunctionCall(call_id="c", name="f", arguments="")
     finish = Finish("length", Usage())
     script = [Open(call), Text("{}"), finish]
     assert await play(ScriptedBackend([script])) == script
 
 
-async def test_scripts_come_one_after_another_and_again() -> None:
+async def test_scripts_are_played_in_turn_and_repeat() -> None:
     backend = ScriptedBackend(["a", "b"])
     said = [(await play(backend))[1] for _ in range(3)]
     assert said == [Text("a"), Text("b"), Text("a")]
     assert len(backend.requests) == 3
 
 
-async def test_only_the_latest_requests_are_remembered() -> None:
+async def test_only_the_latest_requests_are_recorded() -> None:
     backend = ScriptedBackend(["a", "b", "c"])
     for number in range(1_500):
         await backend.prepare(Conversation(items=(), instructions=str(number)), Options())
@@ -57,7 +57,7 @@ async def test_only_the_latest_requests_are_remembered() -> None:
     assert (await play(backend))[1] == Text("a")
 
 
-async def test_a_function_answers_what_it_is_asked() -> None:
+async def test_function_script_gets_the_request() -> None:
     def script(conversation: Conversation, options: Options) -> Script:
         return conversation.instructions or ""
 
@@ -73,7 +73,7 @@ async def test_errors_before_and_inside_a_run() -> None:
         await anext(flatten(reply.deltas()))
 
 
-async def test_closing_is_counted() -> None:
+async def test_early_close_is_counted() -> None:
     backend = ScriptedBackend(["a b c"])
     reply = await backend.prepare(CONVERSATION, Options())
     async with aclosing(flatten(reply.deltas())) as deltas:

@@ -1,4 +1,4 @@
-"""Which items are left out of a conversation that is too long."""
+"""Which items are dropped from a conversation that is too long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def output(id: str, call_id: str) -> it.FunctionCallOutput:
 
 
 def left(items: Sequence[it.Item], room: int) -> tuple[list[str], tuple[str, ...]] | None:
-    """The ids that stay where ``room`` items fit, and those that do not."""
+    """The remaining and the dropped ids if ``room`` items fit."""
     found = shorten_conversation(
         Conversation(items=tuple(items)),
         lambda shorter: shorter.items,
@@ -49,20 +49,20 @@ TALK = (
 )
 
 
-def test_the_oldest_go_first_and_what_belongs_together_goes_together() -> None:
+def test_drops_oldest_groups_first() -> None:
     assert left(TALK, 10) == (["s", *[i.id for i in TALK[2:]]], ("u1",))
     rest = ["s", "c2", "o2", "m", "u2", "c3", "o3"]
     assert left(TALK, 9) == left(TALK, 7) == (rest, ("u1", "r", "c1", "o1"))
     assert left(TALK, 5) == (["s", "m", "u2", "c3", "o3"], ("u1", "r", "c1", "c2", "o2", "o1"))
 
 
-def test_what_the_system_says_and_the_last_question_stay() -> None:
+def test_preserves_system_messages_and_last_user_message() -> None:
     found = left(TALK, 2)
     assert found is not None and found[0] == ["s", "u2"]
     assert left(TALK, 1) is None
 
 
-def test_declared_tools_stay() -> None:
+def test_preserves_declared_tools() -> None:
     items = (it.AdditionalTools(id="t", tools=()), message("user", "u1"), message("user", "u2"))
     assert left(items, 2) == (["t", "u2"], ("u1",))
 
@@ -71,7 +71,7 @@ KINDS = st.sampled_from(("user", "assistant", "system", "call", "reasoning"))
 
 
 @given(st.lists(KINDS, max_size=20), st.integers(0, 30))
-def test_as_few_as_fit_and_never_half_a_call(kinds: list[str], room: int) -> None:
+def test_drops_as_few_items_as_needed_and_whole_calls(kinds: list[str], room: int) -> None:
     items: list[it.Item] = []
     for n, kind in enumerate(kinds):
         if kind == "call":

@@ -1,4 +1,4 @@
-"""Upstreams of Chat Completions as they are: what each one lists, and how each one streams.
+"""Real Chat Completions servers: the model list and the stream of each.
 
 Recorded shapes, shortened; ids and times are made up.
 """

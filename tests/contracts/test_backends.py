@@ -1,4 +1,4 @@
-"""Every backend keeps the shipped contract; and the contract notices one that does not."""
+"""Every backend passes the shipped contract checks, and the checks detect violations."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ async def test_keeps_the_contract(name: str, check: Check) -> None:
     await check(BACKENDS[name]())
 
 
-async def test_the_battery_stops_what_it_began() -> None:
+async def test_checks_stop_their_generations() -> None:
     backend = ScriptedBackend((STORY,))
     await check_backend(backend)
     assert backend.aborted > 20 and not backend.closed
 
 
 SHELL = Message(role="assistant", content=())
-#: A scripted token is a word: these are the words of what the checks ask.
+#: A scripted token is a word. These are the words of the checks' conversations.
 USAGE = Usage(input_tokens=17, output_tokens=2, total_tokens=19)
 END = Finish("stop", USAGE)
 
@@ -70,6 +70,6 @@ END = Finish("stop", USAGE)
         ([Open(SHELL), Close(), END], "has no text"),
     ],
 )
-async def test_what_breaks_the_contract_is_noticed(script: Sequence[Delta], complaint: str) -> None:
+async def test_violations_are_detected(script: Sequence[Delta], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         await check_backend(ScriptedBackend((script,)))

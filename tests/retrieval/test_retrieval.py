@@ -1,4 +1,4 @@
-"""Texts cut into chunks, rankings made one, vectors near each other."""
+"""Chunking, rank fusion and vector search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = st.lists(
 
 @given(WORDS.map("".join), st.integers(2, 40), st.floats(0, 0.5))
 @example("fjord" * 20, 8, 0.0)
-def test_all_of_a_text_is_in_a_piece(text: str, size: int, share: float) -> None:
+def test_chunks_cover_the_whole_text(text: str, size: int, share: float) -> None:
     pieces = split_text(text, size, int(share * size))
     if not text.strip():
         assert pieces == []
@@ -34,7 +34,7 @@ def test_all_of_a_text_is_in_a_piece(text: str, size: int, share: float) -> None
     assert starts == sorted(set(starts))
 
 
-def test_pieces_overlap_and_end_where_a_text_does() -> None:
+def test_chunks_overlap_and_end_at_boundaries() -> None:
     lines = [f"Line {n} says something of its own." for n in range(60)]
     pieces = split_text("\n".join(lines), 100, 50)
     assert all(piece.text.lstrip("\n").startswith("Line ") for piece in pieces)
@@ -43,7 +43,7 @@ def test_pieces_overlap_and_end_where_a_text_does() -> None:
     assert 1.5 < len(whole) / len("\n".join(lines)) < 2.5
 
 
-def test_what_both_rankings_put_first_scores_1() -> None:
+def test_first_in_all_rankings_scores_1() -> None:
     scores = fuse_rankings([(1.0, ["a", "b"]), (1.0, ["a", "c"])])
     assert scores["a"] == 1.0 > scores["b"] == scores["c"] > 0
     assert fuse_rankings([(3.0, ["a"]), (1.0, ["b"])]) == {"a": 0.75, "b": 0.25}
@@ -51,7 +51,7 @@ def test_what_both_rankings_put_first_scores_1() -> None:
     assert best_scores([{"a": 0.5}, {"a": 0.2, "b": 0.9}]) == [("b", 0.9), ("a", 0.5)]
 
 
-async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
+async def test_search_follows_changed_vectors() -> None:
     vectors = MemoryStore().vectors
     await vectors.put("t", make_vector_store("a"))
     nearest = VectorSearch(vectors, cache_bytes=1)
@@ -80,5 +80,5 @@ async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_nothing_is_cut_to_nothing(text: str) -> None:
+def test_empty_text_has_no_chunks(text: str) -> None:
     assert split_text(text, 100, 50) == [] and join_chunks([]) == ""

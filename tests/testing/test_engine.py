@@ -1,4 +1,4 @@
-"""The scripted engine keeps the contract of engines, and plays what it was given."""
+"""The scripted engine passes the engine contract and plays its script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antiphon.testing.tokenizer import END
 from antiphon.tokens import Prompt
 
 TEXT = "Once upon a time, there was a text that an engine had to say."
-#: What it cannot be held to: the texts are given.
+#: Checks that do not apply, because the texts are scripted.
 ABLE = Capabilities(max_logprobs=20, cached_tokens=True, penalties=True)
 PROMPT = Prompt(tuple(b"Hello"))
 
@@ -23,11 +23,11 @@ async def test_keeps_the_contract(check: Check, chunk: int) -> None:
     await check(ScriptedEngine([TEXT], special=["<|a|>"], capabilities=ABLE, chunk=chunk))
 
 
-async def test_is_closed_for_good() -> None:
+async def test_closed_engine_stays_closed() -> None:
     await check_closed(ScriptedEngine([TEXT]))
 
 
-async def test_replies_come_one_after_another_and_the_last_one_stays() -> None:
+async def test_replies_are_played_in_turn_and_the_last_repeats() -> None:
     engine = ScriptedEngine(["a", "b"])
     said = [
         engine.text(Prompt((await collect(engine, PROMPT, Sampling(max_tokens=9))).ids))
@@ -37,7 +37,7 @@ async def test_replies_come_one_after_another_and_the_last_one_stays() -> None:
     assert [prompt for prompt, _ in engine.requests] == [PROMPT] * 3
 
 
-async def test_special_tokens_end_a_reply_where_asked() -> None:
+async def test_special_tokens_end_a_reply() -> None:
     engine = ScriptedEngine(["a<|x|>b"], special=["<|x|>"])
     stop = engine.tokenizer.special["<|x|>"]
     outcome = await collect(engine, PROMPT, Sampling(max_tokens=9, stop_ids=(stop,)))
@@ -45,7 +45,7 @@ async def test_special_tokens_end_a_reply_where_asked() -> None:
     assert outcome.last.finish == "stop"
 
 
-async def test_a_function_sees_the_prompt_and_an_exception_is_raised() -> None:
+async def test_function_gets_the_prompt_and_exceptions_are_raised() -> None:
     engine = ScriptedEngine(lambda prompt: prompt.upper())
     outcome = await collect(engine, PROMPT, Sampling(max_tokens=9))
     assert engine.text(Prompt(outcome.ids)) == f"HELLO{END}"

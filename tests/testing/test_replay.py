@@ -1,4 +1,4 @@
-"""Scenes: which is played, which turn of it, and how they get into a server."""
+"""Scenes: selection of the scene and its turn, and loading them into a server."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def prompt(*turns: str) -> str:
     return "".join(f"<|im_start|>{turn}<|im_end|>\n" for turn in turns) + "<|im_start|>assistant\n"
 
 
-def test_the_scene_that_was_named_last_is_played() -> None:
+def test_scene_named_last_is_played() -> None:
     assert PLAY(prompt("user\nhi")) == "Hello."
     assert PLAY(prompt("user\nhi", "assistant\nHello.", "user\nnow cook")) == "One."
     sung = PLAY(prompt("user\ncook", "assistant\nOne.", "user\nsing"))
     assert isinstance(sung, BackendError) and sung.message == "Hoarse."
 
 
-def test_each_answer_is_a_turn_and_the_last_is_said_again() -> None:
+def test_turns_are_played_in_order_and_the_last_repeats() -> None:
     assert PLAY(prompt("user\ncook", "assistant\nOne.", "user\nand?")) == "Two."
     again = prompt("user\ncook", "assistant\nOne.", "user\nand?", "assistant\nTwo.", "user\nand?")
     assert PLAY(again) == "Two."
@@ -54,7 +54,7 @@ async def played(folder: Path, text: str) -> LocalBackend:
     return backend
 
 
-async def test_calls_are_read_by_the_dialect(tmp_path: Path) -> None:
+async def test_calls_are_parsed_by_the_dialect(tmp_path: Path) -> None:
     said = """'<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'"""
     backend = await played(tmp_path, f"[[scenes]]\nturns = [{said}]\n")
     items: tuple[Item, ...] = (Message(id="m", role="user", content=(InputText(text="1?"),)),)
@@ -69,13 +69,13 @@ async def test_calls_are_read_by_the_dialect(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["no toml", "x = 1", "[[scenes]]\nturn = []", "[[scenes]]", "[[scenes]]\nturns=[]"]
 )
-async def test_what_cannot_be_played_is_said_in_one_line(tmp_path: Path, text: str) -> None:
+async def test_invalid_file_is_reported_in_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(SetupError, match=r"model tiny: .* cannot be played: ") as caught:
         await played(tmp_path, text)
     assert "\n" not in str(caught.value)
 
 
-async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+async def test_missing_file(tmp_path: Path) -> None:
     model = Model(source=str(tmp_path / "none.toml"), engine="replay")
     with pytest.raises(SetupError, match="cannot be played"):
         await replay("tiny", model, Settings(), None)

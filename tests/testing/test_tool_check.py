@@ -1,4 +1,4 @@
-"""The check of tools finds what is wrong with one."""
+"""The check of tool providers finds violations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRIAL = ToolTrial(
 
 
 class Tool:
-    """One that is right, but for what a test changes."""
+    """A correct provider, except for what a test changes."""
 
     def __init__(self, **wrong: Any) -> None:
         self.wrong = wrong
@@ -71,7 +71,7 @@ class Tool:
             )
 
 
-async def test_one_that_is_right_passes() -> None:
+async def test_correct_provider_passes() -> None:
     await check_tool(Tool(), TRIAL)
 
 
@@ -91,7 +91,7 @@ async def test_one_that_is_right_passes() -> None:
         ({"schema": {"type": "string"}}, "takes no object"),
     ],
 )
-async def test_it_finds(wrong: Any, why: str) -> None:
+async def test_finds_violations(wrong: Any, why: str) -> None:
     tool = Tool(**wrong)
     with pytest.raises((AssertionError, GrammarError, ValueError, RequestError), match=why):
         await check_tool(tool, TRIAL)
@@ -99,6 +99,6 @@ async def test_it_finds(wrong: Any, why: str) -> None:
         task.cancel()
 
 
-async def test_the_end_of_a_call_is_told_by_its_result() -> None:
+async def test_completion_is_reported_by_the_result() -> None:
     item = McpCall(server_label="", name="", arguments="")
     await check_tool(Tool(initial_item=item, steps=("completed",), fields={"output": "x"}), TRIAL)

@@ -1,5 +1,5 @@
-"""A server that plays upstream: it answers as it is told, one answer a request, the last one again
-and again, and remembers what it was asked."""
+"""A fake upstream: it plays scripted answers, one per request, repeats the last, and records its
+requests."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Answer(Struct):
 
 
 def sse(*payloads: Any, done: bool = True) -> list[bytes]:
-    """Payloads as events, each a piece of its own."""
+    """Payloads as events, one piece each."""
     texts = [each if isinstance(each, str) else json.dumps(each) for each in payloads]
     return [f"data: {text}\n\n".encode() for text in (*texts, *(["[DONE]"] if done else []))]
 
 
 def chunks(*deltas: Mapping[str, Any], reason: str | None = "stop", **more: Any) -> list[bytes]:
-    """A stream of Chat Completions."""
+    """A Chat Completions stream."""
     said = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **more}
     return sse(*said, last)
@@ -63,7 +63,7 @@ class Fake(Struct):
 
     @property
     def bodies(self) -> list[Any]:
-        """What was asked by POST."""
+        """The bodies of POST requests."""
         return [body for _, body, _ in self.asked if body is not None]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -101,7 +101,7 @@ class Fake(Struct):
 
 @asynccontextmanager
 async def fake(**routes: Sequence[Answer] | Answer) -> AsyncIterator[Fake]:
-    """A fake whose paths are written with ``__`` for a slash: ``v1__models=…``."""
+    """A fake upstream. ``__`` in a route's name stands for a slash: ``v1__models=…``."""
     playing = Fake(
         {
             "/" + path.replace("__", "/"): [answers] if isinstance(answers, Answer) else [*answers]

@@ -1,5 +1,5 @@
-"""Real servers as people start them: found on this machine, started on the loopback, waited for in
-bounds, stopped in the end. Nothing they start with is fetched."""
+"""Real servers with their usual commands: found on this machine, started on the loopback with a
+time limit, and stopped in the end. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.tiny_models.tiny_tools import FOLDER, GGUF
 __all__ = ["SERVERS", "Missing", "Real", "seeing_vllm", "serving"]
 
 _ROOT = Path(__file__).parents[2]
-#: Seconds that the slowest may take to start: vLLM, on two busy cores.
+#: Time limit for a start, in seconds: vLLM is the slowest, on two busy cores.
 _START_S = 240
 _STOP_S = 20
-#: Nobody is told of a test, and nothing is fetched for one.
+#: No telemetry and no downloads.
 _OFFLINE: Mapping[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -56,7 +56,7 @@ class Real(Struct, frozen=True, kw_only=True):
 
 
 def _program(variable: str, name: str, *places: Path) -> str:
-    """What the environment names, or what is there."""
+    """The program named by the environment, or found on this machine."""
     if told := os.environ.get(variable):
         return told
     for place in places:
@@ -81,13 +81,13 @@ def _vllm(port: int, folder: Path = FOLDER, *more: str) -> list[str]:
 
 
 def _vllm_held(backend: str) -> Callable[[int], list[str]]:
-    """A model as small as this one would put blanks between the signs of JSON without end."""
+    """Without white space in JSON, which so small a model would write without end."""
     config = json.dumps({"backend": backend, "disable_any_whitespace": True})
     return lambda port: _vllm(port, FOLDER, "--structured-outputs-config", config)
 
 
 def seeing_vllm(folder: Path) -> Real:
-    """vLLM with the model in ``folder``, which sees: for that it needs torchvision."""
+    """vLLM with the image model in ``folder``. Needs torchvision."""
 
     def command(port: int) -> list[str]:
         started = _vllm(port, folder, "--enable-scale-out")
@@ -154,7 +154,7 @@ SERVERS: Mapping[str, Real] = {
 
 @contextmanager
 def serving(real: Real) -> Iterator[str]:
-    """Its address. Raises ``Missing`` where it is not on this machine."""
+    """Yield the server's address. Raises ``Missing`` if it is not installed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -165,7 +165,7 @@ def serving(real: Real) -> Iterator[str]:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            # its own programs are beside it: vLLM calls ninja
+            # vLLM calls ninja, which is in the same folder
             env={**os.environ, **_OFFLINE, "PATH": _our_field(command[0])},
             start_new_session=True,
         )
@@ -196,7 +196,7 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """All of its processes: engines have children."""
+    """Stop all processes of the group: engines have child processes."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, kind)

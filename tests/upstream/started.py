@@ -1,4 +1,4 @@
-"""llama.cpp's own server, as a process, for tests that ask it."""
+"""llama.cpp's own server as a process, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCRIPT = Path(__file__).with_name("llama_server.py")
 
 @contextmanager
 def llama_server(model: Path, *projector: Path) -> Iterator[str]:
-    """Its address."""
+    """Yield its address."""
     with subprocess.Popen(
         [sys.executable, str(_SCRIPT), str(model), "0", *map(str, projector)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Upstreams that refuse, hang, break off and die; over real sockets."""
+"""Upstreams that reject requests, hang, break off and die, over real sockets."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ async def test_addresses(url: str, root: str, versioned: str) -> None:
     await upstream.close()
 
 
-def test_an_address_is_one() -> None:
+def test_invalid_address_is_rejected() -> None:
     with pytest.raises(SetupError, match="invalid upstream address"):
         Upstream("localhost:8000")
 
 
-async def test_streams_and_keeps_the_connection(pauses: Pauses) -> None:
+async def test_streams_and_reuses_the_connection(pauses: Pauses) -> None:
     async with fake(ask=GOOD) as playing:
         upstream = to(playing, pauses, headers={"x-team": "one"})
         for _ in range(3):
@@ -88,7 +88,7 @@ async def test_streams_and_keeps_the_connection(pauses: Pauses) -> None:
     ],
     ids=["503", "500", "429", "429 with a date", "cut before anything"],
 )
-async def test_tries_again_before_the_first_payload(
+async def test_retries_before_the_first_payload(
     pauses: Pauses, failing: Answer, waits: list[float]
 ) -> None:
     async with fake(ask=[failing, GOOD]) as playing:
@@ -100,7 +100,7 @@ async def test_tries_again_before_the_first_payload(
 
 
 @pytest.mark.requirement("UP-RETRY")
-async def test_gives_up_in_the_end(pauses: Pauses) -> None:
+async def test_gives_up_after_the_last_attempt(pauses: Pauses) -> None:
     async with fake(ask=json_answer({"error": {"message": "down"}}, 503)) as playing:
         upstream = to(playing, pauses)
         with pytest.raises(BackendError, match="failed"):
@@ -110,7 +110,7 @@ async def test_gives_up_in_the_end(pauses: Pauses) -> None:
     assert pauses.waited == [0.25, 0.5, 1.0]
 
 
-async def test_does_not_wait_for_hours(pauses: Pauses) -> None:
+async def test_long_retry_after_is_not_waited_for(pauses: Pauses) -> None:
     async with fake(ask=json_answer({}, 429, **{"retry-after": "3600"})) as playing:
         upstream = to(playing, pauses)
         with pytest.raises(BackendError) as raised:
@@ -120,7 +120,7 @@ async def test_does_not_wait_for_hours(pauses: Pauses) -> None:
     assert pauses.waited == [] and len(playing.asked) == 1
 
 
-async def test_nobody_listens(pauses: Pauses) -> None:
+async def test_refused_connection_is_an_error(pauses: Pauses) -> None:
     async with fake() as playing:
         pass
     upstream = to(playing, pauses)
@@ -134,7 +134,7 @@ async def test_nobody_listens(pauses: Pauses) -> None:
 
 
 @pytest.mark.requirement("UP-RETRY")
-async def test_what_breaks_off_later_is_an_error(pauses: Pauses) -> None:
+async def test_broken_stream_is_an_error(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), cut=True)) as playing:
         upstream = to(playing, pauses)
         got: list[bytes] = []
@@ -146,7 +146,7 @@ async def test_what_breaks_off_later_is_an_error(pauses: Pauses) -> None:
 
 
 @pytest.mark.requirement("UP-SILENCE")
-async def test_silence_is_bounded(pauses: Pauses) -> None:
+async def test_silence_times_out(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
         upstream = to(playing, pauses, silence_s=0.05)
         with pytest.raises(BackendError, match="took too long"):
@@ -159,7 +159,7 @@ async def test_silence_is_bounded(pauses: Pauses) -> None:
         await upstream.close()
 
 
-async def test_an_end_that_does_not_come_is_not_waited_for(pauses: Pauses) -> None:
+async def test_missing_end_of_body_is_not_waited_for(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}), hang=True)) as playing:
         upstream = to(playing, pauses)
         assert await read(upstream) == [b'{"n": 1}']
@@ -167,7 +167,7 @@ async def test_an_end_that_does_not_come_is_not_waited_for(pauses: Pauses) -> No
 
 
 @pytest.mark.requirement("UP-LEAVE")
-async def test_leaving_ends_the_request(pauses: Pauses) -> None:
+async def test_closing_the_stream_ends_the_request(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
         upstream = to(playing, pauses)
         async with aclosing(upstream.stream(playing.url + "/ask", b"{}")) as batches:
@@ -179,7 +179,7 @@ async def test_leaving_ends_the_request(pauses: Pauses) -> None:
 
 @pytest.mark.requirement("UP-KEY")
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 302])
-async def test_a_refusal_is_final_and_hides_the_key(pauses: Pauses, status: int) -> None:
+async def test_client_error_is_final_and_hides_the_key(pauses: Pauses, status: int) -> None:
     answer = json_answer({"error": {"message": f"not with {KEY}"}}, status, location="/ask")
     async with fake(ask=answer) as playing:
         upstream = to(playing, pauses)
@@ -193,7 +193,7 @@ async def test_a_refusal_is_final_and_hides_the_key(pauses: Pauses, status: int)
     assert len(playing.asked) == 2 and pauses.waited == []
 
 
-async def test_an_error_page_without_an_end(pauses: Pauses) -> None:
+async def test_truncated_error_body(pauses: Pauses) -> None:
     async with fake(ask=Answer([b"x" * 10], status=400, cut=True)) as playing:
         upstream = to(playing, pauses)
         with pytest.raises(BackendError, match=r"refused|broke off"):
@@ -201,7 +201,7 @@ async def test_an_error_page_without_an_end(pauses: Pauses) -> None:
         await upstream.close()
 
 
-async def test_answers_that_are_not_streamed(pauses: Pauses) -> None:
+async def test_json_requests(pauses: Pauses) -> None:
     async with fake(ask=json_answer({"n": 1}), broken=Answer([b"<html>"])) as playing:
         upstream = to(playing, pauses)
         assert await read(upstream) == [b'{"n": 1}']

@@ -1,4 +1,4 @@
-"""What servers say when they refuse; texts as these servers send them."""
+"""Error responses of real servers, with their texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CONTEXT = [
 
 @pytest.mark.requirement("UP-REFUSED")
 @pytest.mark.parametrize(("status", "body"), CONTEXT)
-def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
+def test_context_length_errors_are_unified(status: int, body: object) -> None:
     error = error_from_response(status, json.dumps(body).encode())
     assert error.code == "context_length_exceeded"
     assert "context window" in error.message
@@ -85,7 +85,7 @@ def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
         (413, [1, 2], "invalid_prompt", "413"),
     ],
 )
-def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str) -> None:
+def test_error_code_by_status(status: int, body: object, code: str, says: str) -> None:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     error = error_from_response(status, raw)
     assert error.code == code
@@ -100,14 +100,14 @@ def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str
         (500, {"code": "server_error"}),
     ],
 )
-def test_a_field_may_be_named_in_the_text_alone(status: int, error: dict[str, Any]) -> None:
-    """SGLang's words, as ``/generate`` streams them and as its stream of a response does."""
+def test_field_is_found_in_the_message(status: int, error: dict[str, Any]) -> None:
+    """SGLang's message, in streams of ``/generate`` and of responses."""
     body = {"error": {**error, "message": "top_p must be in (0, 1], got 0.0."}}
     told = error_from_response(status, json.dumps(body).encode())
     assert (told.code, told.param, told.lasting) == ("invalid_prompt", "top_p", True)
 
 
-def test_long_complaints_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     assert len(error_from_response(400, json.dumps({"error": "x" * 10**6}).encode()).message) < 1200
 
 
@@ -129,12 +129,12 @@ def test_long_complaints_are_cut() -> None:
         ("", None),
     ],
 )
-def test_fields_have_our_names(theirs: str, ours: str | None) -> None:
+def test_fields_are_renamed_to_ours(theirs: str, ours: str | None) -> None:
     body = {"error": {"message": "no", "param": theirs}}
     assert error_from_response(400, json.dumps(body).encode()).param == ours
 
 
-def test_what_may_pass_is_told_from_what_lasts() -> None:
+def test_temporary_errors_are_retryable() -> None:
     spent = {"error": {"message": "no credit", "code": "insufficient_quota"}}
     lasting = {401: {}, 400: {}, 404: {}, 429: spent}
     assert all(
@@ -143,8 +143,8 @@ def test_what_may_pass_is_told_from_what_lasts() -> None:
     assert not any(error_from_response(status, b"").lasting for status in (429, 500, 503))
 
 
-def test_an_answer_that_is_to_be_too_long_is_no_question_that_is() -> None:
-    """vLLM's words."""
+def test_too_large_max_tokens_is_not_a_context_error() -> None:
+    """vLLM's message."""
     message = (
         "max_tokens=5000 cannot be greater than max_model_len=1024. Please request fewer output"
         " tokens. (parameter=max_tokens, value=5000)"

@@ -1,4 +1,4 @@
-"""Connections to an upstream: what is asked, and that every failure is an ``OSError``."""
+"""HTTP connections to an upstream; every failure is an ``OSError``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from antiphon.upstream.http import HttpClient
 async def upstream(
     *said: bytes, stays: bool = False
 ) -> AsyncIterator[tuple[str, HttpClient, list[bytes]]]:
-    """A server that says this to each request, and then goes, unless it stays; what it was
-    asked."""
+    """A server that sends this response and closes, unless it stays; and its requests."""
     heard: list[bytes] = []
     answering: list[asyncio.Task[None]] = []
 
@@ -51,7 +50,7 @@ async def upstream(
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n"
 
 
-async def test_what_is_asked_and_answered() -> None:
+async def test_request_and_response() -> None:
     async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, heard):
         with closing(
             await connections.request("POST", f"{url}/x", b"{}", {"x-key": "b"})
@@ -69,7 +68,7 @@ async def test_what_is_asked_and_answered() -> None:
     [(b"nonsense\r\n\r\n",), (b"",), (HEAD + b"content-length: 9\r\n\r\n", b"wo")],
     ids=["no HTTP", "nothing", "less than told"],
 )
-async def test_what_fails_is_an_os_error(said: tuple[bytes, ...]) -> None:
+async def test_failures_are_os_errors(said: tuple[bytes, ...]) -> None:
     async with upstream(*said) as (url, connections, _):
         with pytest.raises(OSError):
             with closing(await connections.request("GET", url)) as answer:
@@ -77,7 +76,7 @@ async def test_what_fails_is_an_os_error(said: tuple[bytes, ...]) -> None:
                     pass
 
 
-async def test_whoever_reads_when_all_is_closed_hears_of_it() -> None:
+async def test_closing_the_client_fails_pending_reads() -> None:
     said = (HEAD + b"content-length: 9\r\n\r\n", b"wo")
     async with upstream(*said, stays=True) as (url, connections, _):
         answer = await connections.request("GET", url)
@@ -92,7 +91,7 @@ async def test_whoever_reads_when_all_is_closed_hears_of_it() -> None:
             await connections.request("GET", url)
 
 
-async def test_what_is_no_matter_of_the_line_stays_what_it_is(
+async def test_other_exceptions_pass_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, _):
@@ -116,12 +115,12 @@ async def test_redirects_are_not_followed() -> None:
         assert len(heard) == 1
 
 
-def test_a_header_is_one_line() -> None:
+def test_multiline_header_is_rejected() -> None:
     with pytest.raises(ValueError, match="control character"):
         HttpClient({"authorization": "Bearer a\r\nx: y"}, connect_s=1, silence_s=1)
 
 
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(SetupError, match=r'pip install "antiphon\[upstream\]"'):
         HttpClient({}, connect_s=1, silence_s=1)

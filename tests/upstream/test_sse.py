@@ -31,18 +31,18 @@ def read(*received: bytes) -> tuple[list[bytes], bool]:
         (b"", []),
     ],
 )
-def test_reads_what_servers_send(stream: bytes, expected: list[bytes]) -> None:
+def test_parses_events(stream: bytes, expected: list[bytes]) -> None:
     assert read(stream)[0] == expected
 
 
-def test_says_whether_it_was_done() -> None:
+def test_reports_done() -> None:
     assert read(b"data: {}\n\ndata: [DONE]\n\n")[1]
     assert read(b"data: [DONE]")[1]
     assert not read(b"data: {}\n\n")[1]
 
 
 @given(st.data())
-def test_any_cut_gives_the_same(data: st.DataObject) -> None:
+def test_chunking_does_not_change_the_payloads(data: st.DataObject) -> None:
     lines = st.sampled_from(
         [b'data: {"a":1}', b"data:x", b": c", b"event: e", b"", b"", b"{}", b"data: [DONE]"]
     )
@@ -53,7 +53,7 @@ def test_any_cut_gives_the_same(data: st.DataObject) -> None:
     assert read(*pieces) == read(stream)
 
 
-def test_long_lines_are_read_and_endless_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_limit_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     long = b"x" * 10_000
     assert read(b"data: ", *[long] * 100, b"\n\n")[0] == [long * 100]
     monkeypatch.setattr(payloads, "MAX_RESPONSE_BYTES", 50_000)

@@ -1,4 +1,4 @@
-"""The local backend over a scripted engine: what is asked of the engine, and what comes of it."""
+"""The local backend over a scripted engine: requests to the engine, and replies."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def local(engine: ScriptedEngine) -> LocalBackend:
 
 
 class Told(Struct):
-    """A reply, read to its end."""
+    """A complete reply."""
 
     deltas: list[Delta]
     kept: PromptTokens | None
@@ -126,7 +126,7 @@ async def test_an_answer_is_text_and_a_finish_with_exact_usage() -> None:
 
 
 @pytest.mark.requirement("VN-62")
-async def test_thinking_is_counted() -> None:
+async def test_reasoning_tokens_are_counted() -> None:
     told = await ask(local(engine("<think>\nabc\n</think>\n\nYes<|im_end|>")), user("Hi"))
     assert [type(item) for item in told.opened] == [Reasoning, Message]
     usage = told.finish.usage
@@ -137,7 +137,7 @@ async def test_thinking_is_counted() -> None:
 
 
 @pytest.mark.parametrize("asked", [1, 3])
-async def test_a_token_limit_cuts_and_leaves_the_item_open(asked: int) -> None:
+async def test_token_limit_truncates_and_leaves_the_item_open(asked: int) -> None:
     told = await ask(local(engine("Hello there")), user("Hi"), max_output_tokens=asked)
     assert told.finish.reason == "length"
     assert told.finish.usage.output_tokens == asked
@@ -145,7 +145,7 @@ async def test_a_token_limit_cuts_and_leaves_the_item_open(asked: int) -> None:
     assert not any(isinstance(delta, Close) for delta in told.deltas)
 
 
-async def test_a_full_context_cuts_as_well() -> None:
+async def test_full_context_truncates() -> None:
     played = engine("y" * 500, context=100)
     told = await ask(local(played), user("Hi"), max_output_tokens=10_000)
     assert told.finish.reason == "length"
@@ -155,7 +155,7 @@ async def test_a_full_context_cuts_as_well() -> None:
 
 
 @pytest.mark.parametrize(("said", "is_thought"), [("Hello", False), ("<think>\nHello", True)])
-async def test_tokens_that_are_only_counted_are_used(
+async def test_unreported_tokens_count_as_usage(
     monkeypatch: pytest.MonkeyPatch, said: str, is_thought: bool
 ) -> None:
     played = engine(said)
@@ -212,9 +212,7 @@ async def test_sampling_options_reach_the_engine() -> None:
         ({"logprobs": 0}, "include"),
     ],
 )
-async def test_what_the_engine_cannot_do_is_refused_by_name(
-    asked: dict[str, Any], param: str
-) -> None:
+async def test_unsupported_options_are_rejected_by_name(asked: dict[str, Any], param: str) -> None:
     played = engine(capabilities=Capabilities())
     with pytest.raises(InvalidRequest) as refused:
         await ask(local(played), user("Hi"), **asked)
@@ -223,23 +221,23 @@ async def test_what_the_engine_cannot_do_is_refused_by_name(
     assert not played.requests
 
 
-async def test_a_constraint_that_was_not_asked_for_is_left_out() -> None:
+async def test_optional_constraint_is_dropped_if_unsupported() -> None:
     for able in (True, False):
         played = engine(capabilities=Capabilities(constraints=able))
         assert (await ask(local(played), user("Hi"), tools=(WEATHER,))).text == "Hello!"
         assert (played.requests[0][1].constraint is not None) is able
 
 
-async def test_in_json_that_is_held_to_from_the_first_token_nothing_is_thinking() -> None:
+async def test_json_enforced_from_the_first_token_has_no_reasoning() -> None:
     written = '{"said": "<think>hm</think>, well"}'
     for able in (Capabilities(schemas=True), Capabilities(constraints=True)):
         played = engine(written, capabilities=able)
         told = await ask(local(played), user("Hi"), text=TextConfig(format=JsonObjectFormat()))
-        # what a grammar lets through in a string is part of it
+        # text that the grammar allows in a string is part of it
         assert [type(item) for item in told.opened] == [Message] and told.text == written
 
 
-async def test_values_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
+async def test_neutral_option_values_are_accepted() -> None:
     played = engine(capabilities=Capabilities())
     idle = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
     assert (await ask(local(played), user("Hi"), **idle)).text == "Hello!"
@@ -253,7 +251,7 @@ async def test_values_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
         ({"min_p": 1, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
     ],
 )
-async def test_values_that_not_every_engine_takes_are_said_otherwise(
+async def test_boundary_values_are_replaced_by_equivalents(
     asked: dict[str, Any], reaches: dict[str, Any]
 ) -> None:
     played = engine()
@@ -262,7 +260,7 @@ async def test_values_that_not_every_engine_takes_are_said_otherwise(
     assert {name: getattr(sampling, name) for name in reaches} == reaches
 
 
-async def test_a_bias_for_what_is_no_token_is_refused() -> None:
+async def test_logit_bias_of_unknown_token_is_rejected() -> None:
     played = engine()
     size = played.tokenizer.size
     await ask(local(played), user("Hi"), logit_bias={size - 1: 1.0})
@@ -271,14 +269,14 @@ async def test_a_bias_for_what_is_no_token_is_refused() -> None:
     assert refused.value.param == f"logit_bias.{size}" and len(played.requests) == 1
 
 
-async def test_more_alternatives_than_the_engine_has_are_refused() -> None:
+async def test_too_many_logprobs_are_rejected() -> None:
     with pytest.raises(InvalidRequest) as refused:
         await ask(local(engine()), user("Hi"), logprobs=21)
     assert refused.value.param == "top_logprobs"
 
 
 @pytest.mark.parametrize("size", [1, 7, 500])
-async def test_the_engine_is_stopped_after_the_only_call_allowed(size: int) -> None:
+async def test_engine_stops_after_the_only_allowed_call(size: int) -> None:
     played = engine(f"{CALL}\n{CALL}<|im_end|>", chunk=size)
     told = await ask(local(played), user("Hi"), tools=(WEATHER,), parallel_tool_calls=False)
     assert [type(item) for item in told.opened] == [FunctionCall]
@@ -291,7 +289,7 @@ async def test_the_engine_is_stopped_after_the_only_call_allowed(size: int) -> N
     assert spelled + "\n</tool_call>" == CALL  # whatever else had come
 
 
-async def test_two_calls_may_come_otherwise() -> None:
+async def test_parallel_calls_are_allowed_by_default() -> None:
     told = await ask(local(engine(f"{CALL}\n{CALL}<|im_end|>")), user("Hi"), tools=(WEATHER,))
     assert [type(item) for item in told.opened] == [FunctionCall, FunctionCall]
 
@@ -308,12 +306,12 @@ async def test_closing_the_deltas_stops_the_engine() -> None:
     assert len(played.sampled[0]) < len("a long story")
 
 
-async def test_an_engine_that_fails_fails_the_run() -> None:
+async def test_engine_error_fails_the_run() -> None:
     with pytest.raises(BackendError, match="broken"):
         await ask(local(engine(BackendError("broken"))), user("Hi"))
 
 
-async def test_the_next_turn_extends_what_was_sampled() -> None:
+async def test_next_prompt_extends_the_sampled_tokens() -> None:
     played = engine("Hello!<|im_end|>", "Fine.<|im_end|>")
     backend = local(played)
     first = await ask(backend, user("Hi"))
@@ -324,7 +322,7 @@ async def test_the_next_turn_extends_what_was_sampled() -> None:
     assert told.finish.usage.input_tokens_details.cached_tokens == len(kept.ids)
 
 
-# --- too long ------------------------------------------------------------------------------------
+# --- truncation -----------------------------------------------------------------------------------
 
 LONG = (
     user("first " * 10, "i1"),
@@ -335,7 +333,7 @@ LONG = (
 )
 
 
-async def test_a_conversation_that_is_too_long_is_refused() -> None:
+async def test_too_long_conversation_is_rejected() -> None:
     with pytest.raises(InvalidRequest) as refused:
         await ask(local(engine(context=200)), *LONG)
     assert refused.value.code == "context_length_exceeded"
@@ -379,7 +377,7 @@ async def test_truncation_never_drops_the_last_user_message() -> None:
         await ask(local(engine(context=100)), user("a"), user("b" * 200), truncate=True)
 
 
-async def test_truncation_keeps_what_the_developer_says() -> None:
+async def test_truncation_preserves_developer_messages() -> None:
     rules = Message(id="i0", role="developer", content=(InputText(text="RULES"),))
     played = engine(context=150)
     reply = await local(played).prepare(
@@ -394,11 +392,13 @@ async def test_closing_the_backend_closes_the_engine() -> None:
     assert played.closed
 
 
-# --- budgets of thinking -------------------------------------------------------------------------
+# --- reasoning budgets ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("budget", "thought"), [(0, ""), (1, ""), (3, "ab"), (5, "abcd")])
-async def test_a_budget_ends_the_thinking_and_the_answer_comes(budget: int, thought: str) -> None:
+async def test_thinking_budget_ends_reasoning_and_starts_the_answer(
+    budget: int, thought: str
+) -> None:
     played = engine("<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>", "No<|im_end|>")
     told = await ask(local(played), user("Hi"), thinking_budget=budget)
     assert [type(item) for item in told.opened] == [*[Reasoning] * bool(thought), Message]
@@ -416,7 +416,7 @@ async def test_a_budget_ends_the_thinking_and_the_answer_comes(budget: int, thou
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
-async def test_a_budget_is_exact_however_many_tokens_come_at_once(size: int) -> None:
+async def test_thinking_budget_is_exact_for_any_chunk_size(size: int) -> None:
     said = "<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>"
     played = engine(said, "No<|im_end|>", chunk=size)
     told = await ask(local(played), user("Hi"), thinking_budget=3)
@@ -425,19 +425,19 @@ async def test_a_budget_is_exact_however_many_tokens_come_at_once(size: int) -> 
     assert told.finish.usage.output_tokens == len(ids) == 4 + 4 + 3
 
 
-async def test_a_reply_that_ends_within_its_budget_is_over() -> None:
+async def test_reply_that_ends_within_its_budget_is_complete() -> None:
     played = engine("<think>\nab<|im_end|>", chunk=50)
     told = await ask(local(played), user("Hi"), thinking_budget=4)
     assert told.text == "ab" and len(played.requests) == 1
 
 
-async def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
+async def test_unused_thinking_budget_changes_nothing() -> None:
     played = engine("<think>\nabc\n</think>\n\nYes<|im_end|>")
     told = await ask(local(played), user("Hi"), thinking_budget=100)
     assert told.text == "abcYes" and len(played.requests) == 1
 
 
-async def test_an_answer_behind_a_budget_is_held_to_its_format() -> None:
+async def test_answer_after_a_thinking_budget_has_its_format() -> None:
     played = engine("<think>\nabcdef", "{}<|im_end|>")
     text = TextConfig(format=JsonObjectFormat())
     await ask(local(played), user("Hi"), thinking_budget=2, text=text)
@@ -446,13 +446,13 @@ async def test_an_answer_behind_a_budget_is_held_to_its_format() -> None:
     assert behind.constraint is not None and "thought" not in behind.constraint.lark
 
 
-async def test_no_room_for_an_answer_behind_the_thinking_is_a_cut() -> None:
+async def test_no_tokens_left_after_reasoning_means_truncation() -> None:
     played = engine("<think>\nabcdef")
     told = await ask(local(played), user("Hi"), thinking_budget=2, max_output_tokens=4)
     assert told.finish.reason == "length" and len(played.requests) == 1
 
 
-async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
+async def test_resumed_reply_has_its_images_at_the_same_positions() -> None:
     seeing = engine("Hello!", capabilities=Capabilities(images="apart"))
     dialect = ChatDialect(seeing.card, seeing.tokenizer, images="apart")
     backend = LocalBackend(seeing, dialect)
@@ -468,7 +468,7 @@ async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
         reply.resume(ResumePoint((ids[0], *ids), (72,)))
 
 
-async def test_what_is_said_to_a_processor_of_images_is_no_argument_of_vllms() -> None:
+async def test_image_processor_options_are_not_vllm_xargs() -> None:
     any_argument = local(engine(capabilities=Capabilities(extra=None)))
     await any_argument.prepare(Conversation((user("Hi"),)), Options(extra={"x": 1}))
     with pytest.raises(InvalidRequest) as refused:

@@ -25,7 +25,7 @@ def webp(detail: str = "low") -> it.InputImage:
     return it.InputImage(image_url=data_url(out.getvalue(), "image/webp"), detail=detail)
 
 
-async def test_they_are_written_anew_wherever_they_stand() -> None:
+async def test_unreadable_images_are_converted_in_every_item() -> None:
     shot = it.ComputerScreenshot(image_url=webp().image_url)
     items = (
         it.Message(id="m", role="user", content=(it.InputText(text="Look:"), webp(), PNG)),
@@ -45,14 +45,14 @@ async def test_they_are_written_anew_wherever_they_stand() -> None:
     assert (text, call) == (items[2], items[4])
 
 
-async def test_what_every_format_is_read_by_is_left_alone() -> None:
+async def test_readable_formats_are_unchanged() -> None:
     asked = Conversation((it.Message(id="m", role="user", content=(webp(), PNG)),))
     assert await convert_images(asked, ()) is asked
     other = replace(asked, items=(it.Message(id="m", role="user", content=(PNG,)),))
     assert await convert_images(other, UNREAD) is other
 
 
-async def test_one_that_cannot_be_decoded_is_named() -> None:
+async def test_undecodable_image_is_named() -> None:
     pytest.importorskip("PIL")
     torn = it.InputImage(image_url=data_url(b"RIFF1234WEBPVP8 ", "image/webp"))
     with pytest.raises(UnreadableImage) as raised:

@@ -1,5 +1,5 @@
-"""Whatever a grammar lets a model write is right when it has been read, in every format: nothing
-that an engine is_enforced a model to is found wrong here."""
+"""Output that a grammar allows is valid after parsing, in every format: the validator rejects
+nothing that an engine enforces."""
 
 from __future__ import annotations
 

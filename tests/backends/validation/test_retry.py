@@ -1,4 +1,4 @@
-"""Answers that nothing holds to their form: checked, cleaned, asked for again, or a failure."""
+"""Answers whose format is not enforced: validated, cleaned, retried, or failed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def text(deltas: list[Delta]) -> str:
         ('It is {"age": 7}, I think.', '{"age": 7}'),
     ],
 )
-async def test_a_right_answer_is_found_in_what_was_said(said: str, right: str) -> None:
+async def test_valid_answer_is_extracted_from_text(said: str, right: str) -> None:
     deltas, played = await told(said, text=SCHEMA)
     assert text(deltas) == right and len(played.requests) == 1
     assert not any(isinstance(delta, SampledTokens) for delta in deltas)
@@ -60,7 +60,7 @@ async def test_a_right_answer_is_found_in_what_was_said(said: str, right: str) -
     assert '"age"' in played.text(played.requests[0][0])  # the model was told
 
 
-async def test_a_wrong_answer_is_asked_for_again_and_all_of_it_counts() -> None:
+async def test_invalid_answer_is_retried_and_usage_is_summed() -> None:
     deltas, played = await told("I am seven.", '{"age": "x"}', '{"age": 7}', text=SCHEMA)
     assert text(deltas) == '{"age": 7}'
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
@@ -74,27 +74,27 @@ async def test_a_wrong_answer_is_asked_for_again_and_all_of_it_counts() -> None:
     assert finish.usage.input_tokens == sum(len(prompt.ids) for prompt, _ in played.requests)
 
 
-async def test_an_answer_that_stays_wrong_is_a_failure() -> None:
+async def test_persistently_invalid_answer_fails() -> None:
     with pytest.raises(RunError, match="not the requested JSON") as caught:
         await told("no", text=SCHEMA)
     assert caught.value.code == "server_error"
 
 
-async def test_thinking_is_not_held_back() -> None:
+async def test_reasoning_is_not_buffered() -> None:
     deltas, _ = await told('<think>\nHm.\n</think>\n\n{"age": 7}', text=SCHEMA)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Reasoning, Message]
     assert text(deltas) == 'Hm.{"age": 7}'
 
 
-async def test_an_answer_that_was_cut_comes_as_it_is() -> None:
+async def test_truncated_answer_is_not_validated() -> None:
     deltas, _ = await told('{"age": 7}', text=SCHEMA, max_output_tokens=4)
     assert text(deltas) == '{"ag' and not any(isinstance(d, Close) for d in deltas)
     assert isinstance(deltas[-1], Finish) and deltas[-1].reason == "length"
 
 
 @pytest.mark.parametrize("most", range(30, 45))
-async def test_a_call_that_is_held_to_its_form_may_be_cut_anywhere(most: int) -> None:
-    """Where nothing has been said of it yet, too."""
+async def test_enforced_call_may_be_truncated_anywhere(most: int) -> None:
+    """Also before any of its text."""
     schema = {**AGE, "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tool = Function(
         name="weather", strict=True, parameters={**schema, "additionalProperties": False}
@@ -116,12 +116,12 @@ async def test_a_call_that_is_held_to_its_form_may_be_cut_anywhere(most: int) ->
         ({"grammar": 'start: "a" b\nb: /c+/'}, "c", "acc"),
     ],
 )
-async def test_other_forms_are_checked_as_well(guides: Any, wrong: str, right: str) -> None:
+async def test_other_formats_are_validated(guides: Any, wrong: str, right: str) -> None:
     deltas, played = await told(wrong, right, guide=read_structured_outputs(guides, "").guide)
     assert text(deltas) == right and len(played.requests) == 2
 
 
-async def test_an_object_is_one() -> None:
+async def test_json_object_must_be_an_object() -> None:
     deltas, _ = await told("[1]", '{"a": 1}', text=TextConfig(format=JsonObjectFormat()))
     assert text(deltas) == '{"a": 1}'
 
@@ -146,14 +146,14 @@ def call(arguments: str) -> str:
         ({"tools": (WEATHER,), "text": SCHEMA}, "Sunny."),
     ],
 )
-async def test_calls_are_checked_as_well(options: Any, wrong: str) -> None:
+async def test_calls_are_validated(options: Any, wrong: str) -> None:
     deltas, played = await told(wrong, call('{"days": 2}'), **options)
     assert text(deltas) == '{"days": 2}' and len(played.requests) == 2
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [FunctionCall]
     assert all(sampling.constraint is None for _, sampling in played.requests)
 
 
-async def test_a_schema_nobody_can_check_is_refused() -> None:
+async def test_uncheckable_schema_is_rejected() -> None:
     format = JsonSchemaFormat(name="n", schema={"type": "object", "$ref": "file:///etc/passwd"})
     with pytest.raises(InvalidRequest) as caught:
         await told("{}", text=TextConfig(format=format))
@@ -165,7 +165,7 @@ LETTERS = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
 
 @pytest.mark.requirement("VN-43")
 @pytest.mark.parametrize("grammars", [True, False])
-async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
+async def test_schema_beyond_grammars_is_validated(grammars: bool) -> None:
     format = JsonSchemaFormat(name="n", schema=LETTERS)
     played = engine('["a", "a"]', '["b", "a"]', capabilities=Capabilities(constraints=grammars))
     backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
@@ -179,7 +179,7 @@ async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
 
 @pytest.mark.requirement("UP-XGRAMMAR")
 @pytest.mark.parametrize("takes", [True, False])
-async def test_an_engine_may_take_some_grammars_and_the_rest_is_judged(takes: bool) -> None:
+async def test_output_of_unsupported_grammars_is_validated(takes: bool) -> None:
     can = Capabilities(grammars=lambda lark: takes and "%json" in lark)
     replies = ['{"age": 7}'] if takes else ["I am seven.", '{"age": 7}']
     deltas, played = await told(*replies, can=can, text=SCHEMA)
@@ -187,21 +187,21 @@ async def test_an_engine_may_take_some_grammars_and_the_rest_is_judged(takes: bo
     assert {sampling.constraint is not None for _, sampling in played.requests} == {takes}
 
 
-async def test_a_schema_says_nothing_to_those_who_write_grammars() -> None:
+async def test_schema_engines_do_not_enforce_grammars() -> None:
     for said in ({"lenient": True}, 5, None):
         format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": said})
         deltas, _ = await told('["a", "a"]', '["b"]', text=TextConfig(format=format))
         assert text(deltas) == '["b"]'
 
 
-async def test_a_schema_that_cannot_even_be_judged_by_is_refused() -> None:
+async def test_invalid_schema_is_rejected() -> None:
     schema = {"type": "array", "uniqueItems": True, "not": {"$ref": "#/$defs/nowhere"}}
     with pytest.raises(InvalidRequest) as caught:
         await told("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
     assert caught.value.param == "text.format.schema"
 
 
-async def test_an_engine_that_knows_schemas_alone_is_given_them() -> None:
+async def test_schema_engine_gets_the_schema() -> None:
     played = engine('{"age": 7}', capabilities=Capabilities(schemas=True))
     backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
@@ -210,7 +210,7 @@ async def test_an_engine_that_knows_schemas_alone_is_given_them() -> None:
     assert constraint is not None and constraint.schema == AGE
 
 
-async def test_it_cannot_be_continued_after_an_interruption() -> None:
+async def test_buffered_reply_cannot_be_resumed() -> None:
     played = engine('{"age": 7}', capabilities=NO_GRAMMARS)
     backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
@@ -219,8 +219,8 @@ async def test_it_cannot_be_continued_after_an_interruption() -> None:
         reply.resume(ResumePoint((1,), (2,)))
 
 
-async def test_json_may_be_written_in_other_ways_than_a_grammar_has_it() -> None:
-    """Keys in another order, escapes that need not be: the engine's grammars may be others."""
+async def test_valid_json_outside_the_grammar_is_accepted() -> None:
+    """Keys in another order and unnecessary escapes: an engine's grammar may allow them."""
     format = JsonSchemaFormat(
         name="n",
         schema={
@@ -235,10 +235,10 @@ async def test_json_may_be_written_in_other_ways_than_a_grammar_has_it() -> None
         assert text(deltas) == written and len(played.requests) == 1
 
 
-# --- where an engine holds to it -----------------------------------------------------------------
+# --- enforced by the engine -----------------------------------------------------------------------
 
 
-async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
+async def test_enforced_output_streams_and_its_tokens_are_stored() -> None:
     played = engine('<think>\nHm.\n</think>\n\n{"age": 7}', capabilities=GRAMMARS)
     reply = await asked(played, text=SCHEMA)
     texts, sampled, seen = 0, 0, 0
@@ -263,7 +263,7 @@ async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
         ({"guide": read_structured_outputs({"choice": ["no", "yes"]}, "").guide}, "ye", "ye"),
     ],
 )
-async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, out: str) -> None:
+async def test_grammar_dropped_by_the_engine_is_detected(options: Any, said: str, out: str) -> None:
     played = engine(said, capabilities=GRAMMARS)
     reply, heard = await asked(played, **options), ""
     with pytest.raises(RunError, match="does not match the requested format"):
@@ -274,7 +274,7 @@ async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, ou
     assert len(played.sampled[0]) <= len(out) + 3  # the engine is stopped there
 
 
-async def test_what_is_wrong_from_the_first_is_held_back_and_asked_for_again() -> None:
+async def test_early_fault_is_buffered_and_retried() -> None:
     deltas, played = await told('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
     assert text(deltas) == '{"age": 7}' and len(played.requests) == 1
     played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
@@ -285,7 +285,7 @@ async def test_what_is_wrong_from_the_first_is_held_back_and_asked_for_again() -
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
 
 
-async def test_calls_are_read_along_as_well() -> None:
+async def test_calls_are_validated_while_they_stream() -> None:
     strict, forced = (
         {"tools": (STRICT,)},
         {"tools": (STRICT,), "tool_choice": ToolChoice("required")},
@@ -302,8 +302,8 @@ async def test_calls_are_read_along_as_well() -> None:
 
 
 @pytest.mark.parametrize("can", [GRAMMARS, NO_GRAMMARS])
-async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> None:
-    """As vLLM's own example has it: a regex that ends with the line, and a stop string there."""
+async def test_stop_string_may_truncate_valid_output(can: Capabilities) -> None:
+    """vLLM's own example: a regex that ends with a line break, which is also a stop string."""
     guide = read_structured_outputs({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
     for said in ("ada@home.com\n", "ada@\nhome.com"):
         deltas, _ = await told(said, can=can, guide=guide, stop=("\n",))
@@ -313,7 +313,7 @@ async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> 
         await told("Ada\n", can=can, guide=guide, stop=("\n",))
 
 
-async def test_what_a_grammar_makes_hard_is_judged_within_bounds(
+async def test_expensive_grammar_is_checked_within_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guide = read_structured_outputs({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
@@ -329,11 +329,11 @@ async def test_what_a_grammar_makes_hard_is_judged_within_bounds(
         await told("x" * 1000, can=GRAMMARS, guide=guide)
 
 
-# --- some of the tools ---------------------------------------------------------------------------
+# --- restricted tools -----------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE")
-async def test_where_nothing_keeps_a_model_from_it_it_is_not_shown_what_it_may_not_call() -> None:
+async def test_disallowed_tools_are_hidden_without_enforcement() -> None:
     tools = {"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}
     look = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     deltas, played = await told(CALL, look, **tools)

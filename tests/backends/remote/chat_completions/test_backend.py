@@ -1,5 +1,5 @@
-"""Chat Completions upstreams: what they are asked, what is made of their answers, and servers of
-every flavour behind the whole of ours."""
+"""Chat Completions upstreams: requests, responses, and servers of every flavour behind a whole
+server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
-from antiphon.testing.backend_check import CHECKS, TALK, Check
+from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
@@ -42,7 +42,7 @@ def models(owner: str = "nobody", *ids: str) -> Answer:
 async def served(
     *answers: Answer | list[bytes], owner: str = "nobody", **more: Any
 ) -> AsyncIterator[tuple[Fake, ChatCompletionsBackend]]:
-    """A fake that gives these answers, and a backend for it."""
+    """A fake upstream with these answers, and a backend for it."""
     played = [each if isinstance(each, Answer) else Answer(each) for each in answers]
     async with fake(v1__models=models(owner), v1__chat__completions=played) as playing:
         backend = await chat_completions("tiny", playing.url, key="sk-1", **more)
@@ -55,7 +55,7 @@ async def served(
 async def read(
     backend: ChatCompletionsBackend,
     options: Options | None = None,
-    conversation: Conversation = TALK,
+    conversation: Conversation = CONVERSATION,
 ) -> ReplyRecord:
     reply = await backend.prepare(conversation, options or Options())
     reading = ReplyRecord()
@@ -66,7 +66,7 @@ async def read(
 
 
 async def asked(wish: Options, **more: Any) -> dict[str, Any]:
-    """The body that these options become."""
+    """The request body for these options."""
     async with served(chunks({"content": "a"}), **more) as (playing, backend):
         with suppress(RunError):  # an answer where a call was asked for
             await read(backend, wish)
@@ -74,10 +74,10 @@ async def asked(wish: Options, **more: Any) -> dict[str, Any]:
     return body
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
-async def test_a_plain_question() -> None:
+async def test_plain_request_body() -> None:
     body = await asked(Options())
     assert body == {
         "model": "first",
@@ -92,7 +92,7 @@ async def test_a_plain_question() -> None:
     }
 
 
-async def test_all_that_every_server_knows() -> None:
+async def test_standard_fields() -> None:
     body = await asked(
         Options(
             temperature=0,
@@ -142,14 +142,14 @@ async def test_all_that_every_server_knows() -> None:
         ),
     ],
 )
-async def test_effort_has_many_names(flavour: str, fields: dict[str, Any]) -> None:
+async def test_reasoning_effort_by_flavour(flavour: str, fields: dict[str, Any]) -> None:
     effort = Options(max_output_tokens=9, reasoning=ReasoningConfig(effort="none"))
     template = {"a": 1} if flavour == "vllm" else {}
     body = await asked(effort, options={"flavour": flavour}, template=template)
     assert {key: body[key] for key in fields} == fields
 
 
-async def test_a_server_that_knows_more_is_asked_more() -> None:
+async def test_fields_of_a_flavour() -> None:
     options = Options(
         top_k=3,
         min_p=0.1,
@@ -189,7 +189,7 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
     assert {key: sglang[key] for key in expected} == expected
 
 
-async def test_a_seed_that_sglang_would_drop_is_refused() -> None:
+async def test_seed_that_sglang_ignores_is_rejected() -> None:
     with pytest.raises(InvalidRequest) as raised:
         await asked(Options(seed=7), owner="sglang")
     assert raised.value.param == "seed"
@@ -211,10 +211,10 @@ async def test_a_seed_that_sglang_would_drop_is_refused() -> None:
         (Options(adapter="poet"), "model"),
     ],
 )
-async def test_what_a_server_would_drop_in_silence_is_refused(options: Options, param: str) -> None:
+async def test_options_a_server_would_ignore_are_rejected(options: Options, param: str) -> None:
     async with served(chunks()) as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
-            await backend.prepare(TALK, options)
+            await backend.prepare(CONVERSATION, options)
         assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
         assert not playing.bodies
 
@@ -281,7 +281,7 @@ FORM = JsonSchemaFormat(
 )
 
 
-async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
+async def test_unenforced_format_is_retried() -> None:
     wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
     wish = Options(text=TextConfig(format=FORM))
     async with served(wrong, right) as (playing, backend):
@@ -298,14 +298,14 @@ async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> 
         assert '"integer"' in playing.bodies[0]["messages"][0]["content"]
 
 
-async def test_what_a_server_holds_to_is_read_along_all_the_same() -> None:
+async def test_enforced_format_is_validated_while_it_streams() -> None:
     wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
     wish = Options(text=TextConfig(format=FORM))
     async with served(wrong, right, owner="vllm") as (playing, backend):
         assert (await read(backend, wish)).text == '{"a": 1}' and len(playing.bodies) == 2
     mail = Guide(syntax="regex", definition="[a-z]+@[a-z]+\\n", path="")
     async with served(chunks({"content": "ada@home"}), owner="vllm") as (playing, backend):
-        # what a stop string cut, who does not tell
+        # an upstream that does not report stop strings
         assert (await read(backend, Options(guide=mail, stop=("\n",)))).text == "ada@home"
         with pytest.raises(RunError, match="grammar"):
             await read(backend, Options(guide=mail))
@@ -318,7 +318,7 @@ CALL = chunks(
 )
 
 
-async def test_words_before_a_call_are_no_answer_of_a_form_but_the_answer_is() -> None:
+async def test_format_applies_to_the_answer_but_not_to_text_before_a_call() -> None:
     wrong, right = (chunks({"content": text}) for text in ("It is dark.", '{"a": 1}'))
     wish = Options(text=TextConfig(format=FORM), tools=(LOOK,))
     async with served(CALL, wrong, right) as (playing, backend):
@@ -356,7 +356,7 @@ SHELL = Custom(name="sh", format=GrammarFormat(syntax="regex", definition="ls [a
         (SHELL, ("sh", '{"input": "rm -r"}'), ("sh", '{"input": "ls ab"}'), "'sh'"),
     ],
 )
-async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
+async def test_invalid_strict_calls_are_retried(
     tool: Any, wrong: tuple[str, str], right: tuple[str, str], why: str
 ) -> None:
     wish = Options(tools=(tool, LOOK))
@@ -377,7 +377,7 @@ async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE")
-async def test_a_call_that_must_come_is_asked_for_until_it_does() -> None:
+async def test_missing_required_call_is_retried() -> None:
     wish = Options(
         tools=(LOOK, WEATHER), tool_choice=ToolChoice("one", frozenset({("look", None)}))
     )
@@ -391,7 +391,7 @@ async def test_a_call_that_must_come_is_asked_for_until_it_does() -> None:
 
 
 @pytest.mark.requirement("API-PARALLEL")
-async def test_one_call_comes_through_where_one_is_asked_for() -> None:
+async def test_only_one_call_passes_without_parallel_tool_calls() -> None:
     both = calling(("look", "{}"), ("look", "{}"))
     tool = Function(name="look", parameters={})
     for parallel in (True, False):
@@ -401,12 +401,12 @@ async def test_one_call_comes_through_where_one_is_asked_for() -> None:
         assert reply.finish is not None and reply.finish.reason == "stop"
 
 
-async def test_an_answer_beside_strict_tools_is_streamed() -> None:
+async def test_answer_beside_strict_tools_streams() -> None:
     heard = asyncio.Event()
     first, *rest = chunks({"content": "a"}, {"content": "b"})
     texts = []
     async with served(Answer([first, heard, *rest])) as (_, backend):
-        reply = await backend.prepare(TALK, Options(tools=(WEATHER,)))
+        reply = await backend.prepare(CONVERSATION, Options(tools=(WEATHER,)))
         async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Text):
@@ -415,22 +415,22 @@ async def test_an_answer_beside_strict_tools_is_streamed() -> None:
     assert texts == ["a", "b"]
 
 
-async def test_a_grammar_nobody_can_check_is_refused() -> None:
+async def test_uncheckable_grammar_is_rejected() -> None:
     bad = Custom(name="sh", format=GrammarFormat(syntax="lark", definition="start: nope"))
     async with served(chunks({"content": "a"})) as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
-            await backend.prepare(TALK, Options(tools=(bad,)))
+            await backend.prepare(CONVERSATION, Options(tools=(bad,)))
         assert raised.value.param == "tools[0].format.definition" and not playing.bodies
 
 
-async def test_a_refusal_has_no_form() -> None:
+async def test_refusal_needs_no_format() -> None:
     refused = chunks({"refusal": "I will not."})
     async with served(refused) as (playing, backend):
         reply = await read(backend, Options(text=TextConfig(format=FORM)))
         assert reply.items[-1].text == {"refusal": "I will not."} and len(playing.bodies) == 1
 
 
-async def test_a_guide_that_a_server_does_not_know_is_told_and_checked() -> None:
+async def test_unsupported_guide_is_instructed_and_validated() -> None:
     guide = Guide(syntax="regex", definition="[0-9]{3}", path="structured_outputs.regex")
     wrong, right = (chunks({"content": text}) for text in ("Twelve.", "012"))
     for owner in ("nobody", "llamacpp"):
@@ -440,7 +440,7 @@ async def test_a_guide_that_a_server_does_not_know_is_told_and_checked() -> None
 
 
 @pytest.mark.parametrize("owner", ["nobody", "openai"])
-async def test_what_is_wished_of_the_answer_is_said_in_a_field_or_in_words(owner: str) -> None:
+async def test_answer_wishes_use_a_field_or_instructions(owner: str) -> None:
     desk = Namespace(name="desk", description="All about the desk.", tools=(LOOK,))
     body = await asked(Options(text=TextConfig(verbosity="low"), tools=(desk,)), owner=owner)
     first = body["messages"][0]["content"]
@@ -449,17 +449,17 @@ async def test_what_is_wished_of_the_answer_is_said_in_a_field_or_in_words(owner
     assert ("Keep your answers short." in first) == (owner == "nobody")
 
 
-async def test_trace_headers_go_along() -> None:
+async def test_trace_headers_are_forwarded() -> None:
     async with served(chunks({"content": "a"})) as (playing, backend):
         await read(backend, Options(trace={"traceparent": "00-1-2-01"}))
         assert playing.asked[-1][2]["traceparent"] == "00-1-2-01"
 
 
-# --- what is answered ----------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flavour", STREAMS)
-async def test_flavours_are_known_by_what_they_list(flavour: str) -> None:
+async def test_flavour_is_detected_from_the_model_list(flavour: str) -> None:
     owner, stream = STREAMS[flavour]
     told = {"flavour": flavour} if flavour == "openrouter" else {}
     async with served(stream, owner=owner, options=told) as (_, backend):
@@ -477,7 +477,7 @@ async def test_keeps_the_contract(check: Check) -> None:
         await check(backend)
 
 
-async def test_thinking_in_the_text_is_read_if_that_is_wished() -> None:
+async def test_reasoning_in_content_is_parsed_if_configured() -> None:
     stream = chunks({"content": "<thi"}, {"content": "nk>Hm.</think>\n\nYe"}, {"content": "s."})
     async with served(stream, reasoning_format="think") as (_, backend):
         reply = await read(backend)
@@ -489,7 +489,7 @@ async def test_thinking_in_the_text_is_read_if_that_is_wished() -> None:
 
 
 @pytest.mark.requirement("UP-THOUGHT")
-async def test_how_many_tokens_there_were_is_asked_of_who_counts_no_thinking() -> None:
+async def test_token_counts_are_requested_to_count_reasoning() -> None:
     texts = {"<think>": 1, "\n": 2, "I": 3, " see</think>": 5, "\n\n": 6, "A": 7}
     said = [
         {"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": count}}
@@ -500,12 +500,12 @@ async def test_how_many_tokens_there_were_is_asked_of_who_counts_no_thinking() -
         usage = (await read(backend)).finish.usage
         assert playing.bodies[0]["stream_options"]["continuous_usage_stats"] is True
     assert (usage.output_tokens, usage.output_tokens_details.reasoning_tokens) == (7, 4)
-    # its own parser counts what it finds
+    # our parser counts the reasoning itself
     assert "continuous_usage_stats" not in (await asked(Options(), owner="vllm"))["stream_options"]
     assert (await asked(Options(), owner="llamacpp"))["timings_per_token"] is True
 
 
-async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
+async def test_too_long_conversation_is_truncated_if_allowed() -> None:
     too_long = json_answer({"error": {"code": "context_length_exceeded", "message": "…"}}, 400)
     words = "word " * 200
     items = tuple(
@@ -534,7 +534,7 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
 
 
 @pytest.mark.parametrize("said", [(), ({"content": "a"},)])
-async def test_who_has_said_something_is_not_asked_again(said: tuple[dict[str, str], ...]) -> None:
+async def test_no_retry_after_the_first_output(said: tuple[dict[str, str], ...]) -> None:
     late = {"error": {"code": "context_length_exceeded", "message": "…"}}
     pieces = [{"choices": [{"index": 0, "delta": delta}]} for delta in said]
     words = tuple(
@@ -552,15 +552,15 @@ async def test_who_has_said_something_is_not_asked_again(said: tuple[dict[str, s
         assert len(playing.bodies) == (1 if said else 2)
 
 
-async def test_cannot_be_continued() -> None:
+async def test_reply_cannot_be_resumed() -> None:
     async with served(chunks()) as (_, backend):
-        reply = await backend.prepare(TALK, Options())
+        reply = await backend.prepare(CONVERSATION, Options())
         assert reply.resume(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
             reply.resume(ResumePoint((1,), (2,)))
 
 
-# --- how it is set up ----------------------------------------------------------------------------
+# --- setup ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -573,13 +573,13 @@ async def test_cannot_be_continued() -> None:
         ({}, "set upstream_model"),
     ],
 )
-async def test_settings_that_cannot_be(more: dict[str, Any], says: str) -> None:
+async def test_invalid_settings(more: dict[str, Any], says: str) -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match=says):
             await chat_completions("tiny", playing.url, **more)
 
 
-async def test_an_upstream_need_not_be_there_yet() -> None:
+async def test_upstream_may_be_down_at_start() -> None:
     async with fake() as playing:
         backend = await chat_completions("tiny", playing.url, model="m")
         await backend.close()
@@ -590,7 +590,7 @@ async def test_an_upstream_need_not_be_there_yet() -> None:
     assert [path for path, *_ in playing.asked] == ["/v1/models"]
 
 
-# --- behind the whole server ---------------------------------------------------------------------
+# --- behind a whole server ------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -601,7 +601,7 @@ async def server(*answers: Answer | list[bytes], **more: Any) -> AsyncIterator[t
         await whole.close()
 
 
-async def test_calls_go_out_and_their_results_come_back() -> None:
+async def test_calls_and_results_round_trip() -> None:
     call = {"index": 0, "id": "call_up", "function": {"name": "look", "arguments": '{"a":1}'}}
     async with server(
         chunks({"tool_calls": [call]}, reason="tool_calls"), chunks({"content": "Blue."})
@@ -618,7 +618,7 @@ async def test_calls_go_out_and_their_results_come_back() -> None:
 
 @pytest.mark.requirement("UP-SEALED")
 @pytest.mark.parametrize("store", [True, False])
-async def test_details_of_thinking_come_back_to_their_upstream(store: bool) -> None:
+async def test_reasoning_details_return_to_their_upstream(store: bool) -> None:
     details = [{"type": "reasoning.encrypted", "data": "==", "index": 0}]
     thought = {"reasoning": "Hm", "reasoning_details": details}
     async with server(chunks(thought, {"content": "Yes."}), chunks({"content": "Again."})) as (
@@ -635,7 +635,7 @@ async def test_details_of_thinking_come_back_to_their_upstream(store: bool) -> N
     assert playing.bodies[-1]["messages"][1]["reasoning_details"] == details
 
 
-async def test_what_was_said_before_an_error_was_said() -> None:
+async def test_output_before_an_error_is_delivered() -> None:
     error = sse({"error": {"message": "overloaded", "code": 503}}, done=False)
     together = b"".join([*chunks({"content": "So far."})[:1], *error])
     async with server(Answer([together])) as (_, whole):
@@ -643,9 +643,9 @@ async def test_what_was_said_before_an_error_was_said() -> None:
         assert '"delta":"So far."' in streamed and "event: response.failed" in streamed
 
 
-async def test_a_client_that_leaves_ends_the_request() -> None:
+async def test_disconnecting_client_ends_the_request() -> None:
     async with served(Answer(chunks({"content": "a"})[:1], hang=True)) as (playing, backend):
-        reply = await backend.prepare(TALK, Options())
+        reply = await backend.prepare(CONVERSATION, Options())
         deltas = reply.deltas()
         async with asyncio.timeout(5):
             await anext(deltas)
@@ -653,7 +653,7 @@ async def test_a_client_that_leaves_ends_the_request() -> None:
             await playing.gone.wait()
 
 
-async def test_an_item_of_ours_has_an_id_where_the_upstream_gave_none() -> None:
+async def test_call_without_upstream_id_gets_an_id() -> None:
     calls = [{"index": n, "function": {"name": "look", "arguments": "{}"}} for n in range(2)]
     async with server(chunks({"tool_calls": calls})) as (_, whole):
         output = (await whole.post(tools=[{"type": "function", "name": "look"}])).json()["output"]

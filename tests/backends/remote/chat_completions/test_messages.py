@@ -94,7 +94,7 @@ def test_calls_and_results() -> None:
     ]
 
 
-def test_thinking_is_left_out_where_it_has_no_place() -> None:
+def test_reasoning_is_dropped_if_the_server_has_no_field() -> None:
     told = written(
         user("a"), Reasoning(content=(ReasoningText(text="Hm"),)), answer("b"), user("c")
     )
@@ -103,7 +103,7 @@ def test_thinking_is_left_out_where_it_has_no_place() -> None:
     assert [m["role"] for m in alone] == ["user", "user"]
 
 
-def test_pictures_sounds_and_documents_have_places() -> None:
+def test_images_audio_and_documents_become_parts() -> None:
     pdf = "data:application/pdf;base64,JVBERi0="
     (told,) = written(
         user(
@@ -127,7 +127,7 @@ def test_pictures_sounds_and_documents_have_places() -> None:
     ]
 
 
-def test_pictures_of_results_stand_behind_all_results() -> None:
+def test_images_of_results_follow_all_results() -> None:
     told = written(
         user("look"),
         FunctionCall(call_id="a", name="look", arguments="{}"),
@@ -143,14 +143,14 @@ def test_pictures_of_results_stand_behind_all_results() -> None:
     assert told[4]["content"] == [{"type": "image_url", "image_url": {"url": IMAGE}}]
 
 
-def test_a_picture_without_content_is_refused_by_its_path() -> None:
+def test_image_without_content_is_rejected_with_its_path() -> None:
     with pytest.raises(InvalidRequest) as raised:
         written(user("a"), user("b", InputImage(file_id="file_1")))
     assert raised.value.param == "input[1].content[1]"
 
 
 @pytest.mark.parametrize("number", ["0", "7"])
-def test_marks_like_ours_in_a_text_mean_nothing(number: str) -> None:
+def test_marks_in_user_text_are_ignored(number: str) -> None:
     mark = f"a\U0010ff00{number}\U0010ff01b"
     call = FunctionCall(call_id="c", name="f", arguments="{}")
     items = (user(mark, InputImage(image_url=IMAGE)), answer(mark), user("b"), call)
@@ -169,8 +169,8 @@ def test_marks_like_ours_in_a_text_mean_nothing(number: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["developer", "assistant"])
-def test_images_that_no_user_shows_stand_behind_what_is_said(role: str) -> None:
-    """For these roles the API has texts alone."""
+def test_images_outside_user_messages_are_deferred(role: str) -> None:
+    """The API allows only text for these roles."""
     picture = {"type": "image_url", "image_url": {"url": IMAGE}}
     shown = user("see", InputImage(image_url=IMAGE), role=role)
     told = written(user("be kind", role="developer"), shown, user("more", role=role), user("hi"))
@@ -181,7 +181,7 @@ def test_images_that_no_user_shows_stand_behind_what_is_said(role: str) -> None:
     assert alone == [{"role": "user", "content": [picture]}]
 
 
-def test_a_screenshot_is_shown() -> None:
+def test_screenshot_becomes_an_image() -> None:
     call = ComputerCall(call_id="c", action={"type": "screenshot"})  # type: ignore[arg-type]
     for shot, expected in (
         (ComputerScreenshot(image_url=IMAGE), [{"type": "image_url", "image_url": {"url": IMAGE}}]),
@@ -214,7 +214,7 @@ LATE = {"type": "reasoning.encrypted", "data": "=="}
         (Reasoning(encrypted_content="gAAAA"), None),
     ],
 )
-def test_details_go_back_to_where_they_came_from(
+def test_reasoning_details_return_to_their_upstream(
     thinking: Reasoning, expected: Sequence[Any] | None
 ) -> None:
     told = written(user("a"), thinking, answer("b"), user("c"), origin=ORIGIN)
@@ -222,7 +222,7 @@ def test_details_go_back_to_where_they_came_from(
     assert "\U0010ff00" not in json.dumps(told, ensure_ascii=False)
 
 
-def test_details_that_came_late_belong_to_the_answer_before() -> None:
+def test_late_reasoning_details_join_the_previous_answer() -> None:
     told = written(
         user("a"),
         Reasoning(encrypted_content=kept(ORIGIN, FIRST)),

@@ -1,4 +1,4 @@
-"""What servers of Chat Completions stream, the correct and the others, and what it means."""
+"""Chat Completions streams of many servers, correct and incorrect, parsed into deltas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JSON = Mapping[str, Any]
 def said(
     deltas: Sequence[JSON], reason: str | None = "stop", *, done: bool = True, **more: Any
 ) -> Read:
-    """The reply of a stream of these deltas."""
+    """The reply parsed from a stream of these deltas."""
     reading = ChatStreamParser(SHAPES, used_call_ids=["taken"], origin="http://h", input_tokens=7)
     payloads = [{"choices": [{"delta": delta}]} for delta in deltas]
     payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
@@ -37,7 +37,7 @@ def said(
 
 
 def told(reply: Read) -> list[tuple[str, str]]:
-    """Each item in short."""
+    """Each item as a short pair."""
     short = {Message: "message", Reasoning: "reasoning"}
     return [
         (
@@ -225,14 +225,14 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
 
 @pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("name", STREAMS)
-def test_reads(name: str) -> None:
+def test_parses_streams(name: str) -> None:
     deltas, expected = STREAMS[name]
     assert told(said(deltas)) == expected
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if name != "text after a call"])
-def test_what_was_not_streamed_means_the_same(name: str) -> None:
-    """A whole message in place of deltas, as some answer whatever they were asked."""
+def test_unstreamed_response_is_parsed_alike(name: str) -> None:
+    """A whole message in place of deltas: some servers never stream."""
     deltas, expected = STREAMS[name]
     if len(deltas) > 1:
         return
@@ -242,7 +242,7 @@ def test_what_was_not_streamed_means_the_same(name: str) -> None:
     assert told(read_reply(found)) == expected
 
 
-def test_pieces_are_passed_on_as_they_come() -> None:
+def test_pieces_are_yielded_immediately() -> None:
     reading = ChatStreamParser(SHAPES)
     sizes = [
         len(reading.feed([json.dumps({"choices": [{"delta": delta}]}).encode()]))
@@ -258,7 +258,7 @@ def test_pieces_are_passed_on_as_they_come() -> None:
     assert sizes == [2, 1, 3, 1, 0, 5]
 
 
-def test_ids_that_are_taken_are_none() -> None:
+def test_used_call_ids_are_dropped() -> None:
     reply = said(
         calls(
             call(0, "taken", "look", "{}"), call(1, "b", "look", "{}"), call(2, "b", "look", "{}")
@@ -268,7 +268,7 @@ def test_ids_that_are_taken_are_none() -> None:
     assert ids == ["", "b"]  # the third is the second, once more
 
 
-def test_custom_calls_are_items_of_their_own() -> None:
+def test_custom_calls_become_custom_items() -> None:
     reply = said(calls(call(0, "a", "patch", '{"input":"x"}')))
     assert isinstance(reply.items[0].item, CustomToolCall)
 
@@ -287,13 +287,13 @@ def test_custom_calls_are_items_of_their_own() -> None:
         (None, "stop"),
     ],
 )
-def test_reasons(reason: str | None, expected: str) -> None:
+def test_finish_reasons(reason: str | None, expected: str) -> None:
     reply = said([{"content": "a"}], reason)
     assert reply.finish is not None and reply.finish.reason == expected
     assert reply.items[0].closed == (expected == "stop")
 
 
-def test_a_call_that_was_cut_stays_open() -> None:
+def test_truncated_call_stays_open() -> None:
     pieces = calls(call(0, "a", "look", '{"at":"sea"}'), call(1, "b", "look", '{"at":"s'))
     reply = said(pieces, "length")
     assert [each.closed for each in reply.items] == [True, False]
@@ -317,8 +317,8 @@ def test_usage() -> None:
 
 @pytest.mark.requirement("UP-THOUGHT")
 @pytest.mark.parametrize("where", ["timings", "usage"])
-def test_thinking_is_counted_along_the_way(where: str) -> None:
-    """What is sampled before a text, as what opens thinking is, belongs to it."""
+def test_reasoning_tokens_are_counted_from_running_totals(where: str) -> None:
+    """Tokens sampled before a text, such as a reasoning tag, belong to that text."""
     reading = ChatStreamParser(SHAPES)
     name = "predicted_n" if where == "timings" else "completion_tokens"
     steps: list[tuple[JSON, int]] = [
@@ -341,7 +341,7 @@ def test_thinking_is_counted_along_the_way(where: str) -> None:
 
 
 @pytest.mark.parametrize("usage", ["none", {"completion_tokens": 2.5}, [1], 7])
-def test_a_usage_that_cannot_be_read_is_none(usage: Any) -> None:
+def test_unreadable_usage_is_ignored(usage: Any) -> None:
     reply = said([{"content": "nine char"}], usage=usage)
     assert told(reply) == [("message", "nine char")]
     assert (reply.finish.usage.input_tokens, reply.finish.usage.output_tokens) == (7, 3)
@@ -349,7 +349,7 @@ def test_a_usage_that_cannot_be_read_is_none(usage: Any) -> None:
 
 @pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("first", [0, 3])
-def test_of_several_choices_one_is_read(first: int) -> None:
+def test_only_one_choice_is_read(first: int) -> None:
     reading = ChatStreamParser(SHAPES)
     said: list[tuple[int, JSON]] = [
         (first, {"delta": {"content": "a"}}),
@@ -369,12 +369,12 @@ def test_of_several_choices_one_is_read(first: int) -> None:
 
 @pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("arguments", [['{"at":', ' "x"}'], ['{"at": "x"}', ""]])
-def test_a_name_may_come_behind_the_arguments(arguments: list[str]) -> None:
+def test_call_name_may_follow_its_arguments(arguments: list[str]) -> None:
     pieces = (call(id="a", args=arguments[0]), call(name="look", args=arguments[1]))
     assert told(said(calls(*pieces), "tool_calls")) == [("look", '{"at": "x"}')]
 
 
-def test_details_of_thinking_are_joined_whatever_comes_between() -> None:
+def test_reasoning_details_are_joined() -> None:
     pieces: list[JSON] = [
         {"type": "reasoning.text", "index": 0, "text": "a", "signature": None, "format": "x"},
         {"type": "reasoning.text", "index": 0, "text": "b", "signature": "s1", "format": None},
@@ -402,7 +402,7 @@ def test_details_of_thinking_are_joined_whatever_comes_between() -> None:
     ]
 
 
-def test_what_the_server_counts_itself_is_believed() -> None:
+def test_reported_reasoning_tokens_are_used() -> None:
     usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
     reply = said([{"reasoning_content": "a"}, {"content": "b"}], usage=usage)
     assert reply.finish.usage.output_tokens_details.reasoning_tokens == 4
@@ -422,7 +422,7 @@ def test_what_the_server_counts_itself_is_believed() -> None:
         ),
     ],
 )
-def test_usage_that_is_not_told_is_estimated(usage: Any, expected: tuple[int, ...]) -> None:
+def test_missing_usage_is_estimated(usage: Any, expected: tuple[int, ...]) -> None:
     reply = said([{"content": "nine char"}], usage=usage)
     assert reply.finish is not None
     found = reply.finish.usage
@@ -453,7 +453,7 @@ def test_logprobs() -> None:
     assert (second.logprob, second.bytes, second.top_logprobs) == (-9999.0, (98,), ())
 
 
-def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
+def test_reasoning_details_are_stored_for_their_upstream() -> None:
     pieces = [
         {
             "reasoning": "H",
@@ -503,24 +503,24 @@ def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
         b'{"object": "error", "message": "it broke"}',
     ],
 )
-def test_nonsense_and_errors_raise(payload: bytes) -> None:
+def test_malformed_chunks_and_errors_raise(payload: bytes) -> None:
     with pytest.raises(BackendError):
         ChatStreamParser({}).feed([payload])
 
 
-def test_errors_in_the_stream_keep_their_meaning() -> None:
+def test_stream_errors_are_translated() -> None:
     with pytest.raises(BackendError) as raised:
         ChatStreamParser({}).feed([b'{"error": {"message": "wait", "code": 429}}'])
     assert raised.value.code == "rate_limit_exceeded"
 
 
 @pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource", None])
-def test_a_stream_without_an_end_raises(reason: str | None) -> None:
+def test_incomplete_stream_raises(reason: str | None) -> None:
     with pytest.raises(BackendError):
         said([{"content": "a"}], reason, done=False)
 
 
-def test_unusual_chunks_say_nothing() -> None:
+def test_unusual_chunks_are_ignored() -> None:
     reading = ChatStreamParser({})
     for payload in (b"{}", b'{"choices": []}', b'{"choices": null, "usage": null}'):
         assert reading.feed([payload]) == ()

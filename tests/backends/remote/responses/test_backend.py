@@ -1,4 +1,4 @@
-"""Responses upstreams: what they are asked, and ours before ours."""
+"""Responses upstreams: requests, responses, and one of our servers behind another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
-from antiphon.testing.backend_check import CHECKS, TALK, Check
+from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import (
@@ -52,7 +52,7 @@ USAGE = {"input_tokens": 25, "output_tokens": 12, "total_tokens": 37}
 
 
 def said(text: str = STORY, **more: Any) -> Answer:
-    """A stream that says so, in the least events that mean it."""
+    """A stream of this text, in as few events as possible."""
     words = [
         {"type": "response.output_text.delta", "item_id": "msg_1", "delta": f"{word} "}
         for word in text.split()
@@ -75,7 +75,9 @@ async def served(
 
 
 async def read(
-    backend: ResponsesBackend, options: Options | None = None, conversation: Conversation = TALK
+    backend: ResponsesBackend,
+    options: Options | None = None,
+    conversation: Conversation = CONVERSATION,
 ) -> ReplyRecord:
     reply = await backend.prepare(conversation, options or Options())
     reading = ReplyRecord()
@@ -87,7 +89,7 @@ async def read(
 
 async def asked(
     wish: Options | None = None,
-    conversation: Conversation = TALK,
+    conversation: Conversation = CONVERSATION,
     answers: Sequence[Answer] = (),
     **more: Any,
 ) -> dict[str, Any]:
@@ -103,10 +105,10 @@ async def test_keeps_the_contract(check: Check) -> None:
         await check(backend)
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
-async def test_a_plain_question() -> None:
+async def test_plain_request_body() -> None:
     body = await asked()
     assert body.keys() == {"model", "input", "stream", "store", "instructions"}
     assert (body["model"], body["store"], body["stream"]) == ("first", False, True)
@@ -117,7 +119,7 @@ async def test_a_plain_question() -> None:
     assert "id" not in first
 
 
-async def test_all_that_every_server_knows() -> None:
+async def test_standard_fields() -> None:
     wish = Options(
         temperature=0.5,
         top_p=0.5,
@@ -150,7 +152,7 @@ async def test_all_that_every_server_knows() -> None:
     assert {tool["type"] for tool in body["tools"]} == {"function"}
 
 
-async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
+async def test_native_server_gets_tools_unchanged() -> None:
     choice = ToolChoice("one", frozenset({("patch", None)}))
     wish = Options(tools=(PATCH, Namespace(name="desk", tools=(LOOK,))), tool_choice=choice)
     called = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
@@ -179,15 +181,15 @@ async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
         (Options(template={"x": 1}), "chat_template_kwargs"),
     ],
 )
-async def test_what_is_no_part_of_the_api_is_refused(wish: Options, param: str) -> None:
+async def test_nonstandard_options_are_rejected(wish: Options, param: str) -> None:
     async with served() as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
-            await backend.prepare(TALK, wish)
+            await backend.prepare(CONVERSATION, wish)
         assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
         assert not playing.bodies
 
 
-async def test_a_guide_is_passed_on_or_told_and_checked() -> None:
+async def test_guide_is_forwarded_or_instructed_and_validated() -> None:
     wish = Options(guide=Guide(syntax="lark", definition='start: "a "', path="so.grammar"))
     body = await asked(wish, owner="antiphon", answers=[said("a")])
     assert body["structured_outputs"] == {"grammar": 'start: "a "'}
@@ -198,7 +200,7 @@ async def test_a_guide_is_passed_on_or_told_and_checked() -> None:
         assert 'start: "a "' in playing.bodies[0]["instructions"] and len(playing.bodies) == 3
 
 
-async def test_another_antiphon_is_asked_all_that_we_are() -> None:
+async def test_antiphon_upstream_gets_all_options() -> None:
     wish = Options(
         stop=("x",), include_stop_text=True, logit_bias={7: -1.0}, thinking_budget=9, temperature=0
     )
@@ -214,7 +216,7 @@ async def test_another_antiphon_is_asked_all_that_we_are() -> None:
     assert not {"stop", "logit_bias"} & set(await asked(Options(), owner="antiphon"))
 
 
-async def test_a_server_that_knows_more_is_asked_more() -> None:
+async def test_fields_of_a_flavour() -> None:
     body = await asked(Options(top_k=3, seed=7, adapter="lora"), owner="vllm")
     assert (body["top_k"], body["seed"], body["model"]) == (3, 7, "lora")
     body = await asked(Options(repetition_penalty=1.1, template={"x": 1}), owner="llamacpp")
@@ -241,7 +243,7 @@ CALLS = Conversation(
 )
 
 
-async def test_items_in_terms_of_functions() -> None:
+async def test_items_as_functions() -> None:
     told = (await asked(conversation=CALLS))["input"]
     assert [item["type"] for item in told] == [
         "message",
@@ -257,7 +259,7 @@ async def test_items_in_terms_of_functions() -> None:
     assert [item.get("id") for item in told] == [None, "rs_1", *[None] * 4, "msg_2"]
 
 
-async def test_items_as_they_are() -> None:
+async def test_items_unchanged() -> None:
     told = (await asked(conversation=CALLS, owner="openai"))["input"]
     assert [item["type"] for item in told] == [
         "message",  # and no thinking, which it takes sealed only
@@ -271,7 +273,7 @@ async def test_items_as_they_are() -> None:
 
 @pytest.mark.parametrize("owner", ["nobody", "openai"])
 @pytest.mark.parametrize("there", [False, True])
-async def test_what_ran_here_is_told_in_words(owner: str, there: bool) -> None:
+async def test_local_tool_items_become_function_calls(owner: str, there: bool) -> None:
     image = ImageGenerationCall(id="ig_1", result="iVBOR", revised_prompt="a cat", size="2x3")
     more: dict[str, Any] = {"options": {"tools": ["image_generation"]}} if there else {}
     told = (await asked(conversation=Conversation((image,)), owner=owner, **more))["input"]
@@ -284,11 +286,11 @@ async def test_what_ran_here_is_told_in_words(owner: str, there: bool) -> None:
     assert output["output"] == '{"status": "completed", "size": "2x3"}'
 
 
-# --- what is answered ----------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("there", [False, True])
-async def test_programs_that_ran_here_are_calls_of_the_model(there: bool) -> None:
+async def test_local_programs_become_calls(there: bool) -> None:
     more: dict[str, Any] = {"options": {"tools": ["programmatic_tool_calling"]}} if there else {}
     caller = ProgramCaller("p")
     program = Program(id="prg_1", call_id="p", code="text(1)", fingerprint="f")
@@ -318,7 +320,7 @@ async def test_programs_that_ran_here_are_calls_of_the_model(there: bool) -> Non
     assert "caller" not in str(told)
 
 
-async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
+async def test_too_long_conversation_is_truncated_if_allowed() -> None:
     too_long = json_answer({"error": {"code": "context_length_exceeded", "message": "…"}}, 400)
     items = tuple(
         Message(id=f"msg_{n}", role="user", content=(InputText(text=f"{n} " + "word " * 200),))
@@ -335,13 +337,13 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
         with pytest.raises(BackendError) as raised:
             await read(backend)
         assert raised.value.code == "context_length_exceeded"
-        reply = await backend.prepare(TALK, Options())
+        reply = await backend.prepare(CONVERSATION, Options())
         assert reply.resume(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
             reply.resume(ResumePoint((1,), (2,)))
 
 
-async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
+async def test_unenforced_format_is_retried() -> None:
     wish = Options(text=TextConfig(format=JsonObjectFormat()))
     async with served(said("no"), said('{"a":1}')) as (playing, backend):
         assert (await read(backend, wish)).text == '{"a":1}'
@@ -351,7 +353,7 @@ async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> 
         assert len(playing.bodies) == 2
 
 
-async def test_what_was_said_before_an_error_was_said() -> None:
+async def test_output_before_an_error_is_delivered() -> None:
     events = sse(
         {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "So far."},
         {"type": "error", "code": "server_error", "message": "overloaded"},
@@ -363,7 +365,7 @@ async def test_what_was_said_before_an_error_was_said() -> None:
         await whole.close()
 
 
-async def test_a_flavour_is_one() -> None:
+async def test_unknown_flavour_is_an_error() -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match="there is no 'vlm'"):
             await responses("tiny", playing.url, model="m", options={"flavour": "vlm"})
@@ -379,7 +381,7 @@ SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
     ("choice", "expected"),
     [("auto", None), ("required", "required"), ({"type": "web_search"}, {"type": "web_search"})],
 )
-async def test_tools_that_the_upstream_runs(choice: Any, expected: Any) -> None:
+async def test_hosted_tools_of_the_upstream(choice: Any, expected: Any) -> None:
     action = {"type": "search", "query": "boats"}
     stream = sse(
         {"type": "response.output_item.added", "output_index": 0, "item": SEARCH},
@@ -405,12 +407,12 @@ async def test_tools_that_the_upstream_runs(choice: Any, expected: Any) -> None:
         await whole.close()
 
 
-# --- ours before ours ----------------------------------------------------------------------------
+# --- one of our servers behind another ------------------------------------------------------------
 
 
 @asynccontextmanager
 async def ours(*scripts: Script) -> AsyncIterator[tuple[str, ScriptedBackend]]:
-    """A server of ours with a scripted model, on a port."""
+    """One of our servers with a scripted model, on a port."""
     backend = ScriptedBackend(scripts)
     whole = Server(backend, MemoryStore())
     config = uvicorn.Config(
@@ -448,7 +450,7 @@ def thinking_then(*shells: Any) -> Sequence[Any]:
     return deltas
 
 
-async def test_a_whole_tool_loop_through_both() -> None:
+async def test_tool_loop_through_two_servers() -> None:
     call = FunctionCall(call_id="call_1", name="look", arguments="")
     patch = CustomToolCall(call_id="call_2", name="patch", input="")
     script = thinking_then((call, '{"at":1}'), (patch, "*** é"))
@@ -485,7 +487,7 @@ async def test_a_whole_tool_loop_through_both() -> None:
 
 
 @pytest.mark.parametrize("mode", ["stream", "background"])
-async def test_our_modes_before_any_upstream(mode: str) -> None:
+async def test_stream_and_background_over_any_upstream(mode: str) -> None:
     async with chained(STORY) as (front, _):
         reply = await front.post(**{mode: True})
         assert reply.status_code == 200

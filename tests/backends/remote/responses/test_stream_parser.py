@@ -1,4 +1,4 @@
-"""What we stream we can read: every golden story, sent as servers of many kinds would send it."""
+"""Our own streams are parsed: every golden story, as servers of many kinds would send it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from antiphon.wire.response import Response
 from tests.golden import story
 
 Json = dict[str, Any]
-#: Those that are told to their end.
+#: Stories with a complete stream.
 STORIES = sorted(path for path in story.FOLDER.glob("*.txt") if "leaves" not in path.stem)
 
 
@@ -39,7 +39,7 @@ def without_positions(events: list[Json]) -> Iterable[Json]:
 
 
 def without_ids(events: list[Json]) -> Iterable[Json]:
-    """Ids that change from event to event, as some have had."""
+    """Ids that change from event to event, as some servers send them."""
     for number, event in enumerate(events):
         event = {**event}
         if "item_id" in event:
@@ -50,7 +50,7 @@ def without_ids(events: list[Json]) -> Iterable[Json]:
 
 
 def without_deltas(events: list[Json]) -> Iterable[Json]:
-    """Items that are only told of when they are done."""
+    """Items that are sent only when they are complete."""
     return [e for e in events if e["type"] == "response.output_item.done" or "response" in e]
 
 
@@ -59,7 +59,7 @@ def with_nothing_but_the_end(events: list[Json]) -> Iterable[Json]:
 
 
 def as_one_answer(events: list[Json]) -> Iterable[Json]:
-    """Not streamed after all."""
+    """A response that is not streamed."""
     response: Json = events[-1]["response"]
     yield response
 
@@ -81,7 +81,7 @@ def deltas_of(payloads: Iterable[Json], **more: Any) -> list[Delta]:
 
 
 def response_of(deltas: Iterable[Delta]) -> Response:
-    """What our recorder makes of them."""
+    """The response that our recorder builds from them."""
     out = ResponseWriter(
         Response(id="resp_1", created_at=0, model="m"), ids=lambda prefix: f"{prefix}_x"
     )
@@ -104,7 +104,7 @@ def plain(response: Json) -> Json:
 
 @pytest.mark.requirement("UP-ITEMS")
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-async def test_what_we_stream_we_can_read(path: Path) -> None:
+async def test_our_own_streams_are_parsed(path: Path) -> None:
     told = story.read(path)
     played = await story.play(told, told.turns)
     events = [msgspec.to_builtins(event) for event in played.events]
@@ -133,7 +133,7 @@ def _without_logprobs(value: Any) -> Any:
     return json.loads(json.dumps(value), object_hook=lambda o: {**o, "logprobs": []})
 
 
-# --- what no story tells -------------------------------------------------------------------------
+# --- cases beyond the stories ---------------------------------------------------------------------
 
 
 def completed(*output: Json, **more: Any) -> Json:
@@ -210,7 +210,7 @@ def test_hosted_tools_of_the_upstream_are_items() -> None:
     assert [each.url for each in third.content[0].annotations] == ["u"]  # type: ignore[union-attr]
 
 
-def test_citations_that_were_not_streamed_are_taken_from_the_item() -> None:
+def test_unstreamed_citations_are_taken_from_the_item() -> None:
     cited = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 3}
     part = {"type": "output_text", "text": "Two", "annotations": [cited]}
     message = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
@@ -219,13 +219,13 @@ def test_citations_that_were_not_streamed_are_taken_from_the_item() -> None:
 
 
 @pytest.mark.parametrize("content", [{"cached_tokens": 1}, [None, "x", {"annotations": 1}], 3])
-def test_what_should_hold_citations_and_does_not_holds_none(content: Any) -> None:
+def test_malformed_citations_are_ignored(content: Any) -> None:
     message = {"type": "message", "id": "msg_1", "role": "assistant", "content": content}
     deltas = deltas_of([event("output_text.delta", 0, delta="Two"), done(0, message), completed()])
     assert [type(delta) for delta in deltas] == [Open, Text, Close, Finish]
 
 
-def test_whom_nobody_knows_is_not_said_to_have_called() -> None:
+def test_unknown_caller_is_dropped() -> None:
     for caller in ({}, {"type": "oracle"}, 3):
         said = {**call("a"), "caller": caller, "namespace": 7}
         (item,) = response_of(deltas_of([done(0, said), completed()])).output
@@ -233,7 +233,7 @@ def test_whom_nobody_knows_is_not_said_to_have_called() -> None:
         assert (item.caller, item.namespace) == (UNSET, "7")
 
 
-def test_calls_side_by_side_become_calls_in_turn() -> None:
+def test_parallel_calls_are_serialized() -> None:
     deltas = deltas_of(
         [
             added(0, call("a")),
@@ -258,7 +258,7 @@ def test_calls_side_by_side_become_calls_in_turn() -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_calls_side_by_side_that_never_end(ended: bool) -> None:
+def test_parallel_calls_without_an_end(ended: bool) -> None:
     events = [
         added(0, call("a")),
         added(1, call("b")),
@@ -280,7 +280,7 @@ def test_calls_side_by_side_that_never_end(ended: bool) -> None:
     ]
 
 
-def test_functions_are_what_they_stand_for() -> None:
+def test_functions_become_the_original_tools() -> None:
     shapes = {
         "patch": ToolShape(wire_name="patch", custom=True),
         "desk__look": ToolShape(wire_name="look", namespace="desk"),
@@ -302,7 +302,7 @@ def test_functions_are_what_they_stand_for() -> None:
 
 
 @pytest.mark.requirement("UP-SEALED")
-def test_thinking_is_kept_for_its_upstream() -> None:
+def test_encrypted_reasoning_is_stored_for_its_upstream() -> None:
     sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
     deltas = deltas_of(
         [
@@ -333,7 +333,7 @@ def test_thinking_is_kept_for_its_upstream() -> None:
         ({"usage": {"input_tokens": 1, "output_tokens": 4}}, 5, "stop"),
     ],
 )
-def test_why_it_ended(fields: Json, most: int | None, reason: str | None) -> None:
+def test_finish_reasons(fields: Json, most: int | None, reason: str | None) -> None:
     finish = deltas_of([completed(**fields)], max_output_tokens=most)[-1]
     assert isinstance(finish, Finish) and finish.reason == (reason or "content_filter")
 
@@ -356,7 +356,7 @@ def test_failures_raise(payload: Json) -> None:
         deltas_of([payload])
 
 
-def test_a_limit_that_is_reached_keeps_its_code() -> None:
+def test_rate_limit_error_keeps_its_code() -> None:
     error = {"code": "rate_limit_exceeded", "message": "wait"}
     failed = {"type": "response.failed", "response": {"status": "failed", "error": error}}
     with pytest.raises(BackendError) as raised:
@@ -365,12 +365,12 @@ def test_a_limit_that_is_reached_keeps_its_code() -> None:
 
 
 @pytest.mark.parametrize("payloads", [[], [added(0, call("a"))], [{"type": "response.created"}]])
-def test_a_stream_without_an_end_raises(payloads: list[Json]) -> None:
+def test_incomplete_stream_raises(payloads: list[Json]) -> None:
     with pytest.raises(BackendError, match="broke off"):
         deltas_of(payloads)
 
 
-def test_nonsense_raises_and_oddities_say_nothing() -> None:
+def test_malformed_events_raise_and_unknown_events_are_ignored() -> None:
     for payload in (b"nonsense", b"[]", b'{"delta": {}, "item": 7}'):
         with pytest.raises(BackendError, match="cannot be read"):
             ResponsesStreamParser({}).feed([payload])
