@@ -7,17 +7,16 @@ A package registers a dialect or formats as an entry point of the group ``antiph
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from antiphon.config.load import environment_variable
 from antiphon.config.model import Model
-from antiphon.config.options import did_you_mean
 from antiphon.config.settings import Settings
 from antiphon.dialects.base import Dialect, DialectOptions, DialectPlugin
 from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
+from antiphon.plugins import load_plugin, load_plugins
 
 __all__ = ["DIALECTS", "available_formats", "create_dialect", "read_template"]
 
@@ -39,14 +38,9 @@ def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
     name = model.dialect or ("harmony" if is_gpt_oss else "chat")
     if name in DIALECTS:
         return DIALECTS[name](engine, model, settings)
-    installed = entry_points(group=_ENTRY_POINT_GROUP)
-    if name not in installed.names:
-        known = (*DIALECTS, *installed.names)
-        raise SetupError(
-            f"{engine.card.name}: there is no dialect {name!r}{did_you_mean(name, known)}"
-            f" (there are: {', '.join(known)})"
-        )
-    plugin = _load_plugin(installed[name])
+    plugin: DialectPlugin = load_plugin(
+        _ENTRY_POINT_GROUP, name, setting=f"{engine.card.name}: dialect", built_in=DIALECTS
+    )
     if isinstance(plugin, Formats):
         raise SetupError(
             f"{engine.card.name}: the entry point {name!r} provides formats, not a dialect;"
@@ -72,17 +66,9 @@ def available_formats(settings: Settings) -> Formats:
 
 
 def _installed_formats() -> Iterator[Formats]:
-    for point in entry_points(group=_ENTRY_POINT_GROUP):
-        if isinstance(plugin := _load_plugin(point), Formats):
+    for _, plugin in load_plugins(_ENTRY_POINT_GROUP):
+        if isinstance(plugin, Formats):
             yield plugin
-
-
-def _load_plugin(point: EntryPoint) -> DialectPlugin:
-    try:
-        plugin: DialectPlugin = point.load()
-    except Exception as error:
-        raise SetupError(f"dialect {point.name} cannot be loaded: {error}") from None
-    return plugin
 
 
 def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions:

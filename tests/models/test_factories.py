@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from antiphon import plugins
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
@@ -25,7 +26,6 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
-from antiphon.models import dialect_factories
 from antiphon.models.dialect_factories import available_formats, create_dialect
 from antiphon.tokens import ModelCard, Tokenizer
 from tests.dialects import gpt_oss
@@ -112,7 +112,7 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
         assert group == "antiphon.dialects"
         return EntryPoints(points)
 
-    monkeypatch.setattr(dialect_factories, "entry_points", installed)
+    monkeypatch.setattr(plugins, "entry_points", installed)
     return points
 
 
@@ -155,7 +155,7 @@ def test_operators_formats_precede_those_of_packages(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("entry_points")
 def test_unknown_dialect_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SetupError, match=r"no dialect 'quil'; did you mean quill\? .*harmony"):
+    with pytest.raises(SetupError, match=r"dialect: 'quil' is unknown: use chat, harmony, quill"):
         dialect_of(dialect="quil")
 
 
@@ -167,5 +167,5 @@ def test_formats_are_refused_as_a_dialect() -> None:
 
 def test_entry_point_that_cannot_be_loaded_is_refused(entry_points: list[EntryPoint]) -> None:
     entry_points[:] = [EntryPoint("broken", f"{__name__}:ABSENT", "antiphon.dialects")]
-    with pytest.raises(SetupError, match=r"dialect broken cannot be loaded: .*ABSENT"):
+    with pytest.raises(SetupError, match=r".*broken.*ABSENT"):
         dialect_of("llama")
