@@ -190,7 +190,7 @@ class _Protocol(HttpToolsProtocol):
     disconnects, and joins response headers with the first chunk.
     """
 
-    _head = 0
+    _head_bytes = 0
     _in_head = True
     #: The data being parsed began with the end of another request.
     _continues_request = False
@@ -208,11 +208,11 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.is_lost = True
-        for tell in tuple(self.disconnect_callbacks):
-            tell()
+        for callback in tuple(self.disconnect_callbacks):
+            callback()
 
     def on_message_begin(self) -> None:
-        self._head = 0
+        self._head_bytes = 0
         self._in_head = True
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
@@ -231,8 +231,8 @@ class _Protocol(HttpToolsProtocol):
         self._continues_request = False
         super().data_received(data)
         if self._in_head and not self._continues_request:
-            self._head += len(data)
-            if self._head > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(*_HEAD_TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
@@ -284,18 +284,18 @@ class _BufferedTransport:
         self._transport.close()
 
 
-def _direct_writer(answers: _BufferedTransport, flow: FlowControl) -> DirectWrite:
+def _direct_writer(output: _BufferedTransport, flow: FlowControl) -> DirectWrite:
     """Return the function behind ``DIRECT_WRITE_EXTENSION``.
 
     uvicorn's ``send`` does the same with a message, a coroutine and a dozen checks, which would be
     the larger part of the cost of a token.
     """
-    is_closing = answers.is_closing
+    is_closing = output.is_closing
 
     def write(piece: bytes) -> bool:
         if flow.write_paused or is_closing() or not piece:  # an empty chunk would end the body
             return False
-        answers.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        output.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
     return write
@@ -335,16 +335,16 @@ class _Server(uvicorn.Server):
 
     async def _drain_runs(self) -> None:
         drained = asyncio.ensure_future(self._drain(self._grace_s))
-        hurried = asyncio.ensure_future(self._force_exit.wait())
+        forced = asyncio.ensure_future(self._force_exit.wait())
         try:
-            await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((drained, forced), return_when=asyncio.FIRST_COMPLETED)
             if not drained.done():
                 drained.cancel()
                 await self._drain(0)
             else:
                 drained.result()
         finally:
-            hurried.cancel()
+            forced.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

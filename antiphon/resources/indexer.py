@@ -32,7 +32,7 @@ _READ_ERRORS = {
     "unsupported": ("unsupported_file", "This kind of file cannot be read."),
     "missing": ("unsupported_file", "This server has no reader for this kind of file."),
     "encrypted": ("invalid_file", "The file is protected by a password."),
-    "bomb": ("invalid_file", "The file takes too much to be read."),
+    "bomb": ("invalid_file", "Reading the file needs too much memory or disk space."),
     "broken": ("invalid_file", "The file is damaged."),
     "slow": ("invalid_file", "The file takes too long to be read."),
     "long": ("invalid_file", "The text of the file is too long."),
@@ -87,7 +87,7 @@ class Indexer:
         if self._tasks.get(job) is task:
             del self._tasks[job]
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a file was left unfinished", file=job.file_id, reason=str(error))
+            _log.error("indexing of a file was interrupted", file=job.file_id, reason=str(error))
 
     async def _resume(self) -> None:
         self.add(job for job in await self._vectors.list_unfinished() if job not in self._tasks)
@@ -118,22 +118,22 @@ class Indexer:
         stored = await self._files.read(job.tenant, job.file_id)
         text = await self._documents.text(stored.content, name=stored.file.filename)
         strategy = entry.file.chunking_strategy.static
-        pieces = await asyncio.to_thread(
+        passages = await asyncio.to_thread(
             split_text, text, strategy.max_chunk_size_tokens, strategy.chunk_overlap_tokens
         )
         if self._model is None:
-            return [IndexedChunk(start=piece.start, text=piece.text) for piece in pieces]
+            return [IndexedChunk(start=passage.start, text=passage.text) for passage in passages]
         chunks: list[IndexedChunk] = []
-        for start in range(0, len(pieces), _EMBEDDING_BATCH):
-            chunks += await self._with_vectors(pieces[start : start + _EMBEDDING_BATCH])
+        for start in range(0, len(passages), _EMBEDDING_BATCH):
+            chunks += await self._with_vectors(passages[start : start + _EMBEDDING_BATCH])
         return chunks
 
-    async def _with_vectors(self, pieces: Sequence[Passage]) -> list[IndexedChunk]:
-        texts = [piece.text for piece in pieces]
+    async def _with_vectors(self, passages: Sequence[Passage]) -> list[IndexedChunk]:
+        texts = [passage.text for passage in passages]
         embedded = await self._embeddings.embed(self._model, texts, role="passage")
         return [
-            IndexedChunk(start=piece.start, text=piece.text, vector=vector.tobytes())
-            for piece, vector in zip(pieces, embedded.vectors, strict=True)
+            IndexedChunk(start=passage.start, text=passage.text, vector=vector.tobytes())
+            for passage, vector in zip(passages, embedded.vectors, strict=True)
         ]
 
     async def _fail(self, job: IndexingTask, entry: IndexedFile, code: str, message: str) -> None:

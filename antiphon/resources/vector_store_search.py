@@ -10,7 +10,7 @@ from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
 from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
-from antiphon.search_terms import query_terms as query_terms
+from antiphon.search_terms import query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.filters import matches
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
@@ -41,7 +41,7 @@ class Searcher:
 
     def __init__(self, vectors: VectorIndex, embeddings: Embeddings, model: str | None) -> None:
         self._vectors = vectors
-        self._nearest = VectorSearch(vectors)
+        self._vector_search = VectorSearch(vectors)
         self._embeddings = embeddings
         self._model = model
 
@@ -102,7 +102,7 @@ class Searcher:
             )
             by_words += [(scope.store_id, hit) for hit in hits]
             if vector is not None and self._model is not None:
-                near = await self._nearest.search(
+                near = await self._vector_search.search(
                     tenant,
                     scope.store_id,
                     self._model,

@@ -25,7 +25,7 @@ from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event
-from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
@@ -63,17 +63,18 @@ _RequestT = TypeVar("_RequestT", bound=CompletionsRequest)
 class CompletionsEndpoint(Generic[_RequestT]):
     """The endpoint as an ASGI app.
 
-    ``read`` parses a body. ``begin`` creates the run of a choice from tenant, request and index.
+    ``read`` parses a body. ``start_run`` creates the run of a choice; its arguments are tenant,
+    request and index.
     """
 
     def __init__(
         self,
         read: Callable[[bytes, BodyLimits], _RequestT],
-        begin: Callable[[str, _RequestT, int], Awaitable[Run]],
+        start_run: Callable[[str, _RequestT, int], Awaitable[Run]],
         deps: EndpointDependencies,
     ) -> None:
         self._read = read
-        self._start_run = begin
+        self._start_run = start_run
         self._deps = deps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,14 +118,14 @@ class CompletionsEndpoint(Generic[_RequestT]):
     async def _stream_runs(
         self, context: RequestContext, request: _RequestT, runs: Sequence[Run], stream: EventStream
     ) -> None:
-        chunks = [request.choice_stream(runs[0].response, at) for at in range(len(runs))]
+        choices = [request.choice_stream(runs[0].response, at) for at in range(len(runs))]
         await _run_all(
-            self._drive(context, run, partial(_ChoiceSink, frames, stream))
-            for run, frames in zip(runs, chunks, strict=True)
+            self._drive(context, run, partial(_ChoiceSink, choice, stream))
+            for run, choice in zip(runs, choices, strict=True)
         )
         responses = [run.response for run in runs]
         ended = all(response.status != "failed" for response in responses)
-        if ended and (last := chunks[0].usage_frame(responses)):
+        if ended and (last := choices[0].usage_frame(responses)):
             if (rest := stream.write(last)) is not None:
                 await rest
 
@@ -166,7 +167,7 @@ async def _run_all(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class _ChoiceSink(EventSink):
-    """Writes the events of a run as chunks of one choice.
+    """Writes the events of a run as choices of one choice.
 
     The HTTP response starts with the first chunk of any choice.
     """
@@ -174,21 +175,21 @@ class _ChoiceSink(EventSink):
     def __init__(self, choice: ChoiceStream, stream: EventStream, timing: RunTiming) -> None:
         self._choice = choice
         self._stream = stream
-        self._observed = timing
+        self._timing = timing
 
     @property
     def has_sent(self) -> bool:  # type: ignore[override]
         return self._stream.has_started
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
-        if self._observed.first is None:
-            self._observed.record_events(events)
+        if self._timing.first is None:
+            self._timing.record_events(events)
         body = self._choice.frames(events)
         if not self._stream.has_started:
-            return self._start_run(body)
+            return self._start_stream(body)
         return self._stream.write(body) if body else None
 
-    async def _start_run(self, body: bytes) -> None:
+    async def _start_stream(self, body: bytes) -> None:
         await self._stream.start()
         if body and (rest := self._stream.write(body)) is not None:
             await rest

@@ -104,7 +104,7 @@ class _Connection:
             envelope = read_envelope(text, self._endpoint.deps.limits.body)
             stream_id = envelope.stream_id
             if self._has_expired:
-                raise _has_expired()
+                raise _expired_error()
             lane = self._lane(stream_id)
             if sum(len(each.queue) for each in self._lanes.values()) >= _MAX_QUEUED_FRAMES:
                 raise Overloaded("Too many frames wait on this connection for their turn.")
@@ -251,7 +251,7 @@ class _Connection:
         with suppress(ClientDisconnected):
             while workers := [w for lane in self._lanes.values() if (w := lane.worker)]:
                 await asyncio.wait(workers)
-            await self.refuse(_has_expired(), None)
+            await self.refuse(_expired_error(), None)
             with suppress(OSError, RuntimeError):
                 await self._send({"type": "websocket.close", "code": 1000, "reason": ""})
 
@@ -277,7 +277,7 @@ class _FrameSink(EventSink):
         await self.write(events)
 
 
-def _has_expired() -> InvalidRequest:
+def _expired_error() -> InvalidRequest:
     return InvalidRequest(
         "Responses websocket connection limit reached (60 minutes). Create a new websocket "
         "connection to continue.",
