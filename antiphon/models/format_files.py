@@ -1,7 +1,4 @@
-"""Formats that users add: TOML files, read into the same rows as ours and checked key by key.
-
-It knows what a row is made of, and no model.
-"""
+"""Read the operator's formats: TOML files with the same rows as ours, checked key by key."""
 
 from __future__ import annotations
 
@@ -33,18 +30,21 @@ _KINDS: Mapping[str, type[ToolFormat] | type[ReasoningFormat]] = {
     "tools": ToolFormat,
     "reasoning": ReasoningFormat,
 }
-#: What reads arguments that are written in the format's own way, and what reads names.
+#: The kinds of state that read arguments other than JSON, and those that read names.
 _PARAMETERS = frozenset({"pairs", "elements", "key"})
 _NAMES = frozenset({"name", "label", "record"})
-#: Fields of a row that a file cannot set: the name is the table's, the rest documents our own rows.
+#: Fields that a file cannot set: the table's key is the name, and the rest documents our own rows.
 _RESERVED = frozenset({"name", "models", "aliases", "source", "from_template"})
 _STEP = re.compile(r"\.\w+|\[(?:\.\.\.|\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def load(folder: Path, formats: Formats = SHIPPED) -> Formats:
-    """The shipped formats with those of the folder's ``*.toml`` files before them; one of the same
-    name takes the place of ours. Raises ``SetupError`` in a line that names file and key."""
+    """Return the formats of the folder's ``*.toml`` files, followed by ``formats``.
+
+    A format replaces another of its name. Raises ``SetupError`` with one line that names file and
+    key.
+    """
     folder = folder.expanduser()
     if not folder.is_dir():
         raise SetupError(f"formats_dir: {folder} is no folder")
@@ -84,12 +84,12 @@ def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
 
 
 def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationError) -> str:
-    """The path of what is wrong in a row, and why."""
+    """Return the path of the invalid value in a row, and the reason."""
     said, _, at = str(error).partition(" - at `$")
     names: list[str] = []
     inner: Any = table
     for step in _STEP.findall(at):
-        if step == "[...]":  # one of many, which is not told
+        if step == "[...]":  # msgspec does not state which key
             step = next((each for each in inner if not _takes(cls, table, [*names, each])), "")
         elif step.startswith("["):
             break
@@ -104,7 +104,7 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _takes(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Whether the row could be read if the tables on this path had nothing else in them."""
+    """Return whether the row is valid if the tables on this path have no other keys."""
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:
@@ -113,7 +113,7 @@ def _takes(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bo
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """``path``: in turn a key of a table, and a name in what stands there."""
+    """Reduce the tables on ``path`` to it. ``path`` alternates a field and a key of its table."""
     if not path:
         return table
     key, name, *rest = path
@@ -122,7 +122,7 @@ def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
-    """The paths of keys that a value of this kind does not have."""
+    """Yield the paths of keys that the type does not have."""
     hints = get_type_hints(cls)
     for key, value in table.items():
         if key not in hints or key in _RESERVED:
@@ -148,7 +148,7 @@ def _thinking(row: ReasoningFormat, where: str) -> ReasoningFormat:
 
 
 def _tool(row: ToolFormat, where: str) -> ToolFormat:
-    """The row, if its machine is whole: every state that is led to exists, and is led to."""
+    """Check the row's state machine: every target state exists, and every state is reachable."""
     ends = {START, THINKING}
     leads = [(f"opens.{literal}", to) for literal, to in row.opens.items()]
     leads += [(key, to) for key in ("bare_state", "begins") if (to := getattr(row, key))]

@@ -1,7 +1,7 @@
-"""Model files of Hugging Face, by its own library (the extra ``hub``).
+"""Download files from Hugging Face with its own library (the extra ``hub``).
 
-The library finds repositories, credentials and the mirror its user configured; the transfer goes to
-a file of ours, because the library gives up what it has when a transfer breaks off.
+The library finds repositories, credentials and the configured mirror. The transfer writes to our
+own partial file, because the library deletes its own when a transfer fails.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REASONS = {
 
 
 class _Cancelled(Exception):
-    """Raised inside the library to leave a transfer."""
+    """Raised inside the library to abort a transfer."""
 
 
 class Hub:
-    """Lists and fetches files. Raises ``SetupError`` when the extra is not installed."""
+    """Lists and downloads files. Raises ``SetupError`` if the extra is not installed."""
 
     def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
         try:
@@ -50,14 +50,16 @@ class Hub:
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
 
     async def list_files(self, repo: str) -> list[str]:
-        """The names of the repository's files."""
+        """Return the names of the repository's files."""
         return await asyncio.to_thread(self._call, repo, self._api.list_repo_files, repo)
 
     async def fetch(
         self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]
     ) -> None:
-        """Bring one file to ``target``, unless it is there. What was left of an earlier try is
-        continued. Cancelled, it leaves within the next block."""
+        """Download one file to ``target``, unless it exists. An interrupted transfer is resumed.
+
+        If cancelled, the transfer stops within one block.
+        """
         if target.is_file():
             return
         cancelled = threading.Event()
@@ -74,7 +76,7 @@ class Hub:
             await asyncio.shield(transfer)
         except asyncio.CancelledError:
             cancelled.set()
-            await asyncio.wait([transfer])  # it still writes: nobody else may until it has left
+            await asyncio.wait([transfer])  # the thread still writes to the partial file
             raise
 
     def _transfer(
@@ -87,7 +89,7 @@ class Hub:
         url = hf_hub_url(repo, name, endpoint=self._api.endpoint)
         about = self._api.get_hf_file_metadata(url=url)
         etag = str(about.etag or "")
-        # Named after the version, so that another version is not continued with this one's bytes.
+        # The name contains the version, so that only the same version's transfer is resumed.
         partial = target.with_name(f"{target.name}.{etag[:16]}.incomplete")
         with partial.open("ab") as out:
             http_get(
@@ -119,7 +121,7 @@ def _sha256(path: Path) -> str:
 
 
 def _tqdm_class(step: Callable[[int, int | None], None]) -> Any:
-    """What the library takes for a ``tqdm`` class, as a caller of ``step``."""
+    """Return a replacement for the ``tqdm`` class that calls ``step``."""
 
     @contextlib.contextmanager
     def bar(*, total: int | None = None, initial: int = 0, **_: Any) -> Iterator[Any]:
