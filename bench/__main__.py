@@ -37,7 +37,7 @@ def _body(**fields: object) -> str:
 
 
 def heart() -> Iterator[Line]:
-    """Deltas in, bytes of a stream out; against framing bytes that are ready made."""
+    """The event writer: deltas in, bytes of a stream out; against framing ready-made bytes."""
     count = 100_000
 
     def ours() -> float:
@@ -48,18 +48,18 @@ def heart() -> Iterator[Line]:
         out.start()
         item = out.open(Message(role="assistant", content=()))
         out.take()
-        begun = time.process_time()
+        started = time.process_time()
         for _ in range(count):
             item.write("hello ")
             sse.frame_events(out.take())
-        return (time.process_time() - begun) / count * 1e6
+        return (time.process_time() - started) / count * 1e6
 
     def ready() -> float:
         data = b'{"type":"response.output_text.delta","sequence_number":7,"delta":"hello "}'
-        begun = time.process_time()
+        started = time.process_time()
         for _ in range(count):
             b"".join((b"event: response.output_text.delta\ndata: ", data, b"\n\n"))
-        return (time.process_time() - begun) / count * 1e6
+        return (time.process_time() - started) / count * 1e6
 
     mine, theirs = median(ours() for _ in range(5)), median(ready() for _ in range(5))
     yield Line(what="heart: a delta to its bytes", value=mine, unit="µs", at_most=3)
@@ -70,8 +70,7 @@ def heart() -> Iterator[Line]:
 
 
 def events() -> Iterator[Line]:
-    """CPU of the server an event, against a bare app that sends the same bytes: paced as engines
-    pace them, and flat out."""
+    """The server's CPU per event against a bare app with the same bytes, paced and unpaced."""
     body = _body(stream=True, store=False)
     for streams, pace in ((32, 0.01), (256, 0.02), (1, 0.0), (32, 0.0), (256, 0.0)):
         count = streams if streams > 1 else 30
@@ -96,7 +95,7 @@ def events() -> Iterator[Line]:
 
 
 def requests() -> Iterator[Line]:
-    """Short requests a second in one process, and its memory."""
+    """Short requests per second in one process, and its memory."""
     short = {"store": True}
     with running("scripted", str(FEW), "0") as server:
         for name, stream, target in (("plain", False, 2000), ("streamed", True, 1500)):
@@ -148,7 +147,7 @@ TOKENS = 48
 
 
 def model() -> Iterator[Line]:
-    """Tokens a second through the server, against the engine driven directly; interleaved."""
+    """Tokens per second through the server against the engine alone; rounds alternate."""
     body = json.dumps(
         {
             "model": "model",
@@ -181,7 +180,7 @@ def model() -> Iterator[Line]:
 
 
 class _Direct:
-    """The engine driven directly: ``streams`` generations at once; tokens a second."""
+    """The engine alone: runs ``streams`` generations at once and returns tokens per second."""
 
     def __init__(self, engine: object, prompt: object, streams: int) -> None:
         self.engine, self.prompt, self.streams = engine, prompt, streams
@@ -196,9 +195,9 @@ class _Direct:
                 async for _ in chunks:
                     pass
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await asyncio.gather(*(one() for _ in range(self.streams)))
-        return self.streams * TOKENS / (time.perf_counter() - begun)
+        return self.streams * TOKENS / (time.perf_counter() - started)
 
     async def close(self) -> None:
         await self.engine.close()  # type: ignore[attr-defined]
@@ -220,7 +219,7 @@ async def _direct(streams: int) -> _Direct:
     return _Direct(engine, rendered.prompt, streams)
 
 
-# What an assistant is told with every request: about 170 tokens, computed once.
+# Instructions of every request: about 170 tokens, computed once.
 INSTRUCTIONS = """You are the assistant of a small museum by the sea. Visitors write to you from
 their phones, often in a hurry, sometimes with children beside them. Answer in one or two short
 sentences and in plain words. Never invent opening hours, prices or names: if you are not told
@@ -232,7 +231,7 @@ the nearest guard at once."""
 
 
 def turns() -> Iterator[Line]:
-    """The first token of a late turn against that of the first: what a kept prefix is worth."""
+    """First-token latency of a late turn against the first turn: the value of the prefix cache."""
     import httpx
 
     first: list[float] = []
@@ -244,14 +243,14 @@ def turns() -> Iterator[Line]:
             said = f"Say one thing about the number {turn}."
             body = {"model": "model", "input": said, "stream": True, "max_output_tokens": 12}
             body |= {"instructions": INSTRUCTIONS}
-            begun = time.perf_counter()
+            started = time.perf_counter()
             body |= {"temperature": 0, "previous_response_id": previous}
             with client.stream("POST", url, json=body) as answer:
                 seen = False
                 for line in answer.iter_lines():
                     if not seen and line.startswith("event: response.output_text.delta"):
                         seen = True
-                        first.append(time.perf_counter() - begun)
+                        first.append(time.perf_counter() - started)
                     if line.startswith("data: {") and '"response":{' in line:
                         last = json.loads(line[6:])["response"]
             previous = last["id"]
@@ -273,7 +272,7 @@ def turns() -> Iterator[Line]:
 
 
 def store() -> Iterator[Line]:
-    """Saves a second, and whether a late turn costs more than an early one."""
+    """Saves per second, and whether a late turn costs more than an early one."""
     with tempfile.TemporaryDirectory() as folder:
         yield from asyncio.run(_store(Path(folder) / "bench.db"))
 
@@ -304,9 +303,9 @@ async def _store(path: Path) -> list[Line]:
         for number in range(first, first + each):
             await kept.save("t", made(number, None))
 
-    begun, cpu = time.perf_counter(), time.process_time()
+    started, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(caller(n * each) for n in range(16)))
-    rate = 16 * each / (time.perf_counter() - begun)
+    rate = 16 * each / (time.perf_counter() - started)
     spent = (time.process_time() - cpu) / (16 * each) * 1e6
     previous: str | None = None
     loads: dict[int, float] = {}
@@ -315,10 +314,10 @@ async def _store(path: Path) -> list[Line]:
         await kept.save("t", stored)
         previous = stored.response.id
         if turn in (5, 500):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             for _ in range(20):
                 await kept.load_chain("t", previous)
-            loads[turn] = (time.perf_counter() - begun) / 20 * 1000
+            loads[turn] = (time.perf_counter() - started) / 20 * 1000
     await kept.close()
     return [
         Line(what="store: saves a second, 16 at once", value=rate, unit="/s"),

@@ -1,4 +1,4 @@
-"""What it costs to hold a model to a grammar: the real engine, with and without one, in one run."""
+"""The cost of a grammar per token: the real engine with and without one, in one run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _GRAMMARS = {
 
 
 def constraints() -> Iterator[Line]:
-    """Time of a token that is held to a grammar, beyond that of a free one."""
-    took = asyncio.run(_measured())
+    """Measure the time per constrained token beyond that of an unconstrained one."""
+    took = asyncio.run(_measure())
     free = median(took.pop("free"))
     for name, times in took.items():
         yield Line(
@@ -40,8 +40,8 @@ def constraints() -> Iterator[Line]:
         )
 
 
-async def _measured() -> dict[str, list[float]]:
-    """Seconds a token, by grammar, the ways taken in turns."""
+async def _measure() -> dict[str, list[float]]:
+    """Return seconds per token by grammar; rounds alternate between the grammars."""
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.testing.embedded_model import smollm2

@@ -1,6 +1,6 @@
-"""Every engine that is installed: tokens a second by itself and through the server.
+"""Every installed engine: tokens a second, directly and through the server.
 
-All run the tiny model of the tests, so the numbers tell of engines and server, not of a model.
+All run the tests' tiny model, so the numbers describe engines and server, not a model.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SOURCES = {
 }
 TOKENS = 400
 ROUNDS = 3
-_ASKED = "Tell me a story."
+_QUESTION = "Tell me a story."
 
 
 def installed() -> list[str]:
-    """Names of the engines whose packages are there."""
+    """Return the names of the engines whose packages are installed."""
     return [name for name, (package, _) in SOURCES.items() if importlib.util.find_spec(package)]
 
 
@@ -41,7 +41,7 @@ def engines() -> Iterator[Line]:
     body = json.dumps(
         {
             "model": "model",
-            "input": _ASKED,
+            "input": _QUESTION,
             "stream": True,
             "store": False,
             "temperature": 0,
@@ -66,7 +66,7 @@ def _rates(name: str, streams: int, body: str) -> tuple[float, float]:
     with running("engine", name, str(streams)) as server, asyncio.Runner() as runner:
         plan = Plan(port=server.port, body=body, connections=streams, requests=streams)
         made = runner.run(backend(name, streams))
-        for _ in range(ROUNDS + 1):  # the first is for warming up
+        for _ in range(ROUNDS + 1):  # the first round warms up
             served.append(streams * TOKENS / load(plan).wall_s)
             direct.append(runner.run(_rate(made._engine, streams)))
         runner.run(made.close())
@@ -94,13 +94,13 @@ async def _rate(engine: Any, streams: int) -> float:
     from antiphon.engines.base import Sampling
     from antiphon.tokens import Prompt
 
-    asked = f"<|im_start|>user\n{_ASKED}<|im_end|>\n<|im_start|>assistant\n"
+    asked = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     prompt = Prompt(tuple(engine.tokenizer.encode(asked, special=True)))
     sampling = Sampling(max_tokens=TOKENS, temperature=0, ignore_eos=True)
 
     async def one() -> int:
         return sum([len(chunk.ids) async for chunk in engine.generate(prompt, sampling)])
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     count = sum(await asyncio.gather(*(one() for _ in range(streams))))
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - started)

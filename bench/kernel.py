@@ -1,4 +1,4 @@
-"""Boxes that run code: how long until the first one answers, and what a call costs besides."""
+"""Sandboxes: time to the first answer, and the overhead of a call."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _BOXES, _CALLS = 10, 50
 
 
 def kernel() -> Iterator[Line]:
-    """Cold and from the pool. Where nothing can be isolated there is nothing to measure."""
+    """Measure cold and pooled sandboxes. Skipped where sandboxing is unavailable."""
     try:
         built = BoxSetup.detect()
-        yield from asyncio.run(_measured(built))
+        yield from asyncio.run(_measure(built))
     except SetupError as error:
         yield Line(what="kernel: not here", value=0, unit="", note=str(error))
 
 
-async def _measured(built: BoxSetup) -> list[Line]:
+async def _measure(built: BoxSetup) -> list[Line]:
     cold, first, later, warm = [], [], [], []
     plain, pooled = Bubblewrap(built), Bubblewrap(built, pool_size=1)
     await pooled.check()
     for _ in range(_BOXES):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         box = await plain.open(Limits())
-        cold.append(time.perf_counter() - begun)
+        cold.append(time.perf_counter() - started)
         for kept, count in ((first, 1), (later, _CALLS)):
             for _ in range(count):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 await box.python("1", timeout_s=5, max_chars=100)
-                kept.append(time.perf_counter() - begun)
+                kept.append(time.perf_counter() - started)
         await box.close()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         box = await pooled.open(Limits())
-        warm.append(time.perf_counter() - begun)
+        warm.append(time.perf_counter() - started)
         await box.close()
         await asyncio.sleep(0.2)  # the pool is filled again
     await pooled.close()

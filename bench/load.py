@@ -1,6 +1,6 @@
-"""The other side: connections that ask again and again, over raw sockets, in a process of its own.
+"""The load generator: connections that repeat a request over raw sockets, in its own process.
 
-``python -m bench.load`` reads a plan as JSON from its arguments and prints what happened as JSON.
+``python -m bench.load`` reads a plan as JSON from its arguments and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Plan", "Result", "load"]
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """``requests`` in all, over ``connections`` kept open. ``body``: the request as JSON."""
+    """A load: ``requests`` in all over ``connections`` kept open. ``body``: the request as JSON."""
 
     port: int
     body: str
@@ -27,7 +27,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """Seconds for all, events seen, and the seconds to each request's first event."""
+    """Seconds in all, number of events, and seconds to each request's first event."""
 
     wall_s: float
     events: int
@@ -35,10 +35,10 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 def load(plan: Plan) -> Result:
-    """Carry the plan out in a process of its own."""
+    """Run the plan in a separate process."""
     command = [sys.executable, "-m", "bench.load", msgspec.json.encode(plan).decode()]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return msgspec.json.decode(said, type=Result)
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return msgspec.json.decode(output, type=Result)
 
 
 async def _ask(plan: Plan) -> Result:
@@ -56,26 +56,26 @@ async def _ask(plan: Plan) -> Result:
         reader, writer = await asyncio.open_connection("127.0.0.1", plan.port)
         while left > 0:
             left -= 1
-            begun = time.perf_counter()
+            started = time.perf_counter()
             writer.write(request)
-            seen = await _answer(reader, begun, first)
+            seen = await _answer(reader, started, first)
             events += seen
         writer.close()
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     await asyncio.gather(*(connection() for _ in range(plan.connections)))
-    return Result(wall_s=time.perf_counter() - begun, events=events, first_s=first)
+    return Result(wall_s=time.perf_counter() - started, events=events, first_s=first)
 
 
-async def _answer(reader: asyncio.StreamReader, begun: float, first: list[float]) -> int:
-    """Read one answer to its end; returns how many events it had."""
+async def _answer(reader: asyncio.StreamReader, started: float, first: list[float]) -> int:
+    """Read one response to its end; return its number of events."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if not head.startswith(b"http/1.1 200"):
         raise RuntimeError(head.decode())
     if b"content-length:" in head:
         length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
         await reader.readexactly(length)
-        first.append(time.perf_counter() - begun)
+        first.append(time.perf_counter() - started)
         return 1
     events, seen = 0, False
     while size := int(await reader.readuntil(b"\r\n"), 16):
@@ -83,7 +83,7 @@ async def _answer(reader: asyncio.StreamReader, begun: float, first: list[float]
         events += chunk.count(b"event: ")
         if not seen and b".delta" in chunk:
             seen = True
-            first.append(time.perf_counter() - begun)
+            first.append(time.perf_counter() - started)
     await reader.readexactly(2)
     return events
 

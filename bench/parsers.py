@@ -1,4 +1,4 @@
-"""What it costs to read a reply, a token at a time, as engines give them."""
+"""CPU cost of parsing a reply one token at a time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .table import Line
 
 __all__ = ["parsers", "token_us"]
 
-#: Of a reply: half of it an answer (or thinking), half a call. A token is a byte.
+#: Tokens of a reply: half text (or thinking), half a call. A token is a byte.
 TOKENS = 32_768
 _WORDS = "All is calm on the sea today. "
 _TEXT = (_WORDS * TOKENS)[: TOKENS // 2]
 _SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 SHAPES = {"store": ToolShape(wire_name="store", schema=_SCHEMA)}
-#: Microseconds a token: formats of text, and harmony, whose control tokens are ids.
+#: Targets in microseconds per token: text formats, and harmony, whose control tokens are ids.
 TARGET_US, HARMONY_US = 3, 5
 
 
 def parsers() -> Iterator[Line]:
-    """Harmony, every format of thinking and every format of calls."""
+    """Measure harmony, every reasoning format and every tool format."""
     tokenizer = ByteTokenizer(list(harmony.CONTROL_TOKENS.values()))
     codes = harmony.TokenCodes.from_tokenizer(tokenizer)
     yield _line(
@@ -50,16 +50,16 @@ def parsers() -> Iterator[Line]:
 
 
 def token_us(make: Callable[[], Parser], ids: list[int]) -> float:
-    """Microseconds of CPU a token; the best of three, for others want the machine too."""
+    """Return microseconds of CPU per token: the best of three, because the machine is shared."""
     chunks = [Chunk(ids=(id,)) for id in ids]
 
     def once() -> float:
         parser = make()
-        begun = time.process_time()
+        started = time.process_time()
         for chunk in chunks:
             list(parser.feed(chunk))
         list(parser.finish("stop"))
-        return (time.process_time() - begun) / len(ids) * 1e6
+        return (time.process_time() - started) / len(ids) * 1e6
 
     return min(once() for _ in range(3))
 
@@ -116,7 +116,7 @@ def _thought(form: ReasoningFormat) -> str:
 
 
 def _called(form: ToolFormat) -> str:
-    """The call of a format with one long string."""
+    """Render a call with one long string."""
     how, parameter = form.written, form.written.parameter
     if parameter is None:
         said = json.dumps({"text": _TEXT})

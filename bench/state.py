@@ -1,5 +1,5 @@
-"""What durable state costs: logs in each store, readers on another process, many runs at a time,
-and the death of an owner."""
+"""Costs of durable state: event logs in each store, readers on another process, many runs at a
+time, and the loss of a run's owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import msgspec
 
 from antiphon.testing.postgres import Postgres, postgres
 
-from .follow import Heard, Plan, follow
+from .follow import EventAges, FollowPlan, follow
 from .process import Process, running
 from .table import Line, median
 
@@ -26,7 +26,7 @@ __all__ = ["appends", "followers", "many", "takeover", "turns"]
 
 @contextmanager
 def _stores() -> Iterator[tuple[dict[str, str], Postgres]]:
-    """The URL of a fresh store of each kind."""
+    """Yield a fresh store's URL for each kind."""
     with tempfile.TemporaryDirectory() as folder, postgres() as server:
         yield (
             {
@@ -39,7 +39,7 @@ def _stores() -> Iterator[tuple[dict[str, str], Postgres]]:
 
 
 def appends() -> Iterator[Line]:
-    """Events a second into each store: 256 runs, a flush with a few events of each."""
+    """Events per second into each store: 256 runs, a few events of each per flush."""
     with _stores() as (urls, _):
         for kind, url in urls.items():
             rate, cpu = asyncio.run(_append(url))
@@ -70,7 +70,7 @@ async def _append(url: str) -> tuple[float, float]:
 
 
 def turns() -> Iterator[Line]:
-    """A conversation of 500 turns over SQLite, the model aside: what turn 500 costs, and adds."""
+    """A conversation of 500 turns over SQLite without a model: time and bytes of turn 500."""
     with tempfile.TemporaryDirectory() as folder:
         times, sizes = asyncio.run(_turns(f"sqlite:{Path(folder) / 'bench.db'}"))
     late, early = median(times[495:500]), median(times[3:8])
@@ -114,10 +114,10 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
     previous: str | None = None
     for _ in range(505):
         body = {"model": "scripted", "input": "a short question", "previous_response_id": previous}
-        begun = time.perf_counter()
+        started = time.perf_counter()
         run = await service.create("t", parse_create_response(json.dumps(body).encode()))
         previous = (await run.drive()).id
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - started)
         stored = await store.load("t", previous)
         sizes.append(len(msgspec.json.encode(stored)))
     await store.close()
@@ -125,17 +125,17 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
 
 
 def followers() -> Iterator[Line]:
-    """256 background runs of 50 events a second in one process, followed in it and in another."""
+    """256 background runs of 50 events a second in one process, read in it and in another."""
     streams, words = 256, 600
     with _stores() as (urls, _), ExitStack() as stack:
         url = urls["PostgreSQL"]
         owner = stack.enter_context(running("replica", url, str(streams), str(words), "0.02"))
         other = stack.enter_context(running("replica", url, "0", str(words), "0.02"))
-        ages: dict[str, Heard] = {}
+        ages: dict[str, EventAges] = {}
         for name, at in (("its own", owner), ("another", other)):
             ids = [_begin(owner) for _ in range(streams)]
             spent = owner.cpu_s, other.cpu_s
-            ages[name] = heard = _heard(follow(Plan(port=at.port, ids=ids, seconds=30)))
+            ages[name] = heard = _read_ages(follow(FollowPlan(port=at.port, ids=ids, seconds=30)))
             cpu = owner.cpu_s - spent[0], other.cpu_s - spent[1]
             yield Line(
                 what=f"PostgreSQL: age of an event read at {name} process, p99",
@@ -158,17 +158,17 @@ def followers() -> Iterator[Line]:
 
 
 def many() -> Iterator[Line]:
-    """A thousand background runs at a time in one process, over SQLite."""
+    """A thousand concurrent background runs in one process, over SQLite."""
     streams, words = 1_000, 100
     with _stores() as (urls, _):
         with running("replica", urls["SQLite"], str(streams), str(words), "0.1") as server:
-            before, begun = server.rss_bytes, time.perf_counter()
+            before, started = server.rss_bytes, time.perf_counter()
             ids = [_begin(server) for _ in range(streams)]
             peak = before
             while any(_status(server, name) != "completed" for name in (ids[0], ids[-1])):
                 peak = max(peak, server.rss_bytes)
                 time.sleep(0.2)
-            took = time.perf_counter() - begun
+            took = time.perf_counter() - started
             grown = (peak - before) / 2**20
             note = f"{streams} runs of {words} words in {took:.1f} s, {server.cpu_s:.1f} s of CPU"
             yield Line(
@@ -181,7 +181,7 @@ def many() -> Iterator[Line]:
 
 
 def takeover() -> Iterator[Line]:
-    """From the death of a run's owner to the next event at a reader of another process."""
+    """Time from the death of a run's owner to the next event at a reader of another process."""
     with _stores() as (urls, _):
         url = urls["PostgreSQL"]
         gaps: list[float] = []
@@ -189,7 +189,7 @@ def takeover() -> Iterator[Line]:
             name = _begin(owner)
             while _status(owner, name) == "queued":
                 time.sleep(0.05)
-            # begun after the run, which is therefore not its own
+            # Started after the run, so it does not own the run.
             with running("replica", url, "8", "1000", "0.02") as other:
                 asyncio.run(_kill(owner, other, name, gaps))
         yield Line(
@@ -237,7 +237,7 @@ def _json(server: Process, path: str, body: bytes | None = None) -> Any:
         return json.load(answer)
 
 
-def _heard(process: Any) -> Heard:
+def _read_ages(process: Any) -> EventAges:
     said = process.stdout.read()
     process.wait(timeout=30)
-    return msgspec.json.decode(said, type=Heard)
+    return msgspec.json.decode(said, type=EventAges)

@@ -1,4 +1,4 @@
-"""What a measurement says: one line, with its target where it has one."""
+"""A measurement as one line, with its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Line", "median", "show"]
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """``value`` in ``unit``, against ``target``: at most it, or at least it."""
+    """One measurement: ``value`` in ``unit``, with an upper or a lower target."""
 
     what: str
     value: float
@@ -20,8 +20,8 @@ class Line(Struct, frozen=True, kw_only=True):
     at_least: float | None = None
     note: str = ""
 
-    def told(self) -> str:
-        """The line."""
+    def render(self) -> str:
+        """Format the line."""
         target, verdict = "", ""
         if self.at_most is not None:
             target, good = f"<= {self.at_most:g}", self.value <= self.at_most
@@ -34,10 +34,10 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one: a shared machine makes outliers."""
+    """Return the median: a shared machine produces outliers."""
     return statistics.median(values)
 
 
 def show(lines: Iterable[Line]) -> None:
     for line in lines:
-        print(line.told().rstrip(), flush=True)
+        print(line.render().rstrip(), flush=True)

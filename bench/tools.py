@@ -1,5 +1,4 @@
-"""Turns in which tools run: what one costs besides its tool, and how much of its prompt the engine
-still has of the turn before."""
+"""Turns with server-side tools: the overhead of a turn, and how much of its prompt is cached."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ __all__ = ["backend", "cached", "overhead", "provider"]
 
 TURNS = 10
 TOOL: Any = {"type": "mcp", "server_label": "w", "server_url": "http://localhost/"}
-#: What the bare tool takes: nothing, or as long as a quick search does.
+#: Seconds of the bare tool: none, or those of a quick search.
 TOOL_S = (0.0, 0.05)
 _CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Tokyo")
 _MODELS = Path(__file__).parents[1] / "tests" / "tiny_models"
@@ -50,7 +49,7 @@ _FUNCTION = Function(
 
 
 class Weather:
-    """``Provider`` of one function, which takes ``seconds``."""
+    """``ToolProvider`` of one function, which takes ``seconds``."""
 
     def __init__(self, seconds: float = 0) -> None:
         self._seconds = seconds
@@ -80,18 +79,18 @@ class Weather:
 
 
 async def _bare(tool: Weather) -> float:
-    """Seconds of a call of the tool itself."""
+    """Return seconds per call of the tool itself."""
     context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(TURNS):
         async with aclosing(tool.run("{}", context)) as steps:
             async for _ in steps:
                 pass
-    return (time.perf_counter() - begun) / TURNS
+    return (time.perf_counter() - started) / TURNS
 
 
 def _calling(turns: int) -> Callable[[Any, Any], Any]:
-    """A model that calls ``turns`` times and then answers."""
+    """Return the script of a model that calls ``turns`` times and then answers."""
     from antiphon.stream.deltas import Close, Open, Text
     from antiphon.wire.items import FunctionCall, FunctionCallOutput
 
@@ -106,14 +105,15 @@ def _calling(turns: int) -> Callable[[Any, Any], Any]:
 
 
 def overhead() -> Iterator[Line]:
-    """A streamed response of ten calls in ten turns, less one without any, against the tool."""
+    """A streamed response of ten calls in ten turns, minus one without calls, against the tool
+    itself."""
 
     def seconds(port: int, client: httpx.Client, tools: list[Any]) -> float:
         body = {"model": "scripted", "input": "hi", "stream": True, "tools": tools}
         url = f"http://127.0.0.1:{port}/v1/responses"
-        begun = time.perf_counter()
+        started = time.perf_counter()
         answer = client.post(url, json=body)
-        took = time.perf_counter() - begun
+        took = time.perf_counter() - started
         assert answer.text.count("response.mcp_call.completed") == 2 * TURNS * bool(tools)
         return took
 
@@ -137,9 +137,10 @@ def overhead() -> Iterator[Line]:
 
 
 def cached() -> Iterator[Line]:
-    """Of the prompt of a turn behind a tool, how much of what the turn before it read and wrote the
-    engine took from its cache: cached tokens of turn n over all tokens of turn n - 1. What it has
-    of other conversations besides does not count."""
+    """Cached tokens of turn n over all tokens of turn n - 1, for turns after a tool call.
+
+    Tokens cached from other conversations do not count.
+    """
     tiny: dict[str, Any] = {"max_output_tokens": 300}
     forced: dict[str, Any] = {
         "tool_choice": "required",
@@ -180,12 +181,12 @@ def _shares(metrics: dict[str, Any]) -> Iterator[float]:
 
 
 def provider(kind: str) -> ToolProvider:
-    """What the server of that kind runs."""
+    """Return the tool provider of that kind of server."""
     return Weather() if kind in ("tiny", "smollm2") else Weather(float(kind))
 
 
 async def backend(kind: str) -> Backend:
-    """Who answers there."""
+    """Return the backend of that kind of server."""
     from antiphon.backends.local.backend import LocalBackend
     from antiphon.backends.scripted import ScriptedBackend
     from antiphon.dialects.chat.dialect import ChatDialect

@@ -1,5 +1,4 @@
-"""A scripted upstream that costs next to nothing, and what is lost before it: requests a second
-through ours against asking it directly, in one run."""
+"""The server in front of a nearly free scripted upstream, against requests sent to it directly."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def _http_chunk(body: bytes) -> bytes:
 
 
 class _Upstream(asyncio.Protocol):
-    """Chat Completions over HTTP/1.1, every event a write of its own, as engines send them."""
+    """Chat Completions over HTTP/1.1, one write per event, as engines do it."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -82,14 +81,14 @@ def _json(value: object) -> bytes:
 
 
 async def play() -> None:
-    """Serve until terminated; prints the port."""
+    """Serve until terminated; print the port."""
     server = await asyncio.get_running_loop().create_server(_Upstream, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 def chat() -> Iterator[Line]:
-    """Short answers of a Chat Completions upstream, through the server and without it."""
+    """Short answers of a Chat Completions upstream, through the server and directly."""
     with running("upstream") as bare, running("chat", f"http://127.0.0.1:{bare.port}") as ours:
         for name, stream, target in (("plain", False, 1500), ("streamed", True, 1000)):
             rates: dict[str, list[float]] = {"through": [], "direct": []}
@@ -113,11 +112,11 @@ def chat() -> Iterator[Line]:
         yield Line(what="upstream: memory after that", value=rss, unit="MB", at_most=100)
 
 
-_ASKED = 40
+_REQUESTS = 40
 
 
 def first_token() -> Iterator[Line]:
-    """Milliseconds that the way through us adds to the first token of a real llama-server."""
+    """Milliseconds that the server adds to the first token of a real llama-server."""
     from antiphon.testing.embedded_model import smollm2
 
     script = Path(__file__).parents[1] / "tests" / "upstream" / "llama_server.py"
@@ -136,13 +135,13 @@ def first_token() -> Iterator[Line]:
                     "max_output_tokens": 2,
                 }
             )
-            plan = Plan(port=ours.port, body=body, connections=1, requests=_ASKED)
+            plan = Plan(port=ours.port, body=body, connections=1, requests=_REQUESTS)
             load(plan)
             through, direct = [], []
             prompt = _prompt(url)
             for _ in range(3):
                 through += load(plan).first_s
-                direct += [_direct(url, prompt) for _ in range(_ASKED)]
+                direct += [_direct(url, prompt) for _ in range(_REQUESTS)]
         process.stdin.close()
     late, early = (median(each) * 1000 for each in (through, direct))
     yield Line(
@@ -155,7 +154,7 @@ def first_token() -> Iterator[Line]:
 
 
 def _prompt(url: str) -> str:
-    """What its template makes of the question."""
+    """Render the question with the server's template."""
     asked = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
     request = urllib.request.Request(f"{url}/apply-template", asked)
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -163,12 +162,12 @@ def _prompt(url: str) -> str:
 
 
 def _direct(url: str, prompt: str) -> float:
-    """Seconds to the first token of the same prompt, which is in the cache."""
+    """Return seconds to the first token of the same, cached prompt."""
     body = {"prompt": prompt, "n_predict": 2, "stream": True, "cache_prompt": True}
     request = urllib.request.Request(f"{url}/completion", json.dumps(body).encode())
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with urllib.request.urlopen(request, timeout=30) as answer:
         answer.readline()
-        took = time.perf_counter() - begun
+        took = time.perf_counter() - started
         answer.read()
     return took
