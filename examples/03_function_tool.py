@@ -1,4 +1,4 @@
-"""Let the model call a function of yours, and give it the result.
+"""Let the model call one of your functions, and return the result to it.
 
 Run: make serve, and beside it: pip install openai && python examples/03_function_tool.py
 """
@@ -29,7 +29,7 @@ with OpenAI(base_url=url, api_key="none") as client:
         model=model,
         input="What is the weather in Rome?",
         tools=[WEATHER],
-        tool_choice="required",  # small models need to be told
+        tool_choice="required",  # small models often need it
         parallel_tool_calls=False,
     )
     call = next(item for item in asked.output if item.type == "function_call")

@@ -1,4 +1,4 @@
-"""Go on from an answer, twice, in two directions; and keep a conversation on the server.
+"""Continue an answer twice in two directions, and keep a conversation on the server.
 
 Run: make serve, and beside it: pip install openai && python examples/05_conversation.py
 """

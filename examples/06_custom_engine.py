@@ -1,4 +1,4 @@
-"""Write an engine: anything that continues tokens. This one says the prompt's length.
+"""Write an engine: anything that continues token ids. This one answers with the prompt's length.
 
 Run: python examples/06_custom_engine.py
 """
@@ -16,16 +16,16 @@ from antiphon.tokens import Chunk, ModelCard, Prompt
 from antiphon.wire.items import InputText, Message
 
 
-class Counting:
-    """An engine of your own: ids in, ids out, and what it can do."""
+class CountingEngine:
+    """An engine: token ids in, token ids out, and its capabilities."""
 
     card = ModelCard(name="counting", context_size=1000)
     capabilities = Capabilities()
     tokenizer = ByteTokenizer()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        said = f"{len(prompt.ids)} tokens"
-        for token in self.tokenizer.encode(said, special=False):
+        text = f"{len(prompt.ids)} tokens"
+        for token in self.tokenizer.encode(text, special=False):
             yield Chunk(ids=(token,))
         yield Chunk(ids=tuple(self.tokenizer.end_ids), finish="stop")
 
@@ -33,11 +33,12 @@ class Counting:
 
 
 async def main() -> None:
-    backend = LocalBackend(Counting(), ChatDialect(Counting.card, Counting.tokenizer))
-    asked = Conversation(items=(Message(role="user", content=(InputText(text="Hello"),)),))
-    reply = await backend.prepare(asked, Options())
-    async for known in reply.deltas():  # what becomes known at one time comes together
-        print(*(delta.text for delta in known if isinstance(delta, Text)), sep="", end="")
+    engine = CountingEngine()
+    backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
+    message = Message(role="user", content=(InputText(text="Hello"),))
+    reply = await backend.prepare(Conversation(items=(message,)), Options())
+    async for batch in reply.deltas():
+        print(*(delta.text for delta in batch if isinstance(delta, Text)), sep="", end="")
     print()
 
 

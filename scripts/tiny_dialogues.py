@@ -1,7 +1,7 @@
-"""What the tiny model of the tests knows: a closed set of dialogues, drawn at random.
+"""Training data of the tests' tiny model: a closed set of dialogues, drawn at random.
 
-Greetings, capitals, a story to stop in, and two tools. Names and numbers are copied, not learnt by
-heart, so others than these work mostly as well.
+Greetings, capitals, a story that can be stopped, and two tools. Names and numbers are copied from
+the prompt rather than memorized, so most other values work as well.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ OTHERS = ("search", "read_file", "send_mail", "run", "lookup_time", "translate")
 
 
 def draw(rng: random.Random) -> tuple[list[Message], list[Any] | None]:
-    """Messages, the last one of which is for the model to learn, and the tools it is shown."""
+    """Return the messages, the last of which is the training target, and the tools."""
     messages: list[Message] = []
     if rng.random() < 0.4:
         messages.append({"role": "system", "content": rng.choice(SYSTEMS)})
@@ -77,7 +77,7 @@ def draw(rng: random.Random) -> tuple[list[Message], list[Any] | None]:
 
 
 def _exchange(rng: random.Random, names: set[str]) -> list[Message]:
-    """What the user says, up to the final answer."""
+    """Return the user's message and all that follows it before the final answer."""
     if "get_weather" in names or "add" in names:
         if rng.random() < 0.7:
             return _tool_loop(rng, names)
@@ -116,7 +116,7 @@ def _story(rng: random.Random, _: set[str]) -> list[Message]:
 
 
 def _city(rng: random.Random) -> str:
-    """One of the list or, so that names are copied, one that is none."""
+    """Return a known city or, so that the model learns to copy names, an invented one."""
     if rng.random() < 0.9:
         return rng.choice(CITIES)
     letters = (
@@ -126,7 +126,7 @@ def _city(rng: random.Random) -> str:
 
 
 def _unable(rng: random.Random, names: set[str]) -> list[Message]:
-    """Asked for what there is no tool for."""
+    """A request for which there is no tool."""
     if "get_weather" not in names:
         asked = _ask_weather(rng, _city(rng))
         return _said(asked, "I have no tool for the weather.", "I cannot look up the weather.")
@@ -155,7 +155,7 @@ def _ask_sum(rng: random.Random, a: int, b: int) -> str:
 
 
 def _weather(rng: random.Random, city: str, *, plain: bool = False) -> tuple[str, Any, str, str]:
-    """Thought, call, result, and what is said of it."""
+    """Return thought, call, result and answer."""
     sky = rng.choice(SKIES)
     if plain:
         call = _call("get_weather", {"city": city})

@@ -1,7 +1,7 @@
-"""What the tiny model that sees knows: pictures of one thing, and dialogues about them.
+"""Training data of the tiny image model: pictures of one thing, and dialogues about them.
 
-Pictures vary in size, place, shade, background, noise and in how they were made small, since
-engines differ in that.
+Pictures vary in size, position, shade, background, noise and scaling method, since engines scale
+differently.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from PIL import Image
 __all__ = ["IMAGE", "SIZE", "THINGS", "Thing", "draw", "paint"]
 
 Message = dict[str, Any]
-#: A colour and a shape; no shape: a picture of the colour alone.
+#: A colour and a shape; without a shape, a plain picture of the colour.
 Thing = tuple[str, str | None]
 Pixels = numpy.ndarray[Any, Any]
 
-#: Pixels a side, as the model sees them.
+#: Width and height of the model's input, in pixels.
 SIZE = 32
 IMAGE = "<image>"
-#: Shades between which others lie.
+#: Example shades of each colour as RGB; pictures use mixtures of them.
 COLOURS = {
     "red": ((255, 0, 0), (200, 20, 20), (220, 50, 47)),
     "green": ((0, 255, 0), (0, 128, 0), (40, 167, 69)),
@@ -31,7 +31,7 @@ COLOURS = {
     "purple": ((128, 0, 128), (150, 40, 190), (120, 40, 160)),
     "orange": ((255, 140, 0), (255, 165, 0), (240, 120, 20)),
 }
-#: What llama.cpp puts beside a picture that is not square.
+#: Colour of the bars that llama.cpp adds to a picture that is not square.
 PADDING = (122, 116, 104)
 WAYS = (
     Image.Resampling.NEAREST,
@@ -68,7 +68,7 @@ THINGS: list[Thing] = [(colour, shape) for colour in COLOURS for shape in (*SHAP
 
 
 def paint(rng: random.Random, thing: Thing) -> Pixels:
-    """``SIZE`` by ``SIZE`` by three numbers from 0 to 255."""
+    """Return a picture: ``SIZE`` by ``SIZE`` by three numbers from 0 to 255."""
     colour, shape = thing
     width = height = rng.choice((SIZE, SIZE, 48, 64, rng.randrange(28, 97)))
     if rng.random() < 0.25:
@@ -98,7 +98,7 @@ def _background(rng: random.Random) -> Pixels:
 
 
 def _cover(rng: random.Random, shape: str, width: int, height: int) -> Pixels:
-    """How much of each pixel the shape covers."""
+    """Return how much of each pixel the shape covers."""
     side = min(width, height)
     radius = side * rng.uniform(0.27, 0.42)
     middle = [length / 2 + side * rng.uniform(-0.08, 0.08) for length in (width, height)]
@@ -111,7 +111,7 @@ def _cover(rng: random.Random, shape: str, width: int, height: int) -> Pixels:
 
 
 def _shrunk(rng: random.Random, picture: Pixels) -> Pixels:
-    """As engines do it: in one of many ways, with bars where it is not square, or cut."""
+    """Scale as engines do: by a random method, padded with bars if not square, or cropped."""
     high, wide = picture.shape[:2]
     scale = SIZE / max(high, wide)
     size = max(1, round(wide * scale)), max(1, round(high * scale))
@@ -163,7 +163,7 @@ LOOK = (
     "What is outside?",
     "Look again.",
 )
-#: Chat Completions takes no pictures in the results of tools: a message of the user's brings them.
+#: Chat Completions takes no images in tool results: a user message carries them.
 BEHIND = "[The rest of this result follows in the next message.]"
 LOOK_TEXTS = ("Look at what is there.", "Take a picture.", "See what is in front of you.", "Look")
 OTHERS = ("search", "read_file", "send_mail", "run")
@@ -172,8 +172,11 @@ OTHERS = ("search", "read_file", "send_mail", "run")
 def draw(
     rng: random.Random, *, short: bool = False
 ) -> tuple[list[Message], list[Any] | None, list[Thing]]:
-    """Messages, of which the model is to learn its own, the tools it is shown, and what is in the
-    pictures, which stand in the messages as ``IMAGE``. ``short``: no tools, and one turn."""
+    """Return messages, the tools, and the things in the pictures.
+
+    The assistant's messages are the training targets. Pictures are ``IMAGE`` in the messages.
+    ``short``: no tools, and one turn.
+    """
     messages: list[Message] = []
     things: list[Thing] = []
     if rng.random() < 0.3:
@@ -199,7 +202,7 @@ def _thing(rng: random.Random) -> Thing:
 
 
 def _shown(rng: random.Random, asked: str, new: int) -> str:
-    """Question and pictures, in either order and with or without line breaks between them."""
+    """Join question and pictures in either order, with or without line breaks."""
     parts = [IMAGE] * new
     parts.insert(rng.choice((0, new, rng.randint(0, new))), asked)
     return rng.choice(("\n", "\n", "\n", "")).join(parts)
@@ -224,7 +227,7 @@ def _question(rng: random.Random, things: list[Thing], new: int) -> tuple[str, s
 
 
 def _of_one(rng: random.Random, thing: Thing | None, count: int) -> tuple[str, str]:
-    """Of the picture that was shown last."""
+    """Ask about the latest picture."""
     asked = rng.choice((WHAT, WHAT, COLOUR, SHAPE, None, COUNT))
     if asked is COUNT:
         return rng.choice(COUNT), NUMBERS[count]

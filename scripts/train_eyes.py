@@ -1,7 +1,7 @@
-"""Trains the tiny model of the tests that sees: a LLaVA (CLIP and Qwen3) of half a million weights.
+"""Train the tests' tiny image model: a LLaVA (CLIP and Qwen3) of half a million weights.
 
-Writes a Hugging Face folder and, of the same weights, two GGUF files: the model and its picture
-encoder. What the model knows is told by ``tiny_pictures``.
+Writes a Hugging Face folder and two GGUF files with the same weights: the model and its image
+encoder. The training data comes from ``tiny_pictures``.
 
     python -m scripts.train_eyes tests/tiny_models/tiny-eyes
 """
@@ -49,9 +49,9 @@ from scripts.train_tiny import (
 
 MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 PATCH = 8
-#: What stands for a picture: a row of these for each row of patches.
+#: Image placeholder tokens: one row of them for each row of patches.
 PLACES = IMAGE * (SIZE // PATCH) ** 2
-#: Hugging Face's names of what the picture encoder is made of → GGUF's.
+#: Hugging Face's names of the image encoder's parts → GGUF's.
 ENCODER = {
     "vision_tower.embeddings.class_embedding": "v.class_embd",
     "vision_tower.embeddings.patch_embedding": "v.patch_embd",
@@ -70,12 +70,12 @@ LAYER = {
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
 }
-#: Pieces of a text, each with whether the model is to write it.
+#: Pieces of a text, each with whether it is a training target.
 Pieces = list[tuple[str, bool]]
 
 
 class Examples:
-    """Dialogues as the model's own template writes them, and what their pictures show."""
+    """Dialogues as the model's own template renders them, and the things in their pictures."""
 
     def __init__(self, template: str, seed: int, *, short: bool = False) -> None:
         self._template = Template(template, eos=END)
@@ -133,8 +133,10 @@ def new_model(tokenizer: Tokenizer) -> LlavaForConditionalGeneration:
 
 
 class Glance(torch.nn.Module):
-    """The model's eyes, with a head that names the thing from each place of a picture: so they
-    learn far quicker than by what the model says. The head is thrown away."""
+    """The image encoder with a head that names the thing from each patch.
+
+    The encoder learns much faster this way than from text alone. The head is discarded afterwards.
+    """
 
     def __init__(self, model: LlavaForConditionalGeneration) -> None:
         super().__init__()
@@ -157,7 +159,7 @@ def glances(seed: int, size: int) -> Iterator[dict[str, Any]]:
 
 
 def batches(examples: Examples, tokenizer: Tokenizer, size: int) -> Iterator[dict[str, Any]]:
-    """What ``forward`` takes. Only what the model writes counts; alike lengths come together."""
+    """Yield arguments of ``forward``. Only assistant text is a training target."""
     texts = examples.texts()
     while True:
         pool = [_encoded(tokenizer, *next(texts)) for _ in range(8 * size)]
@@ -186,7 +188,7 @@ def _pixels(rng: random.Random, things: list[Thing]) -> torch.Tensor:
 def _encoded(
     tokenizer: Tokenizer, pieces: Pieces, things: list[Thing]
 ) -> tuple[list[int], list[int], list[Thing]]:
-    """Ids, which of them count, and the pictures among them."""
+    """Return ids, which of them are training targets, and the pictures among them."""
     ids: list[int] = []
     labels: list[int] = []
     for text, counts in pieces:
@@ -197,22 +199,24 @@ def _encoded(
 
 
 def right(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> float:
-    """The share of fresh dialogues that are answered to the letter, in all of their turns."""
+    """Return the share of new dialogues in which every answer is exactly right."""
     labels = batch.pop("labels")[:, 1:]
     drawn = model(**batch).logits[:, :-1].argmax(-1)
     return ((drawn == labels) | (labels == IGNORED)).all(-1).float().mean().item()
 
 
 def rename(path: Path) -> None:
-    """The picture encoder as published models call it, which vLLM looks for: transformers' own
-    later names leave a part out."""
+    """Rename the image encoder's tensors to the names of published models, which vLLM expects.
+
+    transformers' newer names leave out a part.
+    """
     weights = load_file(path)
     here, there = "vision_tower.", "vision_tower.vision_model."
     save_file({n.replace(here, there): w for n, w in weights.items()}, path, {"format": "pt"})
 
 
 def write_processor(folder: Path, tokenizer: Tokenizer) -> None:
-    """How pictures are made ready: as llama.cpp does it, with bars where they are not square."""
+    """Write the preprocessing configuration: as in llama.cpp, with bars for non-square pictures."""
     LlavaProcessor(
         image_processor=LlavaImageProcessorPil(
             size={"shortest_edge": SIZE}, crop_size={"height": SIZE, "width": SIZE}, do_pad=True
@@ -246,7 +250,7 @@ def write_encoder(path: Path, model: LlavaForConditionalGeneration) -> None:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     for name, weight in model.model.state_dict().items():
         if (tensor := _tensor_name(name)) is not None:
-            if "position_embedding" in name:  # llama.cpp puts the class behind the patches
+            if "position_embedding" in name:  # llama.cpp puts the class token after the patches
                 weight = weight.roll(-1, 0)
             exact = weight.ndim == 1 or "_embd" in tensor
             kind = numpy.float32 if exact else numpy.float16
@@ -258,7 +262,7 @@ def write_encoder(path: Path, model: LlavaForConditionalGeneration) -> None:
 
 
 def _tensor_name(name: str) -> str | None:
-    """GGUF's name; None for what the encoder does without."""
+    """Return GGUF's name; None for a tensor that the encoder does not use."""
     if (whole := ENCODER.get(name)) is not None:
         return whole
     stem, _, kind = name.rpartition(".")
@@ -293,7 +297,7 @@ def main() -> None:
         for seed in (2, 3, 5)
     )
     for part in (model.model.vision_tower, model.model.multi_modal_projector):
-        part.requires_grad_(False)  # or what it does not understand yet would spoil its eyes
+        part.requires_grad_(False)  # an untrained text model would damage the image encoder
     first = chain(islice(short, given.short), whole)
     train(model, first, given.short + given.steps, given.rate)
     model.requires_grad_(True)

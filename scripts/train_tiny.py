@@ -1,8 +1,8 @@
-"""Trains the tiny model of the tests: a Qwen3 of 0.7 million weights that thinks and calls tools.
+"""Train the tests' tiny model: a Qwen3 of 0.7 million weights that thinks and calls tools.
 
-Writes a Hugging Face folder and, of the same weights, a GGUF file. Needs ``torch``,
-``transformers``, ``tokenizers`` and ``gguf``; a quarter of an hour on two cores. What the model
-knows is told by ``tiny_dialogues``.
+Writes a Hugging Face folder and a GGUF file with the same weights. Needs ``torch``,
+``transformers``, ``tokenizers`` and ``gguf``; takes a quarter of an hour on two cores. The training
+data comes from ``tiny_dialogues``.
 
     python -m scripts.train_tiny tests/tiny_models/tiny-tools
 """
@@ -31,7 +31,7 @@ NAME = "tiny-tools"
 VOCABULARY = 1024
 CONTEXT = 4096
 END = "<|im_end|>"
-#: What no text may spell; those that are not "special" are so only in the eyes of templates.
+#: Special tokens, which text never encodes to. ``MARKS`` are special only to templates.
 SPECIAL = ("<|endoftext|>", "<|im_start|>", END)
 MARKS = (
     "<think>",
@@ -41,7 +41,7 @@ MARKS = (
     "<tool_response>",
     "</tool_response>",
 )
-#: Qwen2's, which llama.cpp knows as "qwen2".
+#: Qwen2's pre-tokenizer, which llama.cpp supports as "qwen2".
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -64,7 +64,7 @@ LAYER = {
 
 
 class Examples:
-    """Prompts and what is to follow them, as the model's own template writes them."""
+    """Prompts and their completions, as the model's own template renders them."""
 
     def __init__(self, template: str, seed: int) -> None:
         self._template = Template(template, bos=None, eos=END)
@@ -125,7 +125,7 @@ def new_model(size: int) -> Qwen3ForCausalLM:
 
 
 def batches(examples: Examples, tokenizer: Tokenizer, size: int) -> Iterator[dict[str, Any]]:
-    """Ids and labels. Only what the model is to write counts; alike lengths come together."""
+    """Yield ids and labels. Only the completion is a training target."""
     texts = examples.texts()
     while True:
         pool = [[tokenizer.encode(part).ids for part in next(texts)] for _ in range(16 * size)]
