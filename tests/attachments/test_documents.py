@@ -109,14 +109,14 @@ async def test_unreadable_documents_report_the_reason(kind: str) -> None:
 class FixedResultSandbox(FakeSandbox):
     """A sandbox whose commands end with the given result."""
 
-    def __init__(self, **ended: Any) -> None:
+    def __init__(self, **result: Any) -> None:
         super().__init__(
-            lambda command, files: ExecutionResult(**{"output": "", "end_reason": "done", **ended})
+            lambda command, files: ExecutionResult(**{"output": "", "end_reason": "done", **result})
         )
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"),
+    ("result", "expected"),
     [
         ({"end_reason": "timeout"}, "slow"),
         ({"end_reason": "memory"}, "bomb"),
@@ -125,10 +125,10 @@ class FixedResultSandbox(FakeSandbox):
         ({"exit_code": 0, "output": '{"error": "missing"}'}, "missing"),
     ],
 )
-async def test_sandbox_results_map_to_reasons(ended: Any, said: str) -> None:
+async def test_sandbox_results_map_to_reasons(result: Any, expected: str) -> None:
     pytest.importorskip("kreuzberg")
-    boxes = FixedResultSandbox(**ended)
-    assert await reason(pdf("x"), reader=SandboxedReader(boxes, "/usr/bin/python3")) == said
+    boxes = FixedResultSandbox(**result)
+    assert await reason(pdf("x"), reader=SandboxedReader(boxes, "/usr/bin/python3")) == expected
     (box,) = boxes.boxes
     assert box.files["document"] == pdf("x") and not box.is_alive
     with pytest.raises(SetupError):
@@ -218,3 +218,11 @@ async def test_extracted_text_is_cached(monkeypatch: pytest.MonkeyPatch) -> None
 def test_plain_text_never_raises(content: bytes) -> None:
     text = plain_text(content)
     assert text is None or "\0" not in text
+
+
+async def test_reader_that_cannot_start_is_reported_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
+    async with asyncio.timeout(8):
+        assert await reason(pdf("Hello")) == "missing"

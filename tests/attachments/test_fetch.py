@@ -155,10 +155,10 @@ async def test_resolved_address_is_checked_at_connect_time(
 
     fetcher = make_fetcher(resolver=ChangingResolver())
     await fetcher.fetch(site.url("/one", "names.example"))
-    with capture_logs() as said:
+    with capture_logs() as logs:
         assert await failure_reason(fetcher, site.url("/two", "names.example")) == "address"
     assert site.hits == ["/one"]
-    assert said[0]["host"] == "names.example"
+    assert logs[0]["host"] == "names.example"
 
 
 @pytest.mark.requirement("FILE-FETCH-BOUNDS")

@@ -113,7 +113,7 @@ class FakeService:
         self.script: dict[str, Any] = {}
         self.refusal: Exception | None = None
         self.runs: list[FakeRun] = []
-        self.asked: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
         self.drained: list[float] = []
         self.created = asyncio.Event()
         self.prompts = Prompts()
@@ -130,18 +130,18 @@ class FakeService:
         )
 
     async def create(self, tenant: str, request: Any) -> FakeRun:
-        self._ask("create", tenant, request)
+        self._record("create", tenant, request)
         run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)
         self.runs.append(run)
         self.created.set()
         return run
 
     async def count(self, tenant: str, request: Any) -> int:
-        self._ask("count", tenant, request)
+        self._record("count", tenant, request)
         return 42
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:
-        self._ask("retrieve", tenant, response_id)
+        self._record("retrieve", tenant, response_id)
         if response_id != "resp_known":
             raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
         return Response(id=response_id, created_at=1, model="tiny", status="completed")
@@ -157,14 +157,14 @@ class FakeService:
         return await self.retrieve(tenant, response_id)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
-        self._ask("input_items", tenant, response_id, cut)
+        self._record("input_items", tenant, response_id, cut)
         return Page(data=(), first_id=None, last_id=None, has_more=False)
 
     async def drain(self, grace_s: float) -> None:
         self.drained.append(grace_s)
 
-    def _ask(self, *asked: Any) -> None:
-        self.asked.append(asked)
+    def _record(self, *call: Any) -> None:
+        self.calls.append(call)
         if self.refusal is not None:
             raise self.refusal
 

@@ -148,10 +148,14 @@ async def test_tool_choice_can_name_a_tool_of_the_prompt(support: PromptService)
 
 async def test_newest_version_is_the_default(tmp_path: Path) -> None:
     files = {f"p/{number}.toml": f'instructions = "v{number}"' for number in (1, 2, 9, 10)}
-    asked = PromptService(write_prompts(tmp_path, {**files, "p/3.json": '{"instructions": "v3"}'}))
+    prompt_service = PromptService(
+        write_prompts(tmp_path, {**files, "p/3.json": '{"instructions": "v3"}'})
+    )
     for version, expected in ((None, "v10"), ("9", "v9"), ("3", "v3")):
-        response = await asked(prompt={"id": "p", **({"version": version} if version else {})})
-        assert asked.last[0].instructions == expected
+        response = await prompt_service(
+            prompt={"id": "p", **({"version": version} if version else {})}
+        )
+        assert prompt_service.last[0].instructions == expected
         assert response.instructions == expected
         assert response.prompt.version == expected[1:]  # type: ignore[union-attr]
 
@@ -165,10 +169,10 @@ async def test_image_replaces_its_variable(tmp_path: Path) -> None:
 role = "user"
 content = "Compare {{one}}{{two}} with {{name}}: {{one}}"
 """
-    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": text}))
+    prompt_service = PromptService(write_prompts(tmp_path, {"p/1.toml": text}))
     values = {"one": IMAGE, "two": {"type": "input_text", "text": "(two)"}, "name": "{{one}}"}
-    await asked(prompt={"id": "p", "variables": values}, input=None)
-    (message,) = asked.last[0].items
+    await prompt_service(prompt={"id": "p", "variables": values}, input=None)
+    (message,) = prompt_service.last[0].items
     assert isinstance(message, it.Message)
     assert list(msgspec.to_builtins(message.content)) == [
         {"type": "input_text", "text": "Compare "},
@@ -180,10 +184,10 @@ content = "Compare {{one}}{{two}} with {{name}}: {{one}}"
 
 async def test_message_may_consist_of_a_variable(tmp_path: Path) -> None:
     text = '[[input]]\nrole = "user"\ncontent = "{{what}}"\n'
-    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": text}))
+    prompt_service = PromptService(write_prompts(tmp_path, {"p/1.toml": text}))
     for value, parts in (("", [""]), ("x", ["x"]), (IMAGE, [None])):
-        await asked(prompt={"id": "p", "variables": {"what": value}}, input=None)
-        (message,) = asked.last[0].items
+        await prompt_service(prompt={"id": "p", "variables": {"what": value}}, input=None)
+        (message,) = prompt_service.last[0].items
         assert [getattr(part, "text", None) for part in message.content] == parts  # type: ignore[union-attr]
 
 
@@ -218,26 +222,26 @@ async def test_invalid_variables_are_refused_by_name(
 
 
 async def test_unknown_model_of_a_prompt_is_named(tmp_path: Path) -> None:
-    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": 'model = "gone"'}))
+    prompt_service = PromptService(write_prompts(tmp_path, {"p/1.toml": 'model = "gone"'}))
     with pytest.raises(NotFound) as raised:
-        await asked(prompt={"id": "p"})
+        await prompt_service(prompt={"id": "p"})
     assert raised.value.code == "model_not_found"
 
 
 async def test_prompt_without_text_requires_input(tmp_path: Path) -> None:
-    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": "temperature = 1"}))
+    prompt_service = PromptService(write_prompts(tmp_path, {"p/1.toml": "temperature = 1"}))
     with pytest.raises(InvalidRequest) as raised:
-        await asked(prompt={"id": "p"}, input=None)
+        await prompt_service(prompt={"id": "p"}, input=None)
     assert raised.value.param == "input"
 
 
 async def test_no_folder_means_no_prompts() -> None:
-    asked = PromptService(Prompts())
+    prompt_service = PromptService(Prompts())
     with pytest.raises(NotFound):
-        await asked(prompt={"id": "p"})
-    assert (await asked.service.prompts.list()).data == ()
+        await prompt_service(prompt={"id": "p"})
+    assert (await prompt_service.service.prompts.list()).data == ()
     with pytest.raises(InvalidRequest):
-        await asked.service.prompts.create(
+        await prompt_service.service.prompts.create(
             parse_create_prompt(b'{"template": {"instructions": "x"}}')
         )
 
@@ -273,15 +277,15 @@ def test_invalid_prompt_file_is_refused_at_startup(
 
 
 async def test_file_damaged_after_startup_is_a_request_error(tmp_path: Path) -> None:
-    asked = PromptService(write_prompts(tmp_path, {"p/1.toml": "temperature = 1"}))
+    prompt_service = PromptService(write_prompts(tmp_path, {"p/1.toml": "temperature = 1"}))
     for text in ("temperature = ", "temperature = 9", "unknown = 1"):
         (tmp_path / "p" / "1.toml").write_text(text)
         with pytest.raises(InvalidRequest) as raised:
-            await asked(prompt={"id": "p"})
+            await prompt_service(prompt={"id": "p"})
         assert raised.value.param == "prompt.id"
     (tmp_path / "p" / "1.toml").write_bytes(b"\xff")
     with pytest.raises(InvalidRequest):
-        await asked(prompt={"id": "p"})
+        await prompt_service(prompt={"id": "p"})
 
 
 async def made(prompts: Prompts, **body: Any) -> PromptResource:
@@ -358,36 +362,38 @@ async def test_invalid_template_is_refused(tmp_path: Path, body: Any, param: str
 
 async def test_background_run_keeps_its_prompt_version(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path, {"p/1.toml": 'instructions = "one"'})
-    asked = PromptService(prompts)
+    prompt_service = PromptService(prompts)
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
-    queued = await asked.service.enqueue("t", parse_create_response(body))
+    queued = await prompt_service.service.enqueue("t", parse_create_response(body))
     await made(prompts, id="p", template={"instructions": "two"})
-    asked.service._jobs._waiting.clear()  # as in another process
-    asked.service.start()
+    prompt_service.service._jobs._waiting.clear()  # as in another process
+    prompt_service.service.start()
     try:
         async with asyncio.timeout(10):
-            while (await asked.service.retrieve("t", queued.response.id)).status != "completed":
+            while (
+                await prompt_service.service.retrieve("t", queued.response.id)
+            ).status != "completed":
                 await asyncio.sleep(0)
     finally:
-        await asked.service.drain(0)
-    assert [conversation.instructions for conversation, _ in asked.backend.requests] == [
+        await prompt_service.service.drain(0)
+    assert [conversation.instructions for conversation, _ in prompt_service.backend.requests] == [
         "one",
         "one",
     ]
 
 
 async def test_prompt_is_part_of_the_compacted_input(tmp_path: Path) -> None:
-    asked = PromptService(write_prompts(tmp_path, {"support/1.toml": SUPPORT}))
+    prompt_service = PromptService(write_prompts(tmp_path, {"support/1.toml": SUPPORT}))
     talk = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
-    response = await asked(prompt=ref(), input=talk)
-    assert asked.texts[:2] == ["user: I am Ann.", "assistant: Hello Ann."]
+    response = await prompt_service(prompt=ref(), input=talk)
+    assert prompt_service.texts[:2] == ["user: I am Ann.", "assistant: Hello Ann."]
     (item,) = msgspec.to_builtins(response.output)
-    await asked(input=[item])
-    assert "user: I am Ann." not in asked.texts  # they hold for their request only
-    assert asked.texts[0] == "user: hi"
+    await prompt_service(input=[item])
+    assert "user: I am Ann." not in prompt_service.texts  # they hold for their request only
+    assert prompt_service.texts[0] == "user: hi"
 
 
 async def test_request_without_prompt_reads_no_files(tmp_path: Path) -> None:
-    asked = PromptService(Prompts(tmp_path / "absent"))
-    await create(asked.service)
+    prompt_service = PromptService(Prompts(tmp_path / "absent"))
+    await create(prompt_service.service)
     assert not (tmp_path / "absent").exists()

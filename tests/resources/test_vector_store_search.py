@@ -58,8 +58,8 @@ class SearchService:
                 await asyncio.sleep(0)
         return await self.stores.retrieve("t", store.id)
 
-    async def found(self, store: VectorStore, query: str, **asked: object) -> list[str]:
-        search = SearchRequest(queries=(query,), **asked)  # type: ignore[arg-type]
+    async def search(self, store: VectorStore, query: str, **options: object) -> list[str]:
+        search = SearchRequest(queries=(query,), **options)  # type: ignore[arg-type]
         return [one.filename for one in await self.stores.search("t", (store.id,), search)]
 
 
@@ -77,11 +77,11 @@ async def test_rankings_are_weighted(search_service: SearchService) -> None:
     roles = {role for _, role in search_service.embedder.requests}
     assert roles == {"passage"}
     words = RankingOptions(embedding_weight=0.0)
-    assert await search_service.found(store, "red fox", ranking=words) == ["fox", "foxes"]
+    assert await search_service.search(store, "red fox", ranking=words) == ["fox", "foxes"]
     meaning = RankingOptions(text_weight=0.0)
-    assert await search_service.found(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
-    assert await search_service.found(store, "red fox") == ["fox", "foxes", "sea"]
-    assert await search_service.found(store, "red fox", ranking=RankingOptions(threshold=1.0)) == [
+    assert await search_service.search(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
+    assert await search_service.search(store, "red fox") == ["fox", "foxes", "sea"]
+    assert await search_service.search(store, "red fox", ranking=RankingOptions(threshold=1.0)) == [
         "fox"
     ]
     assert search_service.embedder.requests[-1] == (("red fox",), "query")
@@ -90,7 +90,7 @@ async def test_rankings_are_weighted(search_service: SearchService) -> None:
 async def test_filter_applies_to_both_rankings(search_service: SearchService) -> None:
     store = await search_service.filled(**TEXTS)
     only = Comparison("eq", "name", "foxes")
-    assert await search_service.found(store, "red fox", filter=only) == ["foxes"]
+    assert await search_service.search(store, "red fox", filter=only) == ["foxes"]
 
 
 async def test_several_vector_stores_give_one_ranking(search_service: SearchService) -> None:
@@ -99,8 +99,8 @@ async def test_several_vector_stores_give_one_ranking(search_service: SearchServ
         await search_service.filled(sea="the deep sea"),
     )
     search = SearchRequest(queries=("deep sea", "red fox"))
-    found = await search_service.stores.search("t", (one.id, two.id), search)
-    assert {(each.filename, each.score) for each in found[:2]} == {("fox", 1.0), ("sea", 1.0)}
+    search = await search_service.stores.search("t", (one.id, two.id), search)
+    assert {(each.filename, each.score) for each in search[:2]} == {("fox", 1.0), ("sea", 1.0)}
 
 
 async def test_failing_embedder_fails_indexing_and_search(search_service: SearchService) -> None:
@@ -110,4 +110,4 @@ async def test_failing_embedder_fails_indexing_and_search(search_service: Search
     (file,) = (await search_service.stores.list_files("t", store.id, PageParams())).data
     assert file.last_error == LastError(code="server_error", message="The model is ill.")
     with pytest.raises(BackendError):
-        await search_service.found(store, "fox")
+        await search_service.search(store, "fox")

@@ -75,7 +75,7 @@ async def test_missing_or_wrong_key_is_401_on_every_route(
     error = error_of(answer)
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
     assert answer.headers["www-authenticate"] == "Bearer"
-    assert service.asked == []
+    assert service.calls == []
 
 
 @pytest.mark.requirement("D-49", "API-TENANTS")
@@ -87,7 +87,7 @@ async def test_key_selects_its_tenant(
     headers = {"authorization": f"bearer  {secret}"}
     answer = await app.client.post("/v1/responses", json=ASK, headers=headers)
     assert answer.status_code == 200
-    assert service.asked[0][1] == tenant
+    assert service.calls[0][1] == tenant
     (line,) = app.lines()
     assert (line["tenant"], line["key"]) == (tenant, secret.removeprefix("sk-"))
 
@@ -107,9 +107,9 @@ async def test_metrics_setting_controls_access(
     make_app: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
 ) -> None:
     app = make_app(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
-    asked = app.client.get
-    assert (await asked("/metrics")).status_code == local
-    proxied = await asked("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
+    get = app.client.get
+    assert (await get("/metrics")).status_code == local
+    proxied = await get("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
     assert proxied.status_code == passed_on
     assert (await remote_client(app).get("/metrics")).status_code == remote
     if keys:
@@ -157,7 +157,7 @@ async def test_full_queue_is_429(make_app: Any, service: Any, error_of: ErrorOf)
     ).client.post("/v1/responses", json=ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "9")
     assert "try again in 9s" in error_of(answer)["message"]
-    assert service.asked == []
+    assert service.calls == []
 
 
 @pytest.mark.requirement("API-BODY-LIMIT")
@@ -168,7 +168,7 @@ async def test_body_over_the_limit_is_413(make_app: Any, service: Any, error_of:
         assert answer.status_code == 413
         assert error_of(answer)["code"] == "request_too_large"
         assert len(answer.content) < 300
-    assert service.asked == []
+    assert service.calls == []
 
 
 async def test_json_limits_are_configurable(make_app: Any, service: Any, error_of: ErrorOf) -> None:
@@ -207,7 +207,7 @@ async def test_cross_site_post_without_preflight_is_refused(
         headers={name: value for name, value in headers.items() if value is not None},
     )
     assert answer.status_code == status
-    assert bool(service.asked) == (status == 200)
+    assert bool(service.calls) == (status == 200)
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_invalid_flag_or_choice_is_refused_by_name() -> None:
 
 
 def test_page_params_are_parsed() -> None:
-    asked = PageParams(limit=7, order="asc", after="a_1", before="a_9")
-    assert query("limit=7&order=asc&after=a_1&before=a_9").page_params() == asked
+    params = PageParams(limit=7, order="asc", after="a_1", before="a_9")
+    assert query("limit=7&order=asc&after=a_1&before=a_9").page_params() == params
     assert query("").page_params() == PageParams(limit=20, order="desc", after=None, before=None)
     for wrong in ("limit=0", "limit=101", "order=up"):
         with pytest.raises(InvalidRequest) as refusal:

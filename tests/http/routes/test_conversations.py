@@ -73,8 +73,8 @@ async def test_conversation_is_created_read_updated_and_deleted(api: Conversatio
     changed = await api("POST", path, {"metadata": {"topic": "b"}})
     assert changed == {**made, "metadata": {"topic": "b"}}
     assert await api("GET", path) == changed
-    gone = await api("DELETE", path)
-    assert gone == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
+    deleted = await api("DELETE", path)
+    assert deleted == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
     answer = await api("GET", path)
     assert api.status == 404 and answer["error"]["param"] == "conversation_id"
 

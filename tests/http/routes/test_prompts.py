@@ -53,8 +53,8 @@ async def test_prompt_is_created_read_listed_and_deleted(make_app: Any, error_of
         "last_id": "support",
         "has_more": False,
     }
-    gone = await client.delete("/v1/prompts/support", params={"version": "1"})
-    assert gone.json() == {"id": "support", "object": "prompt.deleted", "deleted": True}
+    deleted = await client.delete("/v1/prompts/support", params={"version": "1"})
+    assert deleted.json() == {"id": "support", "object": "prompt.deleted", "deleted": True}
     assert (await client.get("/v1/prompts/support")).json()["versions"] == ["2"]
     await client.delete("/v1/prompts/support")
     again = await client.get("/v1/prompts/support")

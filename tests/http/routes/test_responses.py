@@ -38,7 +38,7 @@ async def test_request_without_streaming_returns_the_response(make_app: Any, ser
     body = answer.json()
     assert (body["id"], body["status"]) == ("resp_1", "completed")
     assert body["output"][0]["content"][0]["text"] == "Hello"
-    kind, tenant, request = service.asked[0]
+    kind, tenant, request = service.calls[0]
     assert (kind, tenant, request.model) == ("create", "default", "tiny")
     assert answer.headers["x-request-id"]
 
@@ -54,8 +54,8 @@ async def test_stream_has_all_events_and_done(make_app: Any) -> None:
     assert [event["type"] for event in seen[:2]] == ["response.created", "response.in_progress"]
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
     assert seen[-1]["type"] == "response.completed"
-    said = [event["delta"] for event in seen if event["type"].endswith(".delta")]
-    assert said == ["Hel", "lo"]
+    deltas = [event["delta"] for event in seen if event["type"].endswith(".delta")]
+    assert deltas == ["Hel", "lo"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -78,7 +78,7 @@ async def test_invalid_json_is_400(make_app: Any, service: Any, error_of: ErrorO
         answer = await make_app().client.post("/v1/responses", content=content)
         assert answer.status_code == 400, content
         assert error_of(answer)["type"] == "invalid_request_error"
-    assert service.asked == []
+    assert service.calls == []
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ async def test_disconnect_cancels_the_run(
 ) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
     app = make_app()
-    told = asyncio.Event()
+    disconnected = asyncio.Event()
     body = json.dumps({**ask, "stream": stream}).encode()
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
     sent: list[Any] = []
@@ -150,7 +150,7 @@ async def test_disconnect_cancels_the_run(
     async def receive() -> Any:
         for message in messages:
             return message
-        await told.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -166,7 +166,7 @@ async def test_disconnect_cancels_the_run(
     context = asyncio.create_task(app.app(scope, receive, send))
     async with asyncio.timeout(5):
         await service.created.wait()
-        told.set()
+        disconnected.set()
         await service.runs[0].left.wait()
         await context
     finished = [message for message in sent if message["type"] == "http.response.body"]
@@ -184,10 +184,10 @@ async def test_each_batch_is_written_at_once(make_app: Any, service: Any) -> Non
     service.script = {"step": step}
     writes: asyncio.Queue[bytes] = asyncio.Queue()
     body = json.dumps({**ASK, "stream": True}).encode()
-    asked = iter([{"type": "http.request", "body": body, "more_body": False}])
+    call = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> Any:
-        for message in asked:
+        for message in call:
             return message
         return await asyncio.Event().wait()
 
@@ -314,7 +314,7 @@ async def test_input_items_are_paginated(make_app: Any, service: Any, error_of: 
         "has_more": False,
     }
     await client.get(f"{path}?limit=3&order=asc&after=msg_1&before=msg_9")
-    defaults, given = (asked[3] for asked in service.asked)
+    defaults, given = (call[3] for call in service.calls)
     assert defaults == PageParams(limit=20, order="desc")
     assert given == PageParams(limit=3, order="asc", after="msg_1", before="msg_9")
     answer = await client.get(f"{path}?limit=101")
@@ -324,4 +324,4 @@ async def test_input_items_are_paginated(make_app: Any, service: Any, error_of: 
 async def test_input_tokens_are_counted(make_app: Any, service: Any) -> None:
     answer = await make_app().client.post("/v1/responses/input_tokens", json=ASK)
     assert answer.json() == {"object": "response.input_tokens", "input_tokens": 42}
-    assert service.asked[0][2].model == "tiny"
+    assert service.calls[0][2].model == "tiny"

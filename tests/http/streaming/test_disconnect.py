@@ -36,7 +36,7 @@ class ClientOfAntiphonServer(Client):
         self.scope = {"extensions": {DISCONNECT_EXTENSION: {"connection": self}}}
 
     async def receive(self) -> dict[str, str]:
-        raise AssertionError("asked for nothing")
+        raise AssertionError("receive must not be called")
 
     def disconnect(self) -> None:
         self.is_lost = True

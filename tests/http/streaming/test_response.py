@@ -20,7 +20,7 @@ class Connection:
         self.straight: list[bytes] = []
         self.sent: list[Any] = []
         self.lags = False
-        self.gone = False
+        self.is_closed = False
 
     def write(self, piece: bytes) -> bool:
         if not self.lags:
@@ -28,7 +28,7 @@ class Connection:
         return not self.lags
 
     async def send(self, message: Any) -> None:
-        if self.gone:
+        if self.is_closed:
             raise OSError("gone")
         self.sent.append(message)
 
@@ -78,7 +78,7 @@ async def test_slow_reader_is_awaited() -> None:
 
 async def test_failing_send_raises_client_disconnected() -> None:
     connection = Connection()
-    connection.gone = True
+    connection.is_closed = True
     with pytest.raises(ClientDisconnected):
         await connection.stream().start()
 

@@ -23,10 +23,10 @@ def delta(number: int, text: str) -> ev.Event:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_text_survives_the_framing(texts: list[str]) -> None:
     sent = frame_events([delta(number, text) for number, text in enumerate(texts)]) + DONE
-    heard = list(SSEDecoder().iter_bytes(iter([sent])))
-    assert heard.pop().data == "[DONE]"
-    assert [json.loads(frame.data)["delta"] for frame in heard] == texts
-    assert {frame.event for frame in heard} <= {"response.output_text.delta"}
+    decoded = list(SSEDecoder().iter_bytes(iter([sent])))
+    assert decoded.pop().data == "[DONE]"
+    assert [json.loads(frame.data)["delta"] for frame in decoded] == texts
+    assert {frame.event for frame in decoded} <= {"response.output_text.delta"}
 
 
 def test_frame_is_two_lines_and_a_blank_line() -> None:
