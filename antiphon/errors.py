@@ -1,4 +1,5 @@
-"""Every error Antiphon raises on purpose. Raised, never returned; translated once at each rim.
+"""All errors that Antiphon raises on purpose. Each edge (HTTP, event stream, CLI) translates them
+once.
 
 AntiphonError
 ├── SetupError                the operator must change something: one line, no traceback
@@ -9,14 +10,14 @@ AntiphonError
 │   ├── NotFound        404
 │   ├── Conflict        409
 │   ├── TooLarge        413
-│   └── Overloaded      429 or 503, with the seconds to wait
-├── RunError                  inside a run: becomes ``error`` and ``response.failed``; an HTTP
-│   │                         error where nobody has heard of the run yet
+│   └── Overloaded      429 or 503, with ``retry-after``
+├── RunError                  during a run: becomes ``error`` and ``response.failed``; an HTTP
+│   │                         error if no event of the run was sent yet
 │   ├── BackendError
 │   ├── CannotContinue
 │   ├── ToolError
 │   └── Timeout
-└── GrammarError              we broke the event grammar: our bug
+└── GrammarError              an event violates the event grammar: a bug in Antiphon
 """
 
 from __future__ import annotations
@@ -46,27 +47,29 @@ __all__ = [
 
 #: OpenAI's code for a conversation that does not fit the model's context.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-#: Characters of a refusal: it may repeat what a client sent, which may be megabytes.
-_LONGEST = 1_000
+#: Messages are cut to this many characters: they may quote a client's input.
+_MAX_MESSAGE_CHARS = 1_000
 
 
 class AntiphonError(Exception):
-    """The root: catch it to catch all of ours."""
+    """The base of all errors of this package."""
 
 
 class SetupError(AntiphonError):
-    """Something the operator must change; the message is the whole explanation, in one line."""
+    """Something that the operator must change. The message is the whole explanation, in one
+    line."""
 
 
 class RequestError(AntiphonError):
-    """A request that gets no run. ``param`` is the path of the field, such as ``input[1].role``."""
+    """A request that does not start a run. ``param``: path of the field, such as
+    ``input[1].role``."""
 
     status = 400
     type = "invalid_request_error"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        if len(message) > _LONGEST:
-            message = message[:_LONGEST] + "…"
+        if len(message) > _MAX_MESSAGE_CHARS:
+            message = message[:_MAX_MESSAGE_CHARS] + "…"
         super().__init__(message)
         self.message = message
         self.param = param
@@ -74,51 +77,54 @@ class RequestError(AntiphonError):
 
 
 class InvalidRequest(RequestError):
-    """The request cannot be honoured as it stands."""
+    """The request is invalid or asks for something unsupported."""
 
 
 class UnreadableImage(InvalidRequest):
-    """An image that whoever was to see it cannot decode. ``content``: its bytes, by which the part
-    of the request is found that it came with; ``why``: what is wrong with them."""
+    """An image that cannot be decoded.
 
-    def __init__(self, why: str, content: bytes) -> None:
-        super().__init__(f"Invalid image: {why}.", param="input", code="image_parse_error")
-        self.why = why
+    ``content``: its bytes; they identify the part of the request. ``reason``: what is wrong with
+    it.
+    """
+
+    def __init__(self, reason: str, content: bytes) -> None:
+        super().__init__(f"Invalid image: {reason}.", param="input", code="image_parse_error")
+        self.reason = reason
         self.content = content
 
 
 class Unauthorized(RequestError):
-    """No key, or a key we do not know."""
+    """The API key is missing or unknown."""
 
     status = 401
 
 
 class Forbidden(RequestError):
-    """A key we know, which may not do this."""
+    """The API key may not do this."""
 
     status = 403
 
 
 class NotFound(RequestError):
-    """No such thing, or not this tenant's."""
+    """The object does not exist, or belongs to another tenant."""
 
     status = 404
 
 
 class Conflict(RequestError):
-    """True now, perhaps not later; clients retry it."""
+    """The request conflicts with the current state. Clients may retry it later."""
 
     status = 409
 
 
 class TooLarge(RequestError):
-    """A body over the limit."""
+    """The body exceeds the limit."""
 
     status = 413
 
 
 class Overloaded(RequestError):
-    """No room now. ``retry_after_s`` becomes the ``retry-after`` header."""
+    """The server has no capacity now. ``retry_after_s`` becomes the ``retry-after`` header."""
 
     status = 429
     type = "rate_limit_error"
@@ -139,8 +145,9 @@ class Overloaded(RequestError):
 
 
 class RunError(AntiphonError):
-    """A run that cannot go on. ``code`` is one of ``response.error.code``; the message is shown.
-    ``param``: the path of the request's field that it is about."""
+    """A run that failed. ``code``: a value of ``response.error.code``. ``param``: path of the
+    request field that caused it. Clients see the message.
+    """
 
     type = "server_error"
 
@@ -154,8 +161,11 @@ class RunError(AntiphonError):
 
 
 class BackendError(RunError):
-    """The engine or the upstream failed. ``lasting``: asked again it would fail again.
-    ``retry_after_s``: when to ask again, where that is known."""
+    """The engine or the upstream failed.
+
+    ``permanent``: a retry would fail again. ``retry_after_s``: seconds to wait before a retry, if
+    known.
+    """
 
     def __init__(
         self,
@@ -163,35 +173,35 @@ class BackendError(RunError):
         *,
         code: str = "server_error",
         param: str | None = None,
-        lasting: bool = False,
+        permanent: bool = False,
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message, code=code, param=param)
-        self.lasting = lasting
+        self.permanent = permanent
         self.retry_after_s = retry_after_s
 
 
 class CannotContinue(RunError):
-    """The run was interrupted, and what answers it cannot go on from the middle."""
+    """The run was interrupted, and its backend cannot continue in the middle."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"The response was interrupted and cannot be continued: {why}.")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The response was interrupted and cannot be continued: {reason}.")
 
 
 class ToolError(RunError):
-    """A tool failed in a way its item cannot tell."""
+    """A tool failed in a way that its item cannot express."""
 
 
 class Timeout(RunError):
-    """A run took longer than it may."""
+    """A run exceeded its time limit."""
 
 
 class GrammarError(AntiphonError):
-    """An event came where the grammar forbids it: a bug of ours, loud in tests."""
+    """An event violates the event grammar. This is a bug in Antiphon."""
 
 
 def context_length_exceeded(detail: str = "") -> InvalidRequest:
-    """The error for a conversation that does not fit the model's context, in OpenAI's words.
+    """Return the error for a conversation that exceeds the model's context, in OpenAI's words.
 
     ``detail`` continues the first half of the sentence.
     """
@@ -204,5 +214,5 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of other code says, in one line: its type where it says nothing."""
+    """Return the first line of a foreign error's message, or its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

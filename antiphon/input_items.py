@@ -1,4 +1,4 @@
-"""Items that clients hand in: ids, references resolved, and every call paired with its output."""
+"""Input items of a request: assign ids, resolve references, check that calls and outputs match."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ async def resolve_items(
     *,
     param: str = "input",
 ) -> tuple[it.Item, ...]:
-    """The items with ids, and for a reference the item it stands for: of ``past``, or stored. An
-    image that is named by its id alone is a reference too. ``param``: where the items were given.
+    """Return the items with ids. References are replaced by items of ``past`` or of the store.
 
-    Raises ``NotFound``."""
+    An image generation call with an id alone is a reference too. ``param``: path of the items.
+    Raises ``NotFound``.
+    """
     admitted = tuple([await _resolve(item, store, tenant, ids, past, param) for item in items])
     return tuple(_answering(item, (*past, *admitted), ids) for item in admitted)
 
@@ -52,8 +53,9 @@ async def _resolve(
 
 
 def _names_image(item: it.Item) -> bool:
-    """OpenAI's guide has ``{"type": "image_generation_call", "id": …}`` for an image to go on
-    with."""
+    """Return whether an item refers to an earlier image. OpenAI's guide continues an image with
+    ``{"type": "image_generation_call", "id": …}``.
+    """
     return (
         isinstance(item, it.ImageGenerationCall)
         and bool(item.id)
@@ -63,8 +65,11 @@ def _names_image(item: it.Item) -> bool:
 
 
 def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
-    """OpenAI's clients name in the id of an output of ``local_shell`` the call that it answers, by
-    its id or its item's; others have a ``call_id``."""
+    """Set the ``call_id`` of a ``local_shell`` output.
+
+    OpenAI's clients put the id of the call, or of its item, into ``id``; other clients set
+    ``call_id``.
+    """
     if not isinstance(item, it.LocalShellCallOutput):
         return item
     named = item.id if item.call_id is UNSET else item.call_id
@@ -76,26 +81,26 @@ def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
 
 
 def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
-    """Every output has its call and, unless calls may be ``waiting``, every call its output, in
-    whatever order they come. Calls of a program that is over need none.
+    """Check that each output has a call and, unless calls may be ``waiting``, each call an output.
 
-    The messages are those of OpenAI's API, which clients match on.
+    The order does not matter. Calls of a finished program need no output. The messages are those of
+    OpenAI's API; clients match on them. Raises ``InvalidRequest``.
     """
     items = tuple(items)
-    going = {program.call_id for program in open_programs(items)}
+    open_program_ids = {program.call_id for program in open_programs(items)}
     calls: dict[str, str] = {}
     outputs: dict[str, str] = {}
-    over: set[str] = set()
+    finished: set[str] = set()
     for item in items:
         call_id = getattr(item, "call_id", None)
         if not call_id or getattr(item, "status", None) == "incomplete":
-            continue  # a call that a limit cut was never handed out to be run
+            continue  # an incomplete call was never executed
         program = caller_program_id(item)
         kind = KINDS[type(item)]
         if kind.call_name:
             calls[call_id] = kind.call_name
-            if program is not None and program not in going:
-                over.add(call_id)
+            if program is not None and program not in open_program_ids:
+                finished.add(call_id)
         elif kind.answers is not None and (name := KINDS[kind.answers].call_name):
             outputs[call_id] = name
     for call_id, name in outputs.items():
@@ -104,5 +109,5 @@ def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> No
                 f"No tool call found for {name} output with call_id {call_id}.", param="input"
             )
     for call_id, name in calls.items():
-        if call_id not in outputs and call_id not in over and not waiting:
+        if call_id not in outputs and call_id not in finished and not waiting:
             raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")

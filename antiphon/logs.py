@@ -1,8 +1,7 @@
-"""Logging: one structlog logger, as JSON lines or as text for people.
+"""Logging: one structlog logger that writes JSON lines or readable text.
 
-The logger is created here and passed to whoever logs; only ``capture_libraries`` changes global
-state. Secrets are redacted in every line. Tracebacks omit local variables, since these can hold
-user data.
+The logger is created here and passed to its users; only ``capture_libraries`` changes global state.
+Secrets are redacted in every line. Tracebacks omit local variables, which can hold user data.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _SECRET = frozenset(
         "x-api-key",
     }
 )
-#: Secrets inside texts: bearer headers, ``sk-`` keys, passwords in URLs (the @ behind tells them
-#: from ports).
+#: Secrets inside texts: bearer headers, ``sk-`` keys, passwords in URLs (followed by @, unlike
+#: ports).
 _IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-|://[^\s/:@]*:(?=[^\s'\"\\,;@]+@))[^\s'\"\\,;@]+")
 _SECRET_HINTS = ("bearer", "sk-", "://")
 #: Containers of other values.
@@ -52,7 +51,7 @@ _CONTAINERS = (dict, list, tuple)
 def redact(line: str) -> str:
     """Replace everything in the line that looks like a secret."""
     low = line.lower()
-    if any(trace in low for trace in _SECRET_HINTS):
+    if any(hint in low for hint in _SECRET_HINTS):
         return _IN_TEXT.sub(rf"\1{REDACTED}", line)
     return line
 
@@ -86,7 +85,8 @@ def _json(event: Any, **_: Any) -> str:
 
 
 def open_log(stream: TextIO, *, style: Style = "json", level: str = "info") -> Any:
-    """A structlog logger that writes lines to ``stream``. ``level``: debug, info, warning, error.
+    """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
+    error.
 
     Context variables bound with structlog (``request_id``) are on every line.
     """
@@ -125,7 +125,8 @@ class _LogBridge(logging.Handler):
 def capture_libraries(log: Any, *, level: str = "warning") -> None:
     """Send the output of structlog's default loggers and of the standard library to ``log``.
 
-    ``level`` is the minimum level for the standard library. Called once a process, by its owner."""
+    ``level``: minimum level for the standard library. Call this once per process.
+    """
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]
     root.setLevel(level.upper())

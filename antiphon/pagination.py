@@ -1,4 +1,4 @@
-"""Pages of lists whose items have ids: order, and cursors after or before an item."""
+"""Pagination of lists: order, and cursors after or before an item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _T = TypeVar("_T", bound=_Named)
 
 
 class PageParams(Struct, frozen=True, kw_only=True):
-    """Which page: at most ``limit`` items, ``desc`` is newest first; cursors are item ids."""
+    """Pagination parameters: at most ``limit`` items; ``desc`` is newest first; cursors are item
+    ids."""
 
     limit: int = 20
     order: str = "desc"

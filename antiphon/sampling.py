@@ -11,21 +11,21 @@ __all__ = ["SamplingOptions"]
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):
-    """Base of ``conversation.Options`` and ``engines.base.Sampling``: what both call by one name.
+    """Base of ``conversation.Options`` and ``engines.base.Sampling``: the options they share.
 
-    ``None`` leaves the choice to the engine's default for the model.
+    ``None`` selects the engine's default for the model.
 
     ``top_k``: 0 or -1 for all tokens.
     ``stop``: strings that end the output and are not part of it.
     ``logit_bias``: token id → bias.
-    ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
+    ``logprobs``: None: none; 0: of the sampled token; n: with n alternatives.
     ``ignore_eos``: end tokens do not end the output.
-    ``cache_key``: requests with the same key share a prefix; an engine may place them accordingly.
-    ``cache_salt``: prefixes are shared only among requests with the same salt.
-    ``priority``: lower is sooner, as in vLLM.
+    ``cache_key``: requests with the same key share a prefix; an engine may route by it.
+    ``cache_salt``: cached prefixes are shared only among requests with the same salt.
+    ``priority``: lower values are scheduled earlier, as in vLLM.
     ``adapter``: the name of a LoRA adapter of the engine.
     ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
-    ``extra``: options of one engine, by its own names.
+    ``extra``: options of one engine, under its own names.
     """
 
     temperature: float | None = None

@@ -1,8 +1,8 @@
-"""The words of texts, as searches by words see them.
+"""Split texts into words for full-text search.
 
-Chinese, Japanese and Korean are written without blanks, or with endings that stick to their words:
-there, every two signs that stand side by side are a word, and in what is searched every sign too.
-It knows no index.
+Chinese, Japanese and Korean have no spaces between words, or endings attached to words. In their
+scripts, each pair of adjacent characters is a word; in indexed texts, each single character as
+well.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _RUN = re.compile(r"[⺀-⿟々-〇぀-ㇿ㐀-䶿一-鿿ꥠ-꥿가-ퟻ豈-﫿ｦ
 
 
 def index_terms(text: str) -> str:
-    """The text as it is to be indexed; most often just the text."""
+    """Return the text to index: the text itself, with pairs and characters of unspaced scripts
+    separated."""
     return _RUN.sub(lambda run: f" {' '.join((*_pairs(run.group()), *run.group()))} ", text)
 
 
 def query_terms(text: str) -> list[str]:
-    """The words of a question, each once, as they stand in indexed texts."""
-    apart = _RUN.sub(lambda run: f" {' '.join(_pairs(run.group()) or run.group())} ", text)
-    return list(dict.fromkeys(_WORD.findall(apart)))
+    """Return the distinct words of a query, as they occur in indexed texts."""
+    separated = _RUN.sub(lambda run: f" {' '.join(_pairs(run.group()) or run.group())} ", text)
+    return list(dict.fromkeys(_WORD.findall(separated)))
 
 
 def _pairs(run: str) -> list[str]:
-    return ["".join(two) for two in pairwise(run)]
+    return ["".join(pair) for pair in pairwise(run)]

@@ -43,7 +43,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
-from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
+from antiphon.wire.parsing.json_body import BodyLimits
 
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools

@@ -42,8 +42,8 @@ def truncate_middle(
         size = len(text.encode("utf-8", "replace"))
     if size <= limit:
         return text
-    kept = max(1, limit * len(text) // size // 2)
-    missing = len(text) - 2 * kept
+    side = max(1, limit * len(text) // size // 2)
+    missing = len(text) - 2 * side
     if missing <= 0:
         return text
-    return f"{text[:kept]}\n[… {missing} characters left out …]\n{text[-kept:]}"
+    return f"{text[:side]}\n[… {missing} characters left out …]\n{text[-side:]}"

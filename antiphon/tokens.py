@@ -1,7 +1,5 @@
-"""What dialects and engines say to each other: prompts, chunks, constraints, the tokenizer.
-
-Values only. It knows neither messages nor any engine.
-"""
+"""Values that dialects and engines exchange: prompts, chunks, constraints, and the tokenizer
+contract."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ __all__ = [
     "Alternative",
     "Chunk",
     "Constraint",
-    "Image",
+    "EncodedImage",
     "ModelCard",
     "Prompt",
     "TokenLogprob",
@@ -24,13 +22,13 @@ __all__ = [
 
 
 class Constraint(Struct, frozen=True):
-    """What the continuation must obey, from its first token on: a grammar in llguidance's Lark.
+    """A grammar, in llguidance's Lark, that the output must match from its first token on.
 
-    One language for all: a JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines
-    that do not speak it apply ``llguidance`` masks. Unless it is ``needed`` it only makes the reply
-    better: engines without grammars leave it out. ``schema``: where JSON of this schema, and
-    nothing else, is a way to obey: for engines that know schemas alone. ``partial``: more was asked
-    for than a grammar can hold to, so that an answer that obeys is still to be judged.
+    A JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines that cannot parse it
+    apply ``llguidance`` masks. ``needed``: an engine without grammar support must refuse; if false,
+    it omits the constraint. ``schema``: every JSON value of this schema matches the grammar; for
+    engines that support only schemas. ``partial``: the request asks for more than the grammar
+    enforces, so the answer must still be validated.
     """
 
     lark: str
@@ -39,33 +37,37 @@ class Constraint(Struct, frozen=True):
     partial: bool = False
 
 
-class Image(Struct, frozen=True):
-    """An image in a prompt: its encoded bytes, what they are (``image/png``), and the index of the
-    prompt's ids before which it stands. ``word``: the ids from there on that a template writes for
-    it; none where it stands apart from the text."""
+class EncodedImage(Struct, frozen=True):
+    """An image in a prompt.
+
+    ``content``: its encoded bytes. ``mime``: their type, such as ``image/png``. ``position``: index
+    of the prompt's id before which the image stands. ``placeholder_ids``: the ids from there on
+    that a template writes for it; empty if the template writes none.
+    """
 
     content: bytes
     mime: str
-    at: int
-    word: tuple[int, ...] = ()
+    position: int
+    placeholder_ids: tuple[int, ...] = ()
 
 
 class Prompt(Struct, frozen=True):
     """Token ids to continue, and the images between them, in order."""
 
     ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
+    images: tuple[EncodedImage, ...] = ()
 
 
 class Alternative(Struct, frozen=True):
-    """One token that could have been sampled, with its natural log-probability."""
+    """An alternative token with its natural log-probability."""
 
     id: int
     logprob: float
 
 
 class TokenLogprob(Struct, frozen=True):
-    """The sampled token's natural log-probability, and the best alternatives, best first."""
+    """The natural log-probability of a sampled token, and the most likely alternatives, best
+    first."""
 
     id: int
     logprob: float
@@ -75,12 +77,11 @@ class TokenLogprob(Struct, frozen=True):
 class Chunk(Struct, frozen=True):
     """Newly sampled tokens. ``logprobs`` is empty or as long as ``ids``.
 
-    ``finish`` is set in the last chunk only. ``cached_tokens`` (in any chunk) says how many prompt
-    tokens were not computed again. ``stop_text``: the stop string that ended it, if one did.
-    Where a stop string ended it, ``ids`` hold only tokens wholly before that string, and ``tail``
-    the text of the last token that came before the string in the middle of a token.
-    ``unreported_tokens``, in the last chunk: the number of sampled tokens whose ids the engine does
-    not report, because the generation ended inside their character.
+    ``finish``: set in the last chunk only. ``cached_tokens``, in any chunk: prompt tokens taken
+    from a cache. ``stop_text``: the stop string that ended the output. In this case ``ids`` holds
+    only tokens completely before the stop string, and ``tail`` the text of the last token up to the
+    stop string. ``unreported_tokens``, in the last chunk: the number of sampled tokens whose ids
+    the engine does not report, because the generation ended inside their character.
     """
 
     ids: tuple[int, ...] = ()
@@ -93,11 +94,11 @@ class Chunk(Struct, frozen=True):
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back, for one model. Thread-safe."""
+    """Converts between text and token ids of one model. Thread-safe."""
 
     @property
     def special(self) -> Mapping[str, int]:
-        """Every control or added token that a text may not spell: literal → id."""
+        """All control and added tokens that plain text must not spell: literal → id."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -108,28 +109,32 @@ class Tokenizer(Protocol):
         """Number of ids."""
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Ids of ``text``, nothing added (no BOS). ``special``: literals of control tokens in the
-        text become these tokens (templates); otherwise they are plain text (what users write)."""
+        """Return the ids of ``text``, without BOS.
+
+        ``special``: encode literals of control tokens as these tokens, for templates. Otherwise
+        they are plain text, for user input.
+        """
 
     def piece(self, token: int) -> bytes:
-        """The bytes a token stands for; a special token's literal. Unknown ids: ``b""``."""
+        """Return the bytes of a token, for a special token its literal, for an unknown id
+        ``b""``."""
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
-    """What a model's files say about it."""
+    """Metadata from a model's files."""
 
     name: str
     context_size: int
     chat_template: str | None = None
-    #: Named templates of the tokenizer config beside the default one (``tool_use`` …).
+    #: Named templates of the tokenizer config besides the default (``tool_use`` …).
     chat_templates: Mapping[str, str] = {}
     bos_token: str | None = None
     eos_token: str | None = None
     add_bos: bool = False
     architecture: str | None = None
-    #: Changes when ids would mean something else: kept tokens are only reused under the same one.
+    #: Identifies the meaning of token ids: stored tokens are reused only under the same one.
     fingerprint: str = ""
-    #: The model's own sampling defaults, where its files give any.
+    #: Sampling defaults from the model's files.
     generation: Mapping[str, Any] = {}
 
 

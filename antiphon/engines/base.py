@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from antiphon.sampling import SamplingOptions
-from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt, Tokenizer
 
 __all__ = [
     "DEFAULT_LOAD_OPTIONS",
@@ -123,7 +123,7 @@ class Engine(Protocol):
 class MeasuresImages(Protocol):
     """An engine that can tell how many tokens an image takes."""
 
-    async def image_tokens(self, image: Image) -> int:
+    async def image_tokens(self, image: EncodedImage) -> int:
         """Return the tokens of context that the image takes besides the prompt's ids.
 
         Raises ``InvalidRequest`` if the image cannot be read.

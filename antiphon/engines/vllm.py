@@ -27,7 +27,7 @@ from antiphon.engines.common.request_checks import (
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
-from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 
 from .huggingface.model_folder import read_folder
 
@@ -160,15 +160,18 @@ class VllmEngine:
         except ValueError as error:  # vLLM's validation errors
             raise _rejection(error) from None
 
-    async def image_tokens(self, image: Image) -> int:
+    async def image_tokens(self, image: EncodedImage) -> int:
         """Implement ``MeasuresImages`` with vLLM's own prompt processor."""
         if not self._accepts_images:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(image, self._measure_image)
 
-    async def _measure_image(self, image: Image) -> int:
+    async def _measure_image(self, image: EncodedImage) -> int:
         pictures = await asyncio.to_thread(open_images, [image])
-        vllm_prompt = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
+        vllm_prompt = {
+            "prompt_token_ids": [*image.placeholder_ids],
+            "multi_modal_data": {"image": pictures},
+        }
         try:
             # Skip the front end's cache: cached images are not sent to the workers, and a later
             # request would miss this one there.
@@ -177,7 +180,7 @@ class VllmEngine:
             )
         except ValueError as error:
             raise _rejection(error) from None
-        return len(rendered["prompt_token_ids"]) - len(image.word)
+        return len(rendered["prompt_token_ids"]) - len(image.placeholder_ids)
 
     def _params(self, sampling: Sampling, context_left: int) -> Any:
         from vllm import SamplingParams

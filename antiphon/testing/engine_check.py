@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import AntiphonError, BackendError, InvalidRequest
-from antiphon.tokens import Chunk, Constraint, Image, Prompt, TokenLogprob
+from antiphon.tokens import Chunk, Constraint, EncodedImage, Prompt, TokenLogprob
 
 __all__ = ["CHECKS", "Check", "Outcome", "check_closed", "check_engine", "collect"]
 
@@ -276,7 +276,7 @@ async def prefixes_are_reused(engine: Engine) -> None:
 async def images_are_not_ignored(engine: Engine) -> None:
     """An engine without image support rejects a prompt with images instead of ignoring them."""
     if engine.capabilities.images is None:
-        prompt = replace(_prompt(engine), images=(Image(b"\x89PNG", "image/png", 0),))
+        prompt = replace(_prompt(engine), images=(EncodedImage(b"\x89PNG", "image/png", 0),))
         await _raises(InvalidRequest, engine, prompt, _greedy(1))
 
 

@@ -59,7 +59,7 @@ class RetryPolicy:
         """Wait before the next attempt. Raises ``error`` if it is permanent or if the attempts are
         used up.
         """
-        if error.lasting or self._is_over:
+        if error.permanent or self._is_over:
             raise error
         self._attempt += 1
         _log.warning(
@@ -216,11 +216,11 @@ class Upstream:
                 while len(body) < _ERROR_BYTES and (received := await answer.read()):
                     body += received
         error = self._redact_key(error_from_response(answer.status, bytes(body)))
-        if answer.status in _RETRYABLE_STATUSES and not error.lasting:
+        if answer.status in _RETRYABLE_STATUSES and not error.permanent:
             error.retry_after_s = _retry_after_s(answer.headers.get("retry-after"))
             raise error
         _log.warning("upstream refused", upstream=self.root, status=answer.status, error=str(error))
-        error.lasting = True
+        error.permanent = True
         raise error
 
     def _redact_key(self, error: BackendError) -> BackendError:
@@ -232,7 +232,7 @@ class Upstream:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise BackendError("The upstream's connections are closed.", lasting=True)
+            raise BackendError("The upstream's connections are closed.", permanent=True)
 
 
 async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]:
@@ -252,7 +252,7 @@ async def _read_all(answer: HttpResponse) -> bytes:
     while received := await answer.read():
         content += received
         if len(content) > MAX_RESPONSE_BYTES:
-            raise BackendError("The upstream's answer is too long.", lasting=True)
+            raise BackendError("The upstream's answer is too long.", permanent=True)
     return bytes(content)
 
 

@@ -131,7 +131,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             context_length_exceeded().message,
             code=CONTEXT_LENGTH_EXCEEDED,
             param="input",
-            lasting=True,
+            permanent=True,
         )
     status = _STATUS_OF_CODE.get(fields.code or "", status)
     if (
@@ -140,12 +140,12 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
         status = 400
     if fields.code in _MODERATION_CODES:
         message = fields.message[:_MAX_MESSAGE] or "It was refused by moderation."
-        return BackendError(message, code="image_content_policy_violation", lasting=True)
+        return BackendError(message, code="image_content_policy_violation", permanent=True)
     if status == 403 and _FLAGGED.search(fields.message):
         status = 400
     if (operator_error := _OPERATOR_ERRORS.get(status)) is not None:
         return BackendError(
-            operator_error[1], code=operator_error[0], lasting=status != _RETRYABLE_STATUS
+            operator_error[1], code=operator_error[0], permanent=status != _RETRYABLE_STATUS
         )
     if 400 <= status < 500:
         where = f" (its '{fields.param[:100]}')" if fields.param and path != fields.param else ""
@@ -154,7 +154,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             f"The upstream refused the request{where}: {message}",
             code=fields.code if fields.code in _PASSED_ON_CODES else "invalid_prompt",
             param=path,
-            lasting=True,
+            permanent=True,
         )
     return BackendError("The upstream failed.")
 

@@ -51,7 +51,9 @@ def shown(made: ChatDialect, *items: it.Item) -> tuple[str, list[tuple[str, byte
     def text(ids: tuple[int, ...]) -> str:
         return b"".join(map(TOKENIZER.piece, ids)).decode()
 
-    return text(prompt.ids), [(text(prompt.ids[each.at :]), each.content) for each in prompt.images]
+    return text(prompt.ids), [
+        (text(prompt.ids[each.position :]), each.content) for each in prompt.images
+    ]
 
 
 @pytest.mark.requirement("HF-6")
@@ -127,7 +129,7 @@ def test_nobody_can_write_an_image(before: str, after: str) -> None:
     text, images = shown(made, said(before + "<|image|>", RED, after))
     assert len(images) == 1
     prompt = made.render(Conversation((said(before + "<|image|>", RED, after),)), Options()).prompt
-    assert prompt.ids.count(IMAGE) == 1 and prompt.ids[prompt.images[0].at] == IMAGE
+    assert prompt.ids.count(IMAGE) == 1 and prompt.ids[prompt.images[0].position] == IMAGE
     assert before in text and after in text
 
 

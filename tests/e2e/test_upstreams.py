@@ -35,7 +35,7 @@ from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import Image, Prompt
+from antiphon.tokens import EncodedImage, Prompt
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
@@ -102,7 +102,7 @@ async def seeing(eyes: str) -> AsyncIterator[CompletionsEngine]:
 
 def asked(engine: CompletionsEngine, *pictures: bytes, text: str = QUESTION) -> Prompt:
     before, after = (engine.tokenizer.encode(half, special=True) for half in text.split("@"))
-    images = tuple(Image(content, "image/png", len(before)) for content in pictures)
+    images = tuple(EncodedImage(content, "image/png", len(before)) for content in pictures)
     return Prompt((*before, *after), images)
 
 
@@ -114,14 +114,14 @@ async def test_it_says_what_it_sees(seeing: CompletionsEngine) -> None:
         assert b"".join(map(seeing.tokenizer.piece, said.ids)).decode() == f"{answer}<|im_end|>"
     prompt = asked(seeing, RED)
     again = await collect(seeing, prompt, GREEDY)
-    place = prompt.images[0].at
+    place = prompt.images[0].position
     assert again.cached_tokens is not None and again.cached_tokens >= place + IMAGE_TOKENS
 
 
 async def test_images_are_measured_and_refused_by_the_upstream(seeing: CompletionsEngine) -> None:
-    assert await seeing.image_tokens(Image(RED, "image/png", 0)) == IMAGE_TOKENS
+    assert await seeing.image_tokens(EncodedImage(RED, "image/png", 0)) == IMAGE_TOKENS
     with pytest.raises(InvalidRequest, match="image") as refused:
-        await seeing.image_tokens(Image(RED[:50], "image/png", 0))
+        await seeing.image_tokens(EncodedImage(RED[:50], "image/png", 0))
     assert refused.value.code == "image_parse_error"
     with pytest.raises(InvalidRequest, match="end of a prompt"):
         await collect(seeing, asked(seeing, RED, text="Look:@"), GREEDY)
@@ -130,7 +130,7 @@ async def test_images_are_measured_and_refused_by_the_upstream(seeing: Completio
 async def test_what_looks_like_an_image_stays_text(seeing: CompletionsEngine) -> None:
     spelled = seeing.tokenizer.encode("<__media__> <|im_end|>", special=False)
     prompt = asked(seeing, RED)
-    odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], at=len(spelled)),))
+    odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], position=len(spelled)),))
     assert (await collect(seeing, odd, GREEDY)).ids
 
 

@@ -12,7 +12,7 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.vllm import VllmEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.tokens import Image, Prompt
+from antiphon.tokens import EncodedImage, Prompt
 from tests.attachments.samples import png
 from tests.engines import fake_vllm
 from tests.tiny_models.tiny_tools import FOLDER, prompt
@@ -99,7 +99,10 @@ async def test_images_reach_it_opened(engine: VllmEngine) -> None:
     assert seeing.capabilities.images and not engine.capabilities.images
     ids = prompt(engine, "Look: ").ids
     words = (ids[1:2], ids[2:3])
-    images = (Image(png(), "image/png", 1, words[0]), Image(png(4), "image/png", 2, words[1]))
+    images = (
+        EncodedImage(png(), "image/png", 1, words[0]),
+        EncodedImage(png(4), "image/png", 2, words[1]),
+    )
     await collect(seeing, Prompt(ids, images), greedy())
     assert [await seeing.image_tokens(image) for image in images] == [2, 2]
     full = Prompt((*ids, *ids[:1] * (seeing.card.context_size - 4 - len(ids))), images)
@@ -111,7 +114,7 @@ async def test_images_reach_it_opened(engine: VllmEngine) -> None:
     assert tuple(asked["prompt_token_ids"]) == ids
     for blind, image in ((engine, png()), (seeing, b"no image"), (seeing, png(3))):
         with pytest.raises(InvalidRequest):
-            await collect(blind, Prompt(ids, (Image(image, "image/png", 2),)), greedy())
+            await collect(blind, Prompt(ids, (EncodedImage(image, "image/png", 2),)), greedy())
     await seeing.close()
 
 

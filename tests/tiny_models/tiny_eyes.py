@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from antiphon.engines.base import Engine
-from antiphon.tokens import Image, Prompt
+from antiphon.tokens import EncodedImage, Prompt
 from tests.attachments.samples import Color, drawn
 
 __all__ = ["FOLDER", "GGUF", "IMAGE_TOKENS", "PROJECTOR", "picture", "shown"]
@@ -54,6 +54,6 @@ def shown(engine: Engine, *parts: str | bytes) -> Prompt:
     images = []
     for part in parts:
         if isinstance(part, bytes):
-            images.append(Image(part, "image/png", len(ids), word))
+            images.append(EncodedImage(part, "image/png", len(ids), word))
         ids += word if isinstance(part, bytes) else engine.tokenizer.encode(part, special=True)
     return Prompt(tuple(ids), tuple(images))

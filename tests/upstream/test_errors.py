@@ -104,7 +104,7 @@ def test_field_is_found_in_the_message(status: int, error: dict[str, Any]) -> No
     """SGLang's message, in streams of ``/generate`` and of responses."""
     body = {"error": {**error, "message": "top_p must be in (0, 1], got 0.0."}}
     told = error_from_response(status, json.dumps(body).encode())
-    assert (told.code, told.param, told.lasting) == ("invalid_prompt", "top_p", True)
+    assert (told.code, told.param, told.permanent) == ("invalid_prompt", "top_p", True)
 
 
 def test_long_messages_are_truncated() -> None:
@@ -136,11 +136,12 @@ def test_fields_are_renamed_to_ours(theirs: str, ours: str | None) -> None:
 
 def test_temporary_errors_are_retryable() -> None:
     spent = {"error": {"message": "no credit", "code": "insufficient_quota"}}
-    lasting = {401: {}, 400: {}, 404: {}, 429: spent}
+    permanent = {401: {}, 400: {}, 404: {}, 429: spent}
     assert all(
-        error_from_response(status, json.dumps(b).encode()).lasting for status, b in lasting.items()
+        error_from_response(status, json.dumps(b).encode()).permanent
+        for status, b in permanent.items()
     )
-    assert not any(error_from_response(status, b"").lasting for status in (429, 500, 503))
+    assert not any(error_from_response(status, b"").permanent for status in (429, 500, 503))
 
 
 def test_too_large_max_tokens_is_not_a_context_error() -> None:

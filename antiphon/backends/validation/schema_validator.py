@@ -127,7 +127,7 @@ def _start_failure(reason: str) -> BackendError:
     _log.error("validator process could not run", executable=sys.executable, reason=reason)
     return BackendError(
         "The output cannot be validated: the server's validator process could not run.",
-        lasting=True,
+        permanent=True,
     )
 
 

@@ -29,7 +29,7 @@ from antiphon.dialects.parser.lexer import Lexer, terminals_of
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import PromptTools, collect_tools
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .fallback import adapt_messages, tool_prompt, tools_as_text
@@ -246,7 +246,9 @@ class ChatDialect:
         ids, positions = self._encoder.encode_with_images(text, prompt_images.mark, self._image)
         pairs = zip(prompt_images.images, positions, strict=True)
         word = self._image_ids
-        return Prompt(ids, tuple(Image(each.content, each.mime, at, word) for each, at in pairs))
+        return Prompt(
+            ids, tuple(EncodedImage(each.content, each.mime, at, word) for each, at in pairs)
+        )
 
     def _render_with_images(
         self,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
-from antiphon.tokens import Image
+from antiphon.tokens import EncodedImage
 
 __all__ = ["ImageTokenCache"]
 
@@ -20,15 +20,17 @@ class ImageTokenCache:
     def __init__(self) -> None:
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
 
-    async def get_or_measure(self, image: Image, measure: Callable[[Image], Awaitable[int]]) -> int:
+    async def get_or_measure(
+        self, image: EncodedImage, measure: Callable[[EncodedImage], Awaitable[int]]
+    ) -> int:
         """Return the image's tokens, measured on a miss. Raises what ``measure`` raises."""
         known = self.get(image)
         return self.put(image, await measure(image)) if known is None else known
 
-    def get(self, image: Image) -> int | None:
+    def get(self, image: EncodedImage) -> int | None:
         return self._tokens.get(sha256(image.content).digest())
 
-    def put(self, image: Image, tokens: int) -> int:
+    def put(self, image: EncodedImage, tokens: int) -> int:
         """Store and return ``tokens``."""
         self._tokens[sha256(image.content).digest()] = tokens
         if len(self._tokens) > _MAX_IMAGES:

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
-from antiphon.tokens import Image
+from antiphon.tokens import EncodedImage
 
 __all__ = ["as_png", "open_images", "require_pillow"]
 
@@ -19,7 +19,7 @@ def require_pillow(extra: str) -> None:
         raise SetupError(f'Pillow is not installed: pip install "antiphon[{extra}]"')
 
 
-def open_images(images: Sequence[Image]) -> list[Any]:
+def open_images(images: Sequence[EncodedImage]) -> list[Any]:
     """Decode each image to RGB. Raises ``UnreadableImage``."""
     import PIL.Image
 

@@ -24,7 +24,7 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
-from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
 from antiphon.upstream.endpoint import first_model_id, list_models, model_entries, open_upstream
 
@@ -200,10 +200,11 @@ class CompletionsEngine:
         """Raise ``BackendError`` for unknown ids: they would be stored and sent again."""
         if any(token.id >= self._tokenizer.size for token in parsed.tokens):
             raise BackendError(
-                "The upstream's token ids do not belong to the configured tokenizer.", lasting=True
+                "The upstream's token ids do not belong to the configured tokenizer.",
+                permanent=True,
             )
 
-    async def image_tokens(self, image: Image) -> int:
+    async def image_tokens(self, image: EncodedImage) -> int:
         """Implement ``MeasuresImages``: ask the upstream once per image."""
         if self._image_encoder is None:
             raise images_unsupported()
@@ -211,7 +212,7 @@ class CompletionsEngine:
             image, partial(self._measure_image, self._image_encoder)
         )
 
-    async def _measure_image(self, image_encoder: ImageRequestEncoder, image: Image) -> int:
+    async def _measure_image(self, image_encoder: ImageRequestEncoder, image: EncodedImage) -> int:
         try:
             return await self._extra_tokens(image_encoder.measuring_prompt(image))
         except BackendError as error:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.llama.images import PromptDetokenizer, check_image_positions, measuring_prompt
 from antiphon.errors import BackendError, InvalidRequest
-from antiphon.tokens import Image, Prompt, Tokenizer
+from antiphon.tokens import EncodedImage, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
 
 from .servers import FLAVOURS, sglang_image_body, vllm_image_body
@@ -38,7 +38,7 @@ class ImageRequestEncoder(Protocol):
 
     image_mode: Literal["apart", "template"]
 
-    def measuring_prompt(self, image: Image) -> Prompt:
+    def measuring_prompt(self, image: EncodedImage) -> Prompt:
         """Return a prompt that measures the image."""
 
     async def encode(self, request: StreamRequest) -> EncodedRequest:
@@ -63,7 +63,7 @@ class _TextImageEncoder:
         self._bos = bos
         self._cached_detokenizer: tuple[str, PromptDetokenizer] | None = None
 
-    def measuring_prompt(self, image: Image) -> Prompt:
+    def measuring_prompt(self, image: EncodedImage) -> Prompt:
         return measuring_prompt(image, self._tokenizer, self._bos)
 
     async def encode(self, request: StreamRequest) -> EncodedRequest:
@@ -105,11 +105,11 @@ class _TokenImageEncoder:
         self._encode_body = encode_body
         self._make_parser = make_parser
 
-    def measuring_prompt(self, image: Image) -> Prompt:
-        return Prompt(image.word, (replace(image, at=0),))
+    def measuring_prompt(self, image: EncodedImage) -> Prompt:
+        return Prompt(image.placeholder_ids, (replace(image, position=0),))
 
     async def encode(self, request: StreamRequest) -> EncodedRequest:
-        if not all(image.word for image in request.prompt.images):
+        if not all(image.placeholder_ids for image in request.prompt.images):
             raise InvalidRequest("This model's chat template does not show images.", param="input")
         body = await asyncio.to_thread(self._body, request)
         return EncodedRequest(self._url, body, self._make_parser(request))
@@ -121,7 +121,7 @@ class _TokenImageEncoder:
         return self._encode_body(request, [*map(_data_url, prompt.images)])
 
 
-def _data_url(image: Image) -> str:
+def _data_url(image: EncodedImage) -> str:
     return f"data:{image.mime};base64,{base64.b64encode(image.content).decode()}"
 
 

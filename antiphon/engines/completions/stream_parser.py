@@ -168,7 +168,7 @@ class VllmParser:
                 raise BackendError(
                     "The upstream returns no token ids: its version is too old, or it is another"
                     " kind of server.",
-                    lasting=True,
+                    permanent=True,
                 )
             ids = []
         top_count = self._request.sampling.logprobs

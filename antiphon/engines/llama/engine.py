@@ -26,7 +26,7 @@ from antiphon.engines.common.request_checks import check_request, images_unsuppo
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
-from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
+from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
 from .partial_tokens import PartialTokens
@@ -244,7 +244,7 @@ class LlamaEngine:
         ]
         return msgspec.json.encode(request)
 
-    async def image_tokens(self, image: Image) -> int:
+    async def image_tokens(self, image: EncodedImage) -> int:
         """Implement ``MeasuresImages``: llama.cpp measures each image once."""
         if self._detokenizer is None:
             raise images_unsupported()
@@ -252,13 +252,13 @@ class LlamaEngine:
             image, partial(self._measure_image, self._detokenizer)
         )
 
-    async def _measure_image(self, detokenizer: PromptDetokenizer, image: Image) -> int:
+    async def _measure_image(self, detokenizer: PromptDetokenizer, image: EncodedImage) -> int:
         try:
             return await asyncio.to_thread(self._count_image_tokens, detokenizer, image)
         except BackendError as error:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
-    def _count_image_tokens(self, detokenizer: PromptDetokenizer, image: Image) -> int:
+    def _count_image_tokens(self, detokenizer: PromptDetokenizer, image: EncodedImage) -> int:
         prompt = measuring_prompt(image, self.tokenizer, self._bos)
         return int(self._server.prompt_tokens(detokenizer.request_prompt(prompt))) - len(prompt.ids)
 

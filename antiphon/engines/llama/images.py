@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.common.pillow_images import as_png
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import Image, Prompt, Tokenizer
+from antiphon.tokens import EncodedImage, Prompt, Tokenizer
 
 from .long_words import split_long_words
 
@@ -64,7 +64,7 @@ class PromptDetokenizer:
         start = 1 if self._bos is not None and prompt.ids[:1] == (self._bos,) else 0
         parts: list[str] = []
         for image in prompt.images:
-            at = max(start, image.at)
+            at = max(start, image.position)
             parts += (*self._texts(prompt.ids[start:at]), self._marker)
             start = at
         return "".join((*parts, *self._texts(prompt.ids[start:])))
@@ -104,21 +104,21 @@ def _separator_before(text: str) -> str:
     return _SEPARATOR if text[0].isalnum() or text[0].isspace() else _LETTER_SEPARATOR
 
 
-def measuring_prompt(image: Image, tokenizer: Tokenizer, bos: int | None) -> Prompt:
+def measuring_prompt(image: EncodedImage, tokenizer: Tokenizer, bos: int | None) -> Prompt:
     """Return a prompt that measures the image. Text stands on both sides: llama.cpp cannot continue
     directly after an image. ``bos``: see ``PromptDetokenizer``.
     """
     text = tokenizer.encode("a", special=False)
     before = (*text,) if bos is None else (bos, *text)
-    return Prompt((*before, *text), (replace(image, at=len(before)),))
+    return Prompt((*before, *text), (replace(image, position=len(before)),))
 
 
 def check_image_positions(prompt: Prompt) -> None:
     """Raise ``InvalidRequest`` if an image ends the prompt: llama.cpp's process would exit."""
-    if prompt.images and prompt.images[-1].at >= len(prompt.ids):
+    if prompt.images and prompt.images[-1].position >= len(prompt.ids):
         raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
 
 
-def readable_content(image: Image) -> bytes:
+def readable_content(image: EncodedImage) -> bytes:
     """Return the image in a format that llama.cpp can read. Raises ``InvalidRequest``."""
     return as_png(image.content, image.mime) if image.mime in UNSUPPORTED_FORMATS else image.content

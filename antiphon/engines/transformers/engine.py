@@ -22,7 +22,7 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
-from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 
 from .continuous_batching import BatchRunner
 from .generation import Generation
@@ -226,7 +226,7 @@ class TransformersEngine:
         self._sequential_runner.start(generation, self._image_processor)
         return generation.abort
 
-    async def image_tokens(self, image: Image) -> int:
+    async def image_tokens(self, image: EncodedImage) -> int:
         """Implement ``MeasuresImages``."""
         if self._image_processor is None:
             raise images_unsupported()

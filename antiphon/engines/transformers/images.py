@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import Image, Prompt, Tokenizer
+from antiphon.tokens import EncodedImage, Prompt, Tokenizer
 
 __all__ = ["ImageProcessor"]
 
@@ -49,7 +49,7 @@ class ImageProcessor:
         self._image_literal = literals[0]
         self._image_token_cache = ImageTokenCache()
 
-    def extra_tokens(self, image: Image) -> int:
+    def extra_tokens(self, image: EncodedImage) -> int:
         """Return the number of ids of the expansion, less the one it replaces."""
         cached = self._image_token_cache.get(image)
         if cached is not None:
@@ -83,7 +83,7 @@ class ImageProcessor:
         """Yield the prompt in order: runs of ids, and processed images."""
         start = 0
         for image, each in zip(prompt.images, processed_images, strict=True):
-            index = self._image_token_index(prompt, max(image.at, start))
+            index = self._image_token_index(prompt, max(image.position, start))
             yield list(prompt.ids[start:index]), None
             yield [], each
             start = index + 1

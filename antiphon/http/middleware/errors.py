@@ -119,7 +119,7 @@ def run_error_reply(error: RunError) -> Reply:
     status = status_of(error.code)
     headers: dict[str, str] = {}
     if isinstance(error, BackendError):
-        if error.lasting:
+        if error.permanent:
             headers["x-should-retry"] = "false"
         elif status == 429 or error.retry_after_s is not None:
             headers["retry-after"] = str(ceil(error.retry_after_s or 1))

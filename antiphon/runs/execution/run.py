@@ -426,5 +426,5 @@ def _response_error(error: RunError) -> ResponseError:
 def _rejected(error: RequestError) -> RunError:
     """Turn a rejected request into the error of a run that has started."""
     return BackendError(
-        error.message, code=error.code or "invalid_prompt", param=error.param, lasting=True
+        error.message, code=error.code or "invalid_prompt", param=error.param, permanent=True
     )

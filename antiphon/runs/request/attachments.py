@@ -99,7 +99,7 @@ class _ResolvingBackend(BackendWrapper):
             if isinstance(resolved, it.InputImage) and (resolved.image_url or "").endswith(
                 f",{encoded}"
             ):
-                self._parts_by_source[key] = InvalidPart("broken", error.why)
+                self._parts_by_source[key] = InvalidPart("broken", error.reason)
                 return True
         return False
 

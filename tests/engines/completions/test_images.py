@@ -23,7 +23,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import collect
-from antiphon.tokens import Constraint, Image, ModelCard, Prompt
+from antiphon.tokens import Constraint, EncodedImage, ModelCard, Prompt
 from antiphon.upstream.client import Upstream
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
@@ -82,7 +82,7 @@ def asked(engine: CompletionsEngine, *parts: str | bytes) -> Prompt:
     images = []
     for part in parts:
         if isinstance(part, bytes):
-            images.append(Image(part, "image/png", len(ids), word))
+            images.append(EncodedImage(part, "image/png", len(ids), word))
         ids += word if isinstance(part, bytes) else TOKENIZER.encode(part, special=True)
     return Prompt(tuple(ids), tuple(images))
 
@@ -112,7 +112,7 @@ async def test_an_image_is_measured_once(kind: str) -> None:
     async with connected(kind) as (engine, bodies):
         (image,) = asked(engine, RED).images
         sizes = {await engine.image_tokens(image) for _ in range(3)}
-        assert sizes == {4 - len(image.word)} and len(bodies) == 1
+        assert sizes == {4 - len(image.placeholder_ids)} and len(bodies) == 1
 
 
 @pytest.mark.requirement("HF-6")
@@ -140,7 +140,7 @@ async def test_sglang_finds_no_image_in_what_users_write() -> None:
     async with connected("sglang") as (engine, bodies):
         spelled = TOKENIZER.encode("Is <image> an image? ", special=False)
         prompt = asked(engine, RED, "!", BLUE)
-        images = [replace(each, at=each.at + len(spelled)) for each in prompt.images]
+        images = [replace(each, position=each.position + len(spelled)) for each in prompt.images]
         await collect(
             engine, Prompt((*spelled, *prompt.ids), tuple(images)), Sampling(max_tokens=1)
         )
@@ -204,7 +204,7 @@ async def test_what_vllm_is_asked() -> None:
 
 async def test_a_template_without_a_word_for_images_is_noticed() -> None:
     async with connected("vllm") as (engine, bodies):
-        prompt = replace(asked(engine, "a"), images=(Image(RED, "image/png", 0),))
+        prompt = replace(asked(engine, "a"), images=(EncodedImage(RED, "image/png", 0),))
         with pytest.raises(InvalidRequest, match="does not show images"):
             await collect(engine, prompt, Sampling(max_tokens=1))
         assert not bodies
@@ -231,12 +231,12 @@ async def test_a_server_that_was_started_again_has_another_marker() -> None:
         engine = await seeing("llama-server", playing.url)
         for content, size in ((RED, 3), (BLUE, 4)):
             # the id that the server itself puts before every text is not sent, and counted once
-            assert await engine.image_tokens(Image(content, "image/png", 0)) == size
+            assert await engine.image_tokens(EncodedImage(content, "image/png", 0)) == size
         asked = [body for path, body, _ in playing.asked if path == "/completion"]
         said = [body["prompt"]["prompt_string"] for body in asked]
         assert said == ["a<one>a", "a<two>a"]
         with pytest.raises(BackendError, match="no longer accepts"):
-            await engine.image_tokens(Image(png(), "image/png", 0))
+            await engine.image_tokens(EncodedImage(png(), "image/png", 0))
         await engine.close()
 
 
@@ -257,7 +257,7 @@ async def test_what_goes_wrong_where_one_is_measured(
     async with fake(tokenize=json_answer({"tokens": []}), props=props, completion=answer) as play:
         engine = await seeing("llama-server", play.url)
         with pytest.raises(error) as raised:
-            await engine.image_tokens(Image(RED, "image/png", 0))
+            await engine.image_tokens(EncodedImage(RED, "image/png", 0))
         assert raised.value.code == code  # type: ignore[attr-defined]
         await engine.close()
 
@@ -275,5 +275,5 @@ async def test_finds_out_whether_it_sees(kind: str, sees: bool, tmp_path: Path) 
         assert engine.capabilities.images == (told.get(kind) if sees else None)
         if engine.capabilities.images is None:
             with pytest.raises(InvalidRequest, match="cannot see"):
-                await engine.image_tokens(Image(RED, "image/png", 0))
+                await engine.image_tokens(EncodedImage(RED, "image/png", 0))
         await engine.close()

@@ -21,7 +21,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.backend_check import accepts_or_rejects_images
 from antiphon.testing.engine_check import CHECKS, Check
 from antiphon.testing.tokenizer import ByteTokenizer
-from antiphon.tokens import Chunk, Image, Prompt
+from antiphon.tokens import Chunk, EncodedImage, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
@@ -46,7 +46,7 @@ def asked(engine: LlamaEngine, *pictures: bytes, text: str = "Look: @ What is it
     before, _, after = text.partition("@")
     first = engine.tokenizer.encode(before, special=True)
     last = engine.tokenizer.encode(after, special=True)
-    images = tuple(Image(content, "image/png", len(first)) for content in pictures)
+    images = tuple(EncodedImage(content, "image/png", len(first)) for content in pictures)
     return Prompt((*first, *last), images)
 
 
@@ -105,13 +105,13 @@ async def test_an_image_does_not_end_a_prompt(seeing: LlamaEngine) -> None:
 
 async def test_images_are_measured(seeing: LlamaEngine) -> None:
     for content in (RED, BLUE, png(100, 7)):
-        assert await seeing.image_tokens(Image(content, "image/png", 0)) == IMAGE_TOKENS
+        assert await seeing.image_tokens(EncodedImage(content, "image/png", 0)) == IMAGE_TOKENS
 
 
 async def test_what_cannot_be_read_is_refused_before(seeing: LlamaEngine) -> None:
     for content in (RED[:50], b"GIF89a\x01\0\x01\0"):
         with pytest.raises(InvalidRequest) as refused:
-            await seeing.image_tokens(Image(content, "image/png", 0))
+            await seeing.image_tokens(EncodedImage(content, "image/png", 0))
         assert refused.value.code == "image_parse_error"
 
 
@@ -133,11 +133,11 @@ async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
     pillow = pytest.importorskip("PIL.Image")
     out = io.BytesIO()
     pillow.open(io.BytesIO(RED)).save(out, "WEBP", lossless=True)
-    webp = Image(out.getvalue(), "image/webp", 0)
+    webp = EncodedImage(out.getvalue(), "image/webp", 0)
     assert readable_content(webp).startswith(b"\x89PNG")
     assert await seeing.image_tokens(webp) == IMAGE_TOKENS
     with pytest.raises(InvalidRequest):
-        readable_content(Image(out.getvalue()[:30], "image/webp", 0))
+        readable_content(EncodedImage(out.getvalue()[:30], "image/webp", 0))
 
 
 async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngine) -> None:
@@ -150,7 +150,7 @@ async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngin
         *seeing.tokenizer.encode(spelled, special=False),
         *seeing.tokenizer.encode("<|im_end|>\n", special=True),
     )
-    prompt = Prompt(ids, (Image(RED, "image/png", len(ids) - 2),))
+    prompt = Prompt(ids, (EncodedImage(RED, "image/png", len(ids) - 2),))
     text = seeing._detokenizer.text(prompt)
     assert text.count(marker) == 1 and text.count("<|im_start|>") == 1
     assert text.count("<|im_end|>") == 1 and text.endswith("<|im_end|>\n")
@@ -161,7 +161,9 @@ async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngin
 async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
     tokenizer = ByteTokenizer(["<s>"])
     bos = tokenizer.special["<s>"]
-    prompt = Prompt((bos, *b"ab<s>c"), (Image(RED, "image/png", 0), Image(RED, "image/png", 3)))
+    prompt = Prompt(
+        (bos, *b"ab<s>c"), (EncodedImage(RED, "image/png", 0), EncodedImage(RED, "image/png", 3))
+    )
     assert PromptDetokenizer(tokenizer, "<m>", bos).text(prompt) == "<m>ab<m><\u2060s>c"
     assert PromptDetokenizer(tokenizer, "<m>", None).text(prompt) == "<m><s>ab<m><\u2060s>c"
 
@@ -171,7 +173,7 @@ async def test_words_without_end_are_parted(run: str) -> None:
     """llama.cpp looks for words by regular expressions that go one call deeper a character."""
     tokenizer = ByteTokenizer(["<s>"])
     plain = "So: " + run * 5000 + " ."
-    prompt = Prompt(tuple(plain.encode()), (Image(RED, "image/png", 0),))
+    prompt = Prompt(tuple(plain.encode()), (EncodedImage(RED, "image/png", 0),))
     text = PromptDetokenizer(tokenizer, "<m>").text(prompt).removeprefix("<m>")
     assert text.translate({0x2060: None, 0x115F: None}) == plain
     letters, signs = r"[^\W\d_]", r"[^\w\s]|_"

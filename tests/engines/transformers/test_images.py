@@ -18,7 +18,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.testing.engine_check import check_engine, collect
-from antiphon.tokens import Image, Prompt
+from antiphon.tokens import EncodedImage, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import FOLDER, IMAGE_TOKENS, picture, shown
@@ -109,4 +109,4 @@ async def test_what_cannot_be_shown_is_refused(engine: TransformersEngine) -> No
         await collect(engine, shown(engine, "See ", b"no image"), GREEDY)
     plain = engine.tokenizer.encode("no word for it", special=True)
     with pytest.raises(InvalidRequest, match="does not show images"):
-        await collect(engine, Prompt(tuple(plain), (Image(RED, "image/png", 1),)), GREEDY)
+        await collect(engine, Prompt(tuple(plain), (EncodedImage(RED, "image/png", 1),)), GREEDY)
