@@ -21,9 +21,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     ``summary_model``: the model that summarizes reasoning; None: the model that answers.
     ``webhooks``: send a webhook at the end of a background response. ``max_files_bytes``: the size
     of all files of a tenant; None: no limit. ``file_search``: responses may search vector stores.
-    ``file_search_embeddings``: the model that embeds files and queries; None: keyword search only.
-    ``mcp_labels``: MCP server label → type of the built-in tool it stands for. ``reraise``: raise
-    unexpected exceptions of a run (for tests)."""
+    ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
+    only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for. ``reraise``:
+    raise unexpected exceptions of a run (for tests)."""
 
     keepalive_s: float = 15.0
     first_delta_wait_s: float = 3.0

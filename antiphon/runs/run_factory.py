@@ -46,10 +46,10 @@ class RunFactory:
     ) -> Run:
         """Create a run for the caller to drive. ``release`` unlocks the conversation at its end."""
         request, response, context = prepared.request, prepared.response, prepared.context
-        past, kept, input = context.chain, context.prompt_tokens, context.input
-        if response.store and not all(stored.response.store for stored in past):
+        chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
+        if response.store and not all(stored.response.store for stored in chain):
             # It continues a response that is not stored, so its history is stored as its input.
-            past, kept, input = (), None, (*chain_items(past), *input)
+            chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
         spec = self._spec(prepared.reply, input, release)
         save = self._save(tenant, request) if response.store else None
         writer = ResponseWriter(
@@ -57,7 +57,7 @@ class RunFactory:
         )
         return Run(
             writer,
-            replace(spec, parent_tokens=kept, save=save),
+            replace(spec, parent_tokens=parent_tokens, save=save),
             self._supervisor,
             recorder=Recorder(
                 writer,
@@ -65,7 +65,7 @@ class RunFactory:
                 hidden_types=hidden_item_types(request),
                 prompt=spec.reply.prompt_tokens.ids if spec.reply.prompt_tokens is not None else (),
             ),
-            chain=past,
+            chain=chain,
             ignored_tools=prepared.ignored_tools,
         )
 

@@ -268,7 +268,7 @@ class Service:
         self,
         tenant: str,
         request: CreateResponse,
-        recent: SessionChains | None = None,
+        session_chains: SessionChains | None = None,
         *,
         response_id: str | None = None,
     ) -> tuple[PreparedRequest, Callable[[], Awaitable[None]]]:
@@ -284,7 +284,7 @@ class Service:
         release = await self.conversations.lock(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
-                tenant, request, model, response_id, recent, resolved.leading_items
+                tenant, request, model, response_id, session_chains, resolved.leading_items
             )
             return prepared, release
         except BaseException:
@@ -308,8 +308,8 @@ class Service:
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
-        so_far = await self.event_logs.snapshot(tenant, response_id)
-        return so_far or (await self._loaded(tenant, response_id)).response
+        snapshot = await self.event_logs.snapshot(tenant, response_id)
+        return snapshot or (await self._loaded(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Delete a stored response. A background run is cancelled first. Raises ``NotFound``."""

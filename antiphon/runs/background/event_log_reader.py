@@ -54,15 +54,15 @@ class EventLogReader:
                     await tail.wait()
                 else:
                     tail.is_stale = False
-                    found = await runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
-                    if found is None:
+                    page = await runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
+                    if page is None:
                         return
-                    for batch in found.batches:
+                    for batch in page.batches:
                         yield lines_after(batch, after)
                         after = batch.last
-                    if found.ended:
+                    if page.ended:
                         return
-                    tail.is_stale = tail.is_stale or bool(found.batches)
+                    tail.is_stale = tail.is_stale or bool(page.batches)
 
     async def wait(self, tenant: str, response_id: str) -> None:
         """Wait until the run has ended or was deleted."""
@@ -74,10 +74,10 @@ class EventLogReader:
         """Return the current state of a running response; None if the run has ended."""
         log, after = Fold(self._kinds), -1
         while True:
-            found = await self._store.runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
-            if found is None or not found.batches:
+            page = await self._store.runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
+            if page is None or not page.batches:
                 break
-            for event in decode_events(found.batches):
+            for event in decode_events(page.batches):
                 log.feed(event)
-            after = found.batches[-1].last
-        return None if found is None or found.ended else log.response
+            after = page.batches[-1].last
+        return None if page is None or page.ended else log.response

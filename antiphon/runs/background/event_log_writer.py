@@ -2,7 +2,7 @@
 
 One append is in progress at a time. Events that are emitted meanwhile share the next one: the
 busier the store, the larger the batches. If the store does not answer, the append is retried. A run
-that another server has taken over is told so.
+that another server has taken over raises ``ReaderGone``.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 #: Claims of a run without a new event after which it fails: its request may crash every server.
 _MAX_ATTEMPTS = 10
 #: Prepared requests kept in memory until their job is claimed, most often by this process.
-_MAX_WAITING = 256
+_MAX_PREPARED = 256
 
 
 class BackgroundJobs:
@@ -64,7 +64,7 @@ class BackgroundJobs:
         self._conversations = conversations
         self._prompts = prompts
         #: By response id, oldest first.
-        self._waiting: dict[str, PreparedRequest] = {}
+        self._prepared_requests: dict[str, PreparedRequest] = {}
 
     async def enqueue(self, tenant: str, prepared: PreparedRequest) -> Response:
         """Store a job with its first events. Returns the queued response. Raises ``RunError`` if
@@ -74,17 +74,17 @@ class BackgroundJobs:
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
         writer.create()
         events = writer.take()
-        kept = prepared.reply.prompt_tokens
+        prompt_tokens = prepared.reply.prompt_tokens
         job = Job(
             tenant=tenant,
             id=response.id,
             model=prepared.model.name,
             request=_encode(replace(prepared.request, input=None, tools=response.tools)),
-            prompt=array("I", kept.ids).tobytes() if kept is not None else b"",
+            prompt=array("I", prompt_tokens.ids).tobytes() if prompt_tokens is not None else b"",
         )
-        self._waiting[response.id] = prepared
-        if len(self._waiting) > _MAX_WAITING:
-            del self._waiting[next(iter(self._waiting))]
+        self._prepared_requests[response.id] = prepared
+        if len(self._prepared_requests) > _MAX_PREPARED:
+            del self._prepared_requests[next(iter(self._prepared_requests))]
         await dependencies.store.runs.create(
             job,
             StoredResponse(response=response, input=prepared.context.input),
@@ -154,9 +154,9 @@ class BackgroundJobs:
         """The reply that continues the run, and the tokens of the conversation before it."""
         job, log, tokens = claim.job, restored.log, restored.tokens
         started = bool(log.done_items or log.open_items)
-        waiting = self._waiting.pop(job.id, None)
-        if waiting is not None and not tokens:
-            return waiting.reply, waiting.context.prompt_tokens
+        prepared_request = self._prepared_requests.pop(job.id, None)
+        if prepared_request is not None and not tokens:
+            return prepared_request.reply, prepared_request.context.prompt_tokens
         if claim.attempts > _MAX_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")
         model = self._dependencies.models.find(job.model)

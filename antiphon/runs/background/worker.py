@@ -1,8 +1,8 @@
-"""Background runs: claimed from the store, worked on, given back when the server stops.
+"""Executes background runs: claims them from the store, drives them, and releases them when the
+server stops.
 
-Every process with a free place takes what is waiting, its own or another's, and what a dead process
-left: all runs go through the store, so that none depends on the process that accepted it. It knows
-no HTTP and not how a run is prepared.
+Every server with free capacity claims queued runs, its own or another's, and the runs of a server
+that is gone. All runs go through the store, so none depends on the process that accepted it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _log = structlog.get_logger(__name__)
 
 
 class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """How a process shares runs with others. ``lease_s``: how long one that is not heard of keeps
-    its runs. ``places``: runs it works on at a time. ``flush_s``: how long events wait to be
-    written together."""
+    """How a server shares background runs with others. ``lease_s``: without a heartbeat for this
+    long, a server loses its runs. ``max_runs``: runs that it executes at a time. ``flush_s``: how
+    long events wait to be written together."""
 
     lease_s: float = 5.0
     max_runs: int = 64
@@ -37,57 +37,58 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedRun(Struct, frozen=True):
-    """A run that can be driven, and the outlet for it."""
+    """A claimed run, ready to be driven, and its event sink."""
 
     run: Run
     sink: LogSink
 
 
-#: Makes a claim into a run. Raises nothing but ``RunError``, where the store does not answer, and
-#: ``Left``, where the run is gone.
-Prepare = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
+#: Creates the run of a claim. Raises only ``RunError``, if the store does not answer, and
+#: ``ReaderGone``, if the run was deleted.
+ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 
 class BackgroundWorker:
-    """``Listener`` of a run store: one a process. Entered, it works until it is drained."""
+    """``Listener`` of a run store; one instance per process. Works between ``start`` and
+    ``drain``."""
 
     def __init__(
         self,
         store: RunStore,
         models: Sequence[str],
-        resume: Prepare,
+        resume: ResumeClaim,
         *,
         owner: str,
         lease: LeaseConfig,
     ) -> None:
         self._store = store
         self._models = models
-        self._prepare = resume
+        self._resume = resume
         self._lease = lease
         self.owner = owner
         self.log_writer = EventLogWriter(store, flush_s=lease.flush_s)
-        self._news = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._tasks: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
-        self._entries: dict[str, LogSink] = {}
+        self._sinks: dict[str, LogSink] = {}
         self._loops: tuple[asyncio.Task[None], ...] = ()
 
     @property
     def running(self) -> int:
-        """How many runs are worked on here."""
+        """The number of runs that are executed here."""
         return len(self._tasks)
 
     def start(self) -> None:
-        """Claim and work from now on."""
+        """Start to claim and execute runs."""
         self._store.set_listener(self)
-        self._news.set()
+        self._wake_up.set()
         self._loops = (
-            asyncio.create_task(self._claim_on(), name="claims"),
-            asyncio.create_task(self._beat_on(), name="beats"),
+            asyncio.create_task(self._claim_forever(), name="claims"),
+            asyncio.create_task(self._send_heartbeats(), name="heartbeats"),
         )
 
     async def drain(self, grace_s: float) -> None:
-        """Claim nothing more, give what runs ``grace_s`` seconds, and give the rest back: another
-        process goes on with it, or this one when it is started again."""
+        """Claim no more runs, wait up to ``grace_s`` seconds for the running ones, then release the
+        rest: another server continues them, or this one after its next start."""
         for loop in self._loops[:1]:
             loop.cancel()
         if self._tasks:
@@ -108,68 +109,68 @@ class BackgroundWorker:
     # --- Listener --------------------------------------------------------------------------------
 
     def on_run_queued(self) -> None:
-        self._news.set()
+        self._wake_up.set()
 
     def on_run_lost(self, response_id: str, epoch: int) -> None:
         claim, task = self._tasks.get(response_id, (None, None))
         if claim is None or task is None or claim.epoch >= epoch:
             return
-        if (entry := self._entries.get(response_id)) is not None:
-            entry.mark_lost()
+        if (sink := self._sinks.get(response_id)) is not None:
+            sink.mark_lost()
         task.cancel()
 
     # --- the loops -------------------------------------------------------------------------------
 
-    async def _claim_on(self) -> None:
+    async def _claim_forever(self) -> None:
         while True:
-            self._news.clear()
+            self._wake_up.clear()
             free = self._lease.max_runs - len(self._tasks)
             if free > 0:
                 try:
                     for claim in await self._store.claim(
                         self.owner, self._models, limit=free, lease_s=self._lease.lease_s
                     ):
-                        self._work(claim)
+                        self._start(claim)
                 except RunError as error:
-                    _log.warning("runs could not be claimed", error=error.message)
-            with suppress(TimeoutError):  # the dead do not say that they died
+                    _log.warning("cannot claim runs", error=error.message)
+            with suppress(TimeoutError):  # a server that dies sends no notification
                 async with asyncio.timeout(self._lease.lease_s / 4):
-                    await self._news.wait()
+                    await self._wake_up.wait()
 
-    async def _beat_on(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._lease.lease_s / 4)
             try:
                 await self._store.heartbeat(self.owner)
             except RunError as error:
-                _log.warning("no sign of life could be given", error=error.message)
+                _log.warning("cannot send a heartbeat", error=error.message)
 
     # --- a run -----------------------------------------------------------------------------------
 
-    def _work(self, claim: Claim) -> None:
+    def _start(self, claim: Claim) -> None:
         name = claim.job.id
-        task = asyncio.create_task(self._work_on(claim), name=name)
+        task = asyncio.create_task(self._execute(claim), name=name)
         self._tasks[name] = (claim, task)
 
-        def ended(_: asyncio.Task[None]) -> None:
+        def on_done(_: asyncio.Task[None]) -> None:
             if self._tasks.get(name, (None, None))[1] is task:
                 del self._tasks[name]
-                self._entries.pop(name, None)
-            self._news.set()
+                self._sinks.pop(name, None)
+            self._wake_up.set()
             if not task.cancelled() and (error := task.exception()) is not None:
                 task.get_loop().call_exception_handler(
                     {"message": "a background run raised", "exception": error, "task": task}
                 )
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_done)
 
-    async def _work_on(self, claim: Claim) -> None:
+    async def _execute(self, claim: Claim) -> None:
         try:
-            ready = await self._prepare(claim, self.log_writer)
-            self._entries[claim.job.id] = ready.sink
-            await ready.run.drive(ready.sink)
+            claimed = await self._resume(claim, self.log_writer)
+            self._sinks[claim.job.id] = claimed.sink
+            await claimed.run.drive(claimed.sink)
         except ReaderGone:
-            _log.info("a run went elsewhere", response=claim.job.id)
+            _log.info("another server has taken over a run", response=claim.job.id)
         except RunError as error:
-            # The store did not answer. The claim lapses, and whoever is alive goes on.
-            _log.warning("a run could not be begun", response=claim.job.id, error=error.message)
+            # The store did not answer. The lease expires, and another server continues the run.
+            _log.warning("cannot start a run", response=claim.job.id, error=error.message)

@@ -112,14 +112,14 @@ class _ResolvingBackend(BackendWrapper):
                 if isinstance(part, it.InputFile) or (
                     isinstance(part, _IMAGES) and self._inner.capabilities.images
                 ):
-                    place = f"{field}[{number}]" if isinstance(resolved, tuple) else field
-                    path = self._path(index - conversation.past_count, index, place)
+                    part_path = f"{field}[{number}]" if isinstance(resolved, tuple) else field
+                    path = self._path(index - conversation.past_count, index, part_path)
                     yield _Location(item=index, number=number, part=part, path=path)
 
-    def _path(self, input_index: int, index: int, place: str) -> str | None:
+    def _path(self, input_index: int, index: int, part_path: str) -> str | None:
         """Return the path of a part in the request, None for earlier items."""
         if input_index >= 0:
-            return f"input[{input_index}].{place}"
+            return f"input[{input_index}].{part_path}"
         return _PROMPT_PATH if index < self._prompt_item_count else None
 
     async def _resolve_all(

@@ -30,7 +30,9 @@ def replace_mcp_labels(request: CreateResponse, labels: Mapping[str, str]) -> Cr
     """
     if not labels:
         return request
-    tools = tuple(_tool(tool, labels, f"tools[{at}]") for at, tool in enumerate(request.tools))
+    tools = tuple(
+        _tool(tool, labels, f"tools[{index}]") for index, tool in enumerate(request.tools)
+    )
     if tools == request.tools:
         return request
     return replace(request, tools=tools, tool_choice=_choice(request.tool_choice, labels))

@@ -176,14 +176,14 @@ def _ignored_types(
 ) -> tuple[str, ...]:
     known = (*_FUNCTIONS, tl.ToolSearch)
     ignored: list[str] = []
-    for at, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         name = _type(tool)
         if isinstance(tool, known) or name in available:
             continue
         if unavailable == "refuse":
             raise InvalidRequest(
                 f"The tool '{name}' is not available on this server.",
-                param=f"tools[{at}]",
+                param=f"tools[{index}]",
                 code="unsupported_tool",
             )
         ignored.append(name)
@@ -193,9 +193,9 @@ def _ignored_types(
 def _server_tools(
     tools: Sequence[tl.Tool], providers: Mapping[str, ToolProvider]
 ) -> Iterator[ServerTool]:
-    for at, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
         if (provider := providers.get(_type(tool))) is not None:
-            path = f"tools[{at}]"
+            path = f"tools[{index}]"
             provider.check(tool, path)
             yield ServerTool(_type(tool), tool, provider, path)
 
