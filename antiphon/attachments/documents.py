@@ -17,9 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import Literal, Protocol
 
 import msgspec
+import structlog
 from msgspec import Struct
 
 __all__ = ["WORKER", "DocumentReader", "Documents", "UnreadableDocument", "plain_text"]
+
+_log = structlog.get_logger(__name__)
 
 Reason = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long"]
 
@@ -98,17 +101,21 @@ class _ProcessReader:
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
             path = os.pathsep.join(path for path in sys.path if path)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                str(WORKER),
-                kind,
-                str(max_chars),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={"PYTHONPATH": path, "TMPDIR": folder},
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-P",
+                    str(WORKER),
+                    kind,
+                    str(max_chars),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    env={"PYTHONPATH": path, "TMPDIR": folder},
+                )
+            except OSError as error:
+                _log.error("document reader could not start", reason=str(error))
+                raise UnreadableDocument("missing") from None
             try:
                 async with asyncio.timeout(timeout_s):
                     output, _ = await process.communicate(content)

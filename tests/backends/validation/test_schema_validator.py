@@ -14,6 +14,8 @@ from antiphon.backends.validation import schema_validator
 from antiphon.backends.validation.schema_validator import SchemaValidator, grammar_fault
 from antiphon.backends.validation.validator_worker import validate_json
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.store.memory.store import MemoryStore
+from tests.conformance.served import Server, engine, local
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
@@ -143,3 +145,18 @@ async def test_a_cancelled_validation_leaves_no_process(
         with pytest.raises(asyncio.CancelledError):
             await task
     assert not Path(f"/proc/{started.read_text()}").exists()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_server_answers_and_closes_if_the_validator_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: bool
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
+    # no grammar supports uniqueItems, so the validator has to check the schema and the answer
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    format = {"type": "json_schema", "name": "list", "schema": schema, "strict": False}
+    server = Server(local(engine(["[1, 2]"])), MemoryStore())
+    async with asyncio.timeout(20):
+        answer = await server.post(stream=stream, text={"format": format})
+        await server.close()
+    assert "validator process could not run" in answer.text
