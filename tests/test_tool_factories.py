@@ -1,4 +1,4 @@
-"""Which tools run here: by the settings, and by packages that bring their own."""
+"""Server-side tools that settings enable and plug-ins add."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_us
 
 
 async def types(**settings: Any) -> set[str]:
-    """Besides those that need nothing set."""
+    """Return the tool types that these settings enable, without those that need no settings."""
     async with open_tools(ToolDependencies(settings=Settings(**settings), clock=float)) as found:
         return set(found) - ALWAYS
 
 
-async def test_an_index_that_is_there_makes_web_search(tmp_path: Path) -> None:
+async def test_existing_index_enables_web_search(tmp_path: Path) -> None:
     path = tmp_path / "web.db"
     assert await types(web_index=path) == set()
     index = PageIndex(path)
@@ -40,40 +40,40 @@ async def test_an_index_that_is_there_makes_web_search(tmp_path: Path) -> None:
     assert await types(web_index=path, web_search="off") == set()
 
 
-async def test_what_is_missing_is_named_at_the_start(tmp_path: Path) -> None:
+async def test_missing_settings_are_named_at_startup(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="set fetch_urls"):
         await types(web_search="exa", web_index=tmp_path / "no.db")
 
 
-class Mine:
-    """A provider of nobody's."""
+class ExampleProvider:
+    """A tool provider of a plug-in."""
 
 
 @asynccontextmanager
-async def opens_mine(means: ToolDependencies) -> AsyncIterator[Mapping[str, Any]]:
-    yield {means.settings.tool_options["mine"]["type"]: Mine()}
+async def open_example_tool(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Any]]:
+    yield {dependencies.settings.tool_options["example"]["type"]: ExampleProvider()}
 
 
 def install(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
-    point = SimpleNamespace(name="mine", group="antiphon.tools", load=load)
+    point = SimpleNamespace(name="example", group="antiphon.tools", load=load)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
 
 
-async def test_other_packages_bring_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, lambda: opens_mine)
-    options = {"mine": {"type": "image_generation"}}
+async def test_tool_plugin_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, lambda: open_example_tool)
+    options = {"example": {"type": "image_generation"}}
     found = await types(web_index=tmp_path / "no.db", tool_options=options)
     assert found == {"image_generation"}
 
 
-async def test_a_tool_that_cannot_be_loaded_is_named(
+async def test_tool_plugin_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent() -> Any:
+    def fail() -> Any:
         raise ImportError("no such module")
 
-    install(monkeypatch, absent)
-    with pytest.raises(SetupError, match="tool mine cannot be loaded"):
+    install(monkeypatch, fail)
+    with pytest.raises(SetupError, match="tool example cannot be loaded"):
         await types(web_index=tmp_path / "no.db")
 
 
@@ -86,43 +86,43 @@ async def containers(log: Log, **settings: Any) -> bool:
         clock=lambda: 0.0,
         ids=lambda prefix: prefix,
     )
-    async with opened as held:
-        if held is None:
+    async with opened as registry:
+        if registry is None:
             return False
         async with open_tools(
-            ToolDependencies(settings=Settings(), clock=float, containers=held)
+            ToolDependencies(settings=Settings(), clock=float, containers=registry)
         ) as found:
             return "code_interpreter" in found
 
 
 class Log:
-    """What an operator reads."""
+    """A log that collects its messages."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def info(self, text: str, **more: Any) -> None:
-        self.said.append(text)
+        self.lines.append(text)
 
     warning = info
 
 
-async def test_code_runs_where_it_was_asked_for_and_can_be_isolated() -> None:
+async def test_sandbox_setting_enables_code_execution() -> None:
     await sandbox()
     log = Log()
-    assert not await containers(log) and log.said == []
+    assert not await containers(log) and log.lines == []
     assert await containers(log, sandbox="bubblewrap", sandbox_disk_mb=8)
-    assert log.said == ["code execution is on, in sandboxes"]
+    assert log.lines == ["code execution is on, in sandboxes"]
 
 
-async def test_where_it_cannot_be_isolated_none_runs(tmp_path: Path) -> None:
+async def test_broken_sandbox_disables_code_execution(tmp_path: Path) -> None:
     log = Log()
     assert not await containers(log, sandbox="bubblewrap", sandbox_python=tmp_path / "none")
-    (line,) = log.said
+    (line,) = log.lines
     assert line.startswith("code execution is off: ") and "\n" not in line
 
 
-async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None:
+async def test_settings_select_the_image_generator(tmp_path: Path) -> None:
     more = {"web_index": tmp_path / "no.db"}
     assert await types(**more) == set()
     url = "http://127.0.0.1:9/v1"
@@ -131,7 +131,7 @@ async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "message"),
     [
         ({"image_generation": "images_api"}, "needs image_generation_url"),
         ({"image_generation": "images_api", "image_generation_url": "x"}, "must begin with http"),
@@ -146,21 +146,23 @@ async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None
         ),
     ],
 )
-async def test_images_that_cannot_be_made_are_named_at_the_start(
-    settings: dict[str, Any], why: str
+async def test_invalid_image_generation_settings_are_named_at_startup(
+    settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SetupError, match=why):
+    with pytest.raises(SetupError, match=message):
         await types(**settings)
 
 
-async def test_programs_are_there_where_their_extra_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_programs_are_enabled_if_their_extra_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def found(**settings: Any) -> bool:
-        means = ToolDependencies(
+        dependencies = ToolDependencies(
             settings=Settings(**settings),
             clock=float,
             encryptor=Encryptor([EncryptionKey.generate()]),
         )
-        async with open_tools(means) as providers:
+        async with open_tools(dependencies) as providers:
             return "programmatic_tool_calling" in providers
 
     assert await found()
