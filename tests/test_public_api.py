@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ import openai
 import pytest
 import structlog
 import uvicorn
+import websockets
 
 import antiphon
 from antiphon.config.model import Model
@@ -150,6 +152,17 @@ async def test_mounted_app_serves_the_official_client(example: ModuleType) -> No
         assert (await client.responses.retrieve(first.id)).output_text == "One two."
         with pytest.raises(openai.NotFoundError, match="Unknown request URL: GET /ai/v1/absent"):
             await client.get("/absent", cast_to=object)
+
+
+async def test_mounted_app_serves_websockets(example: ModuleType) -> None:
+    async with uvicorn_server(example.app) as url:
+        address = f"{url.replace('http', 'ws')}/ai/v1/responses"
+        async with websockets.connect(address) as socket, asyncio.timeout(20):
+            await socket.send('{"type": "response.create", "model": "echo", "input": "Hi"}')
+            types = [json.loads(await socket.recv())["type"]]
+            while types[-1] != "response.completed":
+                types.append(json.loads(await socket.recv())["type"])
+    assert types[0] == "response.created"
 
 
 async def test_mounted_app_leaves_the_other_routes_alone(example: ModuleType) -> None:
