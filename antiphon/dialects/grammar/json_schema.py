@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from antiphon import grammar_check
 from antiphon.errors import InvalidRequest
 
 from .regex_syntax import RegexSyntaxError, parse_regex
@@ -36,22 +37,17 @@ __all__ = [
 Schema = Mapping[str, Any]
 
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\]]*)\]")
-#: How a class of characters begins that leaves some out; what might look like one. In a string of
-#: JSON a class that has all control characters lets llguidance take ``\\"`` for it, whatever it
-#: leaves out: without NUL it does not.
-_NEGATED = re.compile(r"(\[\^\]?)|\\.|\[\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+#: The parts of a pattern by which its character classes are found.
+_CLASS_PARTS = re.compile(r"\\.|\[(?P<negated>\^)?\]?|\]|[^\\\[\]]+|\\", re.DOTALL)
+#: Elements of an array, at most: llama.cpp's grammars take memory in proportion to the count.
+_MAX_ITEMS = 10_000
 _NUL = r"\x00"
 _PREFIX = re.compile(r"^(?:at )?\d+\(\d+\): |^failed to compile JSON schema: ")
 
 
 def grammar_fault(lark: str) -> str | None:
-    """What is wrong with a grammar in llguidance's Lark; None if nothing is, or if the library is
-    not there to ask (an engine that enforces grammars brings it)."""
-    try:
-        import llguidance
-    except ImportError:
-        return None
-    fault = llguidance.LLMatcher.validate_grammar(llguidance.grammar_from("lark", lark))
+    """Return what is wrong with a grammar in llguidance's Lark in one line; None if nothing is."""
+    fault = grammar_check.grammar_fault(lark)
     return _first_line(fault) if fault else None
 
 
@@ -79,11 +75,10 @@ def _first_line(fault: str) -> str:
 def check_schema(text: str, path: str) -> None:
     """``text`` is a schema as JSON, ``path`` where the request has it. Raises ``InvalidRequest``
     if it cannot be enforced, with the path of a keyword that is not known."""
-    if len(text) > LONGEST or "{" in text.partition('"pattern"')[2]:
+    if len(text) > LONGEST or 'Items"' in text or "{" in text.partition('"pattern"')[2]:
         _check_lengths(json.loads(text), path)
     if '"$ref"' in text:
-        whole = json.loads(text)
-        _check_references(whole, whole, path)
+        _check_references(json.loads(text), path)
     fault = grammar_fault(f"start: %json {text}")
     if fault is None:
         return
@@ -96,48 +91,63 @@ def check_schema(text: str, path: str) -> None:
 
 
 def _check_lengths(schema: Any, path: str) -> None:
-    """Raises ``InvalidRequest`` for a text that would have to come and has no end to speak of."""
+    """Raise ``InvalidRequest`` for a keyword whose value makes a grammar too large."""
     if isinstance(schema, list):
         for inner in schema:
             _check_lengths(inner, path)
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
-        texts = value if key == "enum" and isinstance(value, list) else [value]
-        is_long = key in ("const", "enum") and any(
-            len(json.dumps(each)) > LONGEST for each in texts
-        )
-        if is_long or (key == "pattern" and isinstance(value, str) and _spelled(value) > LONGEST):
+        if (limit := _exceeded_limit(key, value)) is not None:
             raise InvalidRequest(
-                f"Invalid schema: what '{key}' spells out is too long.",
-                param=path,
-                code="invalid_json_schema",
+                f"Invalid schema: '{key}' {limit}.", param=path, code="invalid_json_schema"
             )
         _check_lengths(value, path)
 
 
-def _check_references(schema: Any, whole: Schema, path: str) -> None:
-    """Raises ``InvalidRequest`` for a reference that leads to nothing but itself: no value obeys
-    it, and not every grammar says so."""
-    if isinstance(schema, list):
-        for inner in schema:
-            _check_references(inner, whole, path)
-    if not isinstance(schema, Mapping):
-        return
-    passed: list[str] = []
+def _exceeded_limit(key: str, value: Any) -> str | None:
+    """Return the limit that the value of a keyword exceeds, in words; None if it exceeds none."""
+    if key in ("minItems", "maxItems"):
+        is_large = isinstance(value, int | float) and value > _MAX_ITEMS
+        return f"may be at most {_MAX_ITEMS}" if is_large else None
+    if key == "pattern":
+        is_long = isinstance(value, str) and _spelled(value) > LONGEST
+    else:
+        values = value if key == "enum" and isinstance(value, list) else [value]
+        is_long = key in ("const", "enum") and any(len(json.dumps(v)) > LONGEST for v in values)
+    return f"must not spell out more than {LONGEST} characters" if is_long else None
+
+
+def _check_references(whole: Schema, path: str) -> None:
+    """Raise ``InvalidRequest`` for a reference that leads only back to itself: no value obeys it,
+    and not every grammar rejects it. Linear in the size of the schema."""
+    settled: set[str] = set()
+    schemas: list[Any] = [whole]
+    while schemas:
+        schema = schemas.pop()
+        if isinstance(schema, list):
+            schemas += schema
+        elif isinstance(schema, Mapping):
+            _follow_reference(schema, whole, settled, path)
+            schemas += (inner for key, inner in schema.items() if key not in _VALUES)
+
+
+def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: str) -> None:
+    """Follow ``$ref`` to a schema without one. ``settled``: the references known to lead there."""
+    passed: set[str] = set()
     target: Any = schema
     while isinstance(target, Mapping) and isinstance(reference := target.get("$ref"), str):
+        if reference in settled:
+            break
         if reference in passed:
             raise InvalidRequest(
                 f"Invalid schema: the reference '{reference[:100]}' leads to itself.",
                 param=path,
                 code="invalid_json_schema",
             )
-        passed.append(reference)
+        passed.add(reference)
         target = pointed(whole, reference)
-    for key, inner in schema.items():
-        if key not in _VALUES:
-            _check_references(inner, whole, path)
+    settled |= passed
 
 
 def pointed(whole: Schema, reference: str) -> Any:
@@ -169,12 +179,24 @@ def bare(schema: Schema) -> dict[str, Any]:
 def _with_right_patterns(key: str, value: Any) -> Any:
     """``key``: where the value stands."""
     if key == "pattern" and isinstance(value, str):
-        return _NEGATED.sub(lambda found: found[0] + (_NUL if found[1] else ""), value)
+        return _exclude_nul(value)
     if isinstance(value, list):
         return [_with_right_patterns(key, inner) for inner in value]
     if not isinstance(value, Mapping) or key in _VALUES:
         return value
     return {key: _with_right_patterns(key, inner) for key, inner in value.items()}
+
+
+def _exclude_nul(pattern: str) -> str:
+    """Add NUL to the negated character classes of a pattern. In a JSON string llguidance takes
+    ``\\\\"`` for a member of a class that has all control characters, whatever it excludes."""
+    parts: list[str] = []
+    in_class = False
+    for part in _CLASS_PARTS.finditer(pattern):
+        opens = not in_class and part[0][0] == "["
+        parts.append(part[0] + (_NUL if opens and part["negated"] else ""))
+        in_class = opens or (in_class and part[0] != "]" and not part[0].endswith("]"))
+    return "".join(parts)
 
 
 def can_judge() -> bool:
@@ -218,6 +240,7 @@ def _without_lookaround(key: str, value: Any) -> Any:
         key: _without_lookaround(key, inner)
         for key, inner in value.items()
         if not (key == "pattern" and isinstance(inner, str) and _LOOKAROUND.search(inner))
+        and not (key == "maxItems" and isinstance(inner, int | float) and inner > _MAX_ITEMS)
     }
 
 

@@ -1,7 +1,4 @@
-"""The words of a grammar in llguidance's Lark: rules with names, and texts with control tokens.
-
-It knows no format and no schema.
-"""
+"""Rules and literals of a grammar in llguidance's Lark."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Mapping
 __all__ = ["ANYTHING", "LarkRules", "TokenLiterals", "pattern"]
 
 ANYTHING = "/(?s:.*)/"
-#: What stands in a format for something that is known only as it is written.
+#: A placeholder in a format's text.
 _BLANK = re.compile(r"(\{(?:n|n\+1|id|name|key|type|line)\})")
 _OPEN: Mapping[str, str] = {
     "{n}": "/[0-9]{1,3}/",
@@ -24,7 +21,7 @@ _OPEN: Mapping[str, str] = {
 
 
 def pattern(text: str, name: str = "") -> str:
-    """A regular expression for a text of a format: what is not known in it is left open."""
+    """Return a regex for a text of a format. Its placeholders match any valid value."""
     said = (
         _OPEN[piece][1:-1] if piece in _OPEN else _escaped(name if piece == "{name}" else piece)
         for piece in _BLANK.split(text)
@@ -37,7 +34,7 @@ def _escaped(text: str) -> str:
 
 
 class LarkRules:
-    """The rules of one grammar, each with a name of its own. ``forced``: a call must come."""
+    """The rules of one grammar by name. ``forced``: a call is required."""
 
     def __init__(self, forced: bool) -> None:
         self.forced = forced
@@ -53,8 +50,10 @@ class LarkRules:
 
 
 class TokenLiterals:
-    """How texts are said in the grammars of one vocabulary: control tokens by id, the rest quoted.
-    ``special``: the control tokens."""
+    """Writes literals in the grammars of one vocabulary: control tokens by id, other text quoted.
+
+    ``special``: the control tokens.
+    """
 
     def __init__(self, special: Mapping[str, int]) -> None:
         literals = sorted(special, key=len, reverse=True)
@@ -64,11 +63,13 @@ class TokenLiterals:
         )
 
     def literal(self, text: str) -> str:
-        """``text`` itself."""
+        """Return the literal of ``text``."""
         return " ".join(self._token(piece) for piece in self._pieces(text)) or '""'
 
     def filled(self, text: str, **known: str) -> str:
-        """A text of a format: what is known (name, key) in its place, what is not left open."""
+        """Return the literal of a format's text. Placeholders without a known value match any valid
+        one.
+        """
         said: list[str] = []
         fixed = ""
         for piece in _BLANK.split(text):
@@ -81,7 +82,7 @@ class TokenLiterals:
         return " ".join([*said, self.literal(fixed)] if fixed or not said else said)
 
     def until(self, rules: LarkRules, name: str, end: str) -> str:
-        """Any text up to and with ``end``, as a rule of that name."""
+        """Add a rule of any text up to and including ``end``."""
         if end.endswith("{line}"):
             until = self.until(rules, f"{name}_l", end.removesuffix("{line}"))
             return rules.add(name, f"{until} {_OPEN['{line}']}")
@@ -92,16 +93,16 @@ class TokenLiterals:
         before, rest = "".join(pieces[:token]), self.literal("".join(pieces[token:]))
         if not before:
             return rules.add(name, f"{ANYTHING} {rest}")
-        # Text that ends as the text before the token does may go on, unless the token follows.
+        # The text before the token may also occur earlier, without the token after it.
         part = self.until(rules, f"{name}_t", before)
         return rules.add(name, f"{part}+ {rest}")
 
     def is_special(self, text: str) -> bool:
-        """Whether ``text`` begins with a control token."""
+        """Return whether ``text`` starts with a control token."""
         return next(iter(self._pieces(text)), "") in self._special
 
     def is_plain(self, text: str) -> bool:
-        """Whether ``text`` has no control token in it."""
+        """Return whether ``text`` contains no control token."""
         return not any(piece in self._special for piece in self._pieces(text))
 
     def _pieces(self, text: str) -> list[str]:

@@ -1,7 +1,4 @@
-"""What arguments must look like where they are no JSON object: a rule for each parameter.
-
-It knows how a format writes parameters, and nothing of calls.
-"""
+"""Grammar rules for arguments that are not a JSON object: one rule per parameter."""
 
 from __future__ import annotations
 
@@ -40,21 +37,23 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def _pythons(schema: Mapping[str, Any]) -> list[str]:
-    """Python's ways of writing a value, where any of its type will do."""
+    """Return the Python spellings of a value whose schema states only its type."""
     named = types_of(schema) if schema.keys() <= _ABOUT else ()
     return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
 
 class Parameters:
-    """Writes the rules for one format's way of writing parameters."""
+    """Builds the rules for one format's parameter syntax."""
 
     def __init__(self, spelling: TokenLiterals, form: ParameterSyntax) -> None:
         self._spelling = spelling
         self._form = form
 
     def of(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
-        """All parameters of an object, in the order of its schema; of one of several objects, if
-        the schema leaves that open."""
+        """Return the rule of an object's parameters, in the order of its schema.
+
+        If the schema allows several objects, the rule allows each of them.
+        """
         shared = {key: schema[key] for key in _SHARED if key in schema}
         forms = object_forms(schema)
         if len(forms) == 1:
@@ -63,8 +62,10 @@ class Parameters:
         return f"({' | '.join(arms)})"
 
     def text(self, key: str, body: str) -> str:
-        """A parameter whose text follows the rule ``body``, as JSON where that is how it is
-        written."""
+        """Return the rule of a parameter whose text matches the rule ``body``.
+
+        If the format quotes strings, ``body`` stands between JSON's quotes.
+        """
         form = self._form
         before, after = form.text, form.text_end
         if form.quoted:
@@ -90,7 +91,9 @@ class Parameters:
         return self._row(rules, name, said)
 
     def _row(self, rules: LarkRules, name: str, said: list[tuple[str, bool]]) -> str:
-        """Parameters one after another; each with whether it must be there."""
+        """Return the rule of consecutive parameters. Each has a flag that states whether it is
+        required.
+        """
         if not self._form.separator:
             return " ".join(value if must else f"{value}?" for value, must in said)
         comma = self._spelling.literal(self._form.separator)
@@ -123,14 +126,16 @@ class Parameters:
         return rules.add(name, self._json(key, value))
 
     def _json(self, key: str, value: str) -> str:
-        """A parameter whose value is no string, or is written as if it were none."""
+        """Return the rule of a parameter whose value is not a string, or is written like one that
+        is not.
+        """
         form, spelling = self._form, self._spelling
         head = spelling.filled(form.before + key + form.json, key=key)
         end = f" {spelling.filled(form.json_end, key=key)}" if form.json_end else ""
         return f"{head} {value}{end}"
 
     def _unknown(self, rules: LarkRules, name: str) -> str:
-        """Parameters of any names, where the schema tells none."""
+        """Return the rule of parameters with any names, for schemas without properties."""
         form, spelling = self._form, self._spelling
         if "{key}" in form.text_end + form.json_end:
             return '""'  # what ends a value depends on its key

@@ -1,7 +1,4 @@
-"""Grammars that users bring, for what a custom tool takes and for answers, among our rules.
-
-It knows their syntaxes, and nothing of how models write.
-"""
+"""Users' grammars, for custom tools and for answers, as rules of a reply's grammar."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ __all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 
 
 def guide_lark(guide: Guide) -> str:
-    """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
+    """Return a grammar of only the guided answer. Raises ``InvalidRequest``."""
     rules = LarkRules(forced=False)
     return f"start: {guide_rule(rules, guide)}\n{rules.text()}"
 
 
 def input_lark(tool: PromptTool) -> str:
-    """The grammar of what a custom tool takes, alone. Raises ``InvalidRequest``."""
+    """Return a grammar of only a custom tool's input. Raises ``InvalidRequest``."""
     rules = LarkRules(forced=False)
     return f"start: {tool_input_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
 def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Escapes) -> str:
-    """The user's grammar for the input of a custom tool, among our rules."""
+    """Add the user's grammar for a custom tool's input and return its first rule's name."""
     assert tool.grammar is not None
     try:
         return _written(rules, prefix, tool.grammar, escapes)
@@ -53,7 +50,7 @@ def guide_rule(rules: LarkRules, guide: Guide) -> str:
 def _written(
     rules: LarkRules, prefix: str, grammar: tl.GrammarFormat | Guide, escapes: Escapes
 ) -> str:
-    """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
+    """Add a user's grammar and return the name of its first rule. Raises ``Unwritable``."""
     if grammar.syntax == "regex":
         start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
     else:

@@ -1,6 +1,6 @@
-"""Values that are not JSON become JSON: raw text by its schema, Python's and braced literals.
+"""Convert values that are not JSON to JSON: text by its schema, and Python or braced literals.
 
-What comes out only grows: a string streams, any other value is given when it is whole. Nothing
+The output only grows: a string streams, any other value is emitted once it is complete. Nothing
 raises, whatever the text.
 """
 
@@ -41,7 +41,9 @@ STRING = frozenset({"string"})
 
 
 def property_types(schema: Json, key: str) -> frozenset[str]:
-    """The JSON types that ``schema`` allows for its property ``key``; empty: it does not say."""
+    """Return the JSON types that ``schema`` allows for its property ``key``; empty if it states
+    none.
+    """
     found: frozenset[str] = frozenset()
     for form in object_forms(schema):
         found |= _types(_member(form.get("properties"), key), schema, _DEPTH)
@@ -70,10 +72,10 @@ def _member(mapping: Any, key: str) -> Any:
 
 
 def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
-    """The JSON text that ``text`` stands for, as a value of one of ``types`` (any, if empty).
+    """Return the JSON text of ``text`` as a value of one of ``types`` (any, if empty).
 
-    JSON is taken as it stands, Python's and braced literals are translated; what is neither, or
-    not of these types while a string is, is a string.
+    JSON stays as it is. Python and braced literals are converted. Any other text is a string, and
+    so is a value of another type if a string is allowed.
     """
     bare = text.strip()
     for candidate in (bare, _literal_to_json(bare)):
@@ -115,14 +117,14 @@ _LITERAL = re.compile(
 
 
 def string_decoder(quote: str, *, raw: bool = False) -> StringDecoder:
-    """Reads a string of Python or of a braced literal, by its quote; ``raw``: without escapes."""
+    """Return the decoder of a Python or braced string, by its quote; ``raw``: without escapes."""
     if raw or quote == QUOTE:
         return StringDecoder(quote, {}, {})
     return StringDecoder(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
 
 
 def _literal_to_json(text: str) -> str:
-    """A literal in JSON's words; nonsense stays nonsense, for JSON to refuse."""
+    """Convert a literal to JSON. Invalid text stays invalid."""
     tokens: list[str] = []
     for found in _LITERAL.finditer(text):
         kind, token = found.lastgroup, found.group()
@@ -146,7 +148,7 @@ def _literal_to_json(text: str) -> str:
 
 
 class JsonObjectWriter:
-    """The JSON text of arguments that come key by key. Each method returns what it adds."""
+    """Writes arguments as a JSON object, key by key. Each method returns the text that it adds."""
 
     def __init__(self, schema: Json) -> None:
         self._schema = schema
@@ -155,25 +157,25 @@ class JsonObjectWriter:
 
     @property
     def expects_string(self) -> bool:
-        """Whether the value of the present key can only be a string."""
+        """Whether the value of the current key can only be a string."""
         return self._types == STRING
 
     def write_key(self, key: str) -> str:
-        """A key begins; its value must follow."""
+        """Write a key; its value must follow."""
         self._types = property_types(self._schema, key)
         before = ", " if self._has_keys else "{"
         self._has_keys = True
         return f"{before}{dump(key)}: "
 
     def write_value(self, text: str) -> str:
-        """A whole value, as ``text`` says it and the schema reads it."""
+        """Write a complete value, converted according to the schema."""
         return to_json_text(text, self._types)
 
     @staticmethod
     def write_string(text: str) -> str:
-        """Some of a string; its quotes are the caller's."""
+        """Write a part of a string. The caller writes its quotes."""
         return escape_string(text)
 
     def close(self) -> str:
-        """The object is whole."""
+        """Close the object."""
         return "}" if self._has_keys else "{}"

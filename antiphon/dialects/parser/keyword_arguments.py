@@ -1,4 +1,4 @@
-"""Reads arguments that are written as pairs: Python's keywords, braced keys and values."""
+"""Reader of arguments that are pairs: Python keyword arguments, keys and values in braces."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
 _QUOTES = ('"', "'", QUOTE)
-#: What may stand before the quote of a string in Python.
+#: Prefixes of a Python string literal.
 _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 
 
 class KeywordTarget(Protocol):
-    """Who is told what the pairs say."""
+    """Receives the parsed arguments."""
 
-    #: Text that is part of nothing.
+    #: Text outside of any argument.
     stray_text: list[str]
 
     def start_parameter(self, key: str) -> None:
-        """A pair begins; an empty key: a value by its position."""
+        """Start a parameter. An empty key: a positional value."""
 
     def add_value(self, text: str) -> None:
-        """Its value, a whole literal."""
+        """Add a value as a complete literal."""
 
     def add_string(self, text: str) -> None:
-        """Its value is a string, and this is some of it."""
+        """Add a part of a string value."""
 
     def end_string(self) -> None:
-        """The string is whole."""
+        """End the string value."""
 
 
 class KeywordArgumentReader:
-    """``key=value, …)`` or ``key:value, …}``, as it comes. ``close``: the bracket that ends it."""
+    """Reads ``key=value, …)`` or ``key:value, …}`` incrementally, up to the bracket ``close``."""
 
     def __init__(self, target: KeywordTarget, form: ParameterSyntax, close: str) -> None:
         self._target = target
@@ -62,18 +62,18 @@ class KeywordArgumentReader:
 
     @property
     def in_string(self) -> bool:
-        """What looks like markup here is only text."""
+        """Whether the text ends inside a string, where markup is plain text."""
         return self._step == self._read_string or bool(self._quote)
 
     def read(self, text: str) -> int:
-        """Take text; returns how much of it belongs to the arguments."""
+        """Read text and return the number of characters that belong to the arguments."""
         at = 0
         while at < len(text) and not self.complete:
             at = self._step(text, at)
         return at
 
     def finish(self) -> None:
-        """The arguments are over, closed or not."""
+        """End the arguments, closed or not."""
         if self._string is not None:
             if self._step == self._read_string:
                 self._target.add_string(
@@ -104,7 +104,7 @@ class KeywordArgumentReader:
             self.complete = True
             return at + 1
         if char == QUOTE:
-            return at + 1  # some quote their keys
+            return at + 1  # some models quote their keys
         self._target.start_parameter("")
         self._step = self._read_literal if self._part else self._read_value_start
         return at
@@ -145,7 +145,7 @@ class KeywordArgumentReader:
         return at
 
     def _read_string_end(self, text: str, at: int) -> int:
-        """Two quotes may be the first of six around a string; one behind another goes on."""
+        """Read after a closing quote: it may start a triple quote, or an adjacent string."""
         char = text[at]
         if char in "\"'" and self._is_empty and char == self._delimiter:
             self._start_string(char * 3, raw=self._is_raw)
@@ -185,7 +185,7 @@ class KeywordArgumentReader:
         return found.end()
 
     def _track_nesting(self, char: str) -> None:
-        """Follow brackets and strings inside a literal."""
+        """Track brackets and strings inside a literal."""
         if self._quote:
             self._is_escaped = char == "\\" and self._quote != QUOTE
             self._quote = "" if char == self._quote else self._quote

@@ -1,6 +1,6 @@
-"""Readers: each takes the text of one kind of state and tells the call what it says.
+"""State readers: each reads the text of one kind of state and passes its meaning to the call.
 
-They know neither terminals nor items, and read nothing twice.
+They handle neither terminals nor items, and read no text twice.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .xml_arguments import XmlArgumentReader
 
 __all__ = ["Reader", "reader_for"]
 
-#: What the name of a call can be: neither white space nor brackets nor quotes.
+#: A call's name contains no white space, brackets or quotes.
 _NAME = re.compile(r"[\w.\-:/$]*")
 _NAME_LIMIT = 256
-#: The beginning of a JSON object, and of that.
+#: The start of a JSON object, and a prefix of it.
 _OBJECT = re.compile(r'\{\s*["}]')
 _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 _LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
@@ -33,25 +33,25 @@ class Reader(Protocol):
 
     @property
     def complete(self) -> bool:
-        """It is whole: what follows belongs to another state."""
+        """Whether the state's text is complete; the rest belongs to the next state."""
 
     @property
     def failed(self) -> bool:
-        """This is no call."""
+        """Whether the text is not a call."""
 
     @property
     def in_string(self) -> bool:
-        """What looks like markup here is only text."""
+        """Whether the text ends inside a string, where markup is plain text."""
 
     def read(self, text: str) -> int:
-        """Take text; returns how much of it was taken."""
+        """Read text and return the number of characters consumed."""
 
     def finish(self) -> None:
-        """A terminal came, or the end."""
+        """End the state at a terminal or at the end of the reply."""
 
 
 class _TextReader:
-    """Most readers take all there is."""
+    """Base of readers that consume all text."""
 
     def __init__(self, call: CallBuilder) -> None:
         self.complete = self.failed = self.in_string = False
@@ -63,7 +63,7 @@ class _TextReader:
         return len(text)
 
     def finish(self) -> None:
-        """Nothing is left to say."""
+        """Do nothing."""
 
     @property
     def text(self) -> str:
@@ -71,7 +71,7 @@ class _TextReader:
 
 
 class _NameReader(_TextReader):
-    """The name; refuses at the first character that no name has."""
+    """Reads the name. It fails at the first character that is not valid in a name."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -87,7 +87,7 @@ class _NameReader(_TextReader):
             self._length += len(name.group())
             at = name.end()
             self._is_whole = at < len(text)
-        if not self.call.is_bare:  # where only the looks tell a call, nothing parts it
+        if not self.call.is_bare:  # a call without markup has no white space after its name
             at = len(text) - len(text[at:].lstrip())
         self.failed = at < len(text)
         return at
@@ -97,8 +97,10 @@ class _NameReader(_TextReader):
 
 
 class _LabelReader(_NameReader):
-    """An id that holds the name: ``functions.NAME:0``. Without the number it tells no calls apart
-    and is only a name."""
+    """Reads an id that contains the name: ``functions.NAME:0``.
+
+    Without the number it does not identify a call, so it is only the name.
+    """
 
     def finish(self) -> None:
         found = _LABEL.fullmatch(self.text)
@@ -108,21 +110,21 @@ class _LabelReader(_NameReader):
 
 
 class _HeaderReader(_NameReader):
-    """The name, which the call tells again: only its look matters."""
+    """Skips a name that the call repeats later; only its syntax is checked."""
 
     def finish(self) -> None:
-        """Nothing is left to say."""
+        """Do nothing."""
 
 
 class _IdReader(_TextReader):
-    """The call's id, as the model gives it."""
+    """Reads the call's id."""
 
     def finish(self) -> None:
         self.call.call_id = self.text.strip() or self.call.call_id
 
 
 class _GapReader(_TextReader):
-    """Between two parts of a call there is nothing to read."""
+    """Collects stray text between two parts of a call."""
 
     def read(self, text: str) -> int:
         self.call.stray_text.append(text)
@@ -130,7 +132,7 @@ class _GapReader(_TextReader):
 
 
 class _JsonReader(_TextReader):
-    """The arguments as JSON; whatever else stands there is kept as the model wrote it."""
+    """Reads the arguments as JSON. Any other text stays as the model wrote it."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -149,7 +151,7 @@ class _JsonReader(_TextReader):
 
 
 class _PlainArgumentsReader(_JsonReader):
-    """The arguments without any markup: JSON as it comes, other text when it is whole."""
+    """Reads arguments without markup: JSON incrementally, other text once it is complete."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -173,14 +175,14 @@ class _PlainArgumentsReader(_JsonReader):
 
 
 class _KeyReader(_TextReader):
-    """The name of a parameter."""
+    """Reads a parameter's name."""
 
     def finish(self) -> None:
         self.call.start_parameter(self.text.strip())
 
 
 class _LiteralReader(_TextReader):
-    """A value that may be no string: read when it is whole."""
+    """Reads a value of any type once it is complete."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
@@ -192,7 +194,7 @@ class _LiteralReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """A value that is a string, as it stands. ``trims``: without a line end on either side."""
+    """Reads a string value incrementally. ``trims``: drop one line end on each side."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
@@ -216,7 +218,7 @@ class _StringReader(_TextReader):
 
 
 def reader_for(reads: ContentKind, call: CallBuilder, form: ToolFormat) -> Reader:
-    """A reader for a state of ``form`` that reads that."""
+    """Return a reader for a state of ``form`` with this kind of text."""
     match reads:
         case "string":
             return _StringReader(call, trims=form.trims)

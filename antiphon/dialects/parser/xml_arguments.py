@@ -1,4 +1,4 @@
-"""Reads arguments that are written as nested tags: one a key, ``item`` for each of an array."""
+"""Reader of arguments that are nested tags: one per key, ``item`` for an element of an array."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _NESTING = 64
 
 
 class XmlTarget(Protocol):
-    """Who is told what the elements say."""
+    """Receives the parsed arguments."""
 
-    #: Text that is part of nothing.
+    #: Text outside of any argument.
     stray_text: list[str]
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What the arguments should be."""
+        """The schema of the arguments."""
 
     def start_parameter(self, key: str) -> None:
-        """A key begins."""
+        """Start a parameter."""
 
     def add_json_value(self, text: str) -> None:
-        """Its value, as JSON."""
+        """Add a value as JSON."""
 
     def add_string(self, text: str) -> None:
-        """Its value is a string, and this is some of it."""
+        """Add a part of a string value."""
 
     def end_string(self) -> None:
-        """The string is whole."""
+        """End the string value."""
 
 
 class _Element:
-    """One that is open inside an argument."""
+    """An open element inside an argument."""
 
     def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
         self.name = name
@@ -54,7 +54,9 @@ class _Element:
         self.children: list[tuple[str, str]] = []
 
     def to_json(self) -> str:
-        """Its JSON text: of a leaf as its schema reads it, of others an object or an array."""
+        """Return its JSON text: a leaf according to its schema, other elements as an object or
+        array.
+        """
         if not self.children:
             return to_json_text("".join(self.text), self.types)
         values: dict[str, list[str]] = {}
@@ -71,8 +73,11 @@ def _value_or_array(values: list[str]) -> str:
 
 
 class XmlArgumentReader:
-    """``<key>value</key>…``, each tag behind a quote. A string streams; what is nested, and what
-    may be one of several of the same name, is given when it is whole."""
+    """Reads ``<key>value</key>…``, with a quote mark before each tag.
+
+    A string value streams. A nested value, or one that may be repeated, is emitted once it is
+    complete.
+    """
 
     def __init__(self, target: XmlTarget) -> None:
         self._target = target
@@ -83,7 +88,7 @@ class XmlArgumentReader:
         self.complete = self.failed = self.in_string = False
 
     def read(self, text: str) -> int:
-        """All of it is read."""
+        """Read all of the text."""
         at = 0
         while at < len(text):
             at = (
@@ -94,7 +99,7 @@ class XmlArgumentReader:
         return at
 
     def finish(self) -> None:
-        """The arguments are over, closed or not."""
+        """End the arguments, closed or not."""
         if self._tag:
             self._add_text(self._tag)
             self._tag = None
@@ -112,7 +117,7 @@ class XmlArgumentReader:
         return found.end()
 
     def _read_tag(self, tag: str, text: str, at: int) -> int:
-        """The inside of a tag; what has no form of one is text."""
+        """Read inside a tag. Text that is not a valid tag is plain text."""
         char = text[at]
         if not tag and char == "<":
             self._tag = char
@@ -143,7 +148,7 @@ class XmlArgumentReader:
             self._open_element(name)
         elif any(element.name == name[1:] for element in self._open_elements):
             while self._open_elements and self._close_element() != name[1:]:
-                pass  # what was left open inside is over with it
+                pass  # closing an element closes the open elements inside it
         else:
             self._add_text(f"<{tag}>")
 
@@ -171,7 +176,7 @@ class XmlArgumentReader:
         self._open_elements.append(_Element(name, types, schema))
 
     def _close_element(self) -> str:
-        """The innermost element is over; its name."""
+        """Close the innermost element and return its name."""
         element = self._open_elements.pop()
         if element.children and (stray := "".join(element.text).strip()):
             self._target.stray_text.append(stray)
@@ -185,11 +190,11 @@ class XmlArgumentReader:
         else:
             self._pending = (element.name, [element.to_json()])
             if element.types and "array" not in element.types:
-                self._flush_pending()  # there can only be one
+                self._flush_pending()  # it cannot be repeated
         return element.name
 
     def _flush_pending(self) -> None:
-        """What waited for more of its name has all there is."""
+        """Emit the values that waited for more elements of the same name."""
         if self._pending is None:
             return
         (name, values), self._pending = self._pending, None
@@ -202,7 +207,7 @@ class XmlArgumentReader:
 
 
 def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """What an element inside another may be."""
+    """Return the schema of an element inside another."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
     if found is None and name == _ITEM:
