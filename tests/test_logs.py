@@ -1,4 +1,4 @@
-"""Lines for machines and for people, without secrets."""
+"""Log lines as JSON and as text, without secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CANARY = "CANARY-3fd1"
 
 @pytest.mark.parametrize("style", ["json", "human"])
 @pytest.mark.parametrize(
-    "said",
+    "values",
     [
         {"headers": {"Authorization": CANARY, "accept": "*/*"}},
         {"authorization": CANARY},
@@ -28,16 +28,16 @@ CANARY = "CANARY-3fd1"
         {"encrypted_content": CANARY},
     ],
 )
-def test_secrets_never_reach_a_line(style: Style, said: dict[str, object]) -> None:
+def test_secrets_are_redacted(style: Style, values: dict[str, object]) -> None:
     stream = io.StringIO()
-    open_log(stream, style=style).info("said", **said, kept="harmless")
+    open_log(stream, style=style).info("values", **values, kept="harmless")
     assert CANARY not in stream.getvalue()
     assert "[redacted]" in stream.getvalue()
     assert "harmless" in stream.getvalue()
 
 
 @pytest.mark.parametrize("style", ["json", "human"])
-def test_tracebacks_show_neither_secrets_nor_local_variables(style: Style) -> None:
+def test_tracebacks_omit_secrets_and_local_variables(style: Style) -> None:
     stream = io.StringIO()
 
     def broken() -> None:
@@ -56,14 +56,14 @@ def test_tracebacks_show_neither_secrets_nor_local_variables(style: Style) -> No
     assert CANARY[::-1] not in text
 
 
-def test_counts_of_tokens_are_no_secrets() -> None:
+def test_token_counts_are_not_redacted() -> None:
     stream = io.StringIO()
     open_log(stream).info("request", input_tokens=3, output_tokens=4)
     line = json.loads(stream.getvalue())
     assert (line["input_tokens"], line["output_tokens"]) == (3, 4)
 
 
-def test_ports_are_no_secrets() -> None:
+def test_ports_are_not_redacted() -> None:
     stream = io.StringIO()
     url = "http://127.0.0.1:8000/v1"
     open_log(stream).info("serving", url=url, store=f"postgresql://me:{CANARY}@db.test:5432/all")
@@ -72,19 +72,19 @@ def test_ports_are_no_secrets() -> None:
     assert line["store"] == "postgresql://me:[redacted]@db.test:5432/all"
 
 
-def test_a_line_is_json_with_what_is_bound() -> None:
+def test_json_line_has_bound_values() -> None:
     stream = io.StringIO()
     log = open_log(stream)
     with structlog.contextvars.bound_contextvars(request_id="req_1"):
-        log.info("said \u00e9", odd=object, model="m")
+        log.info("values \u00e9", odd=object, model="m")
     line = json.loads(stream.getvalue())
     assert stream.getvalue().count("\n") == 1
-    assert line["event"] == "said \u00e9"
+    assert line["event"] == "values \u00e9"
     assert (line["level"], line["request_id"], line["model"]) == ("info", "req_1", "m")
     assert line["timestamp"].endswith("Z")
 
 
-def test_levels() -> None:
+def test_lines_below_the_level_are_dropped() -> None:
     stream = io.StringIO()
     log = open_log(stream, level="warning")
     log.info("quiet")
@@ -103,7 +103,7 @@ def global_state() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("global_state")
-def test_other_loggers_are_adopted() -> None:
+def test_other_loggers_are_captured() -> None:
     stream = io.StringIO()
     capture_libraries(open_log(stream))
     logging.getLogger("some.library").info("quiet")

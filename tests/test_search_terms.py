@@ -1,4 +1,4 @@
-"""Words: as they are indexed, and as they are asked for."""
+"""Words for full-text search, in indexed texts and in queries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ TEXTS = [
 
 @pytest.mark.requirement("VS-WORDS")
 @pytest.mark.parametrize(("text", "found", "missed"), TEXTS)
-def test_what_is_written_without_blanks_is_found(
-    text: str, found: list[str], missed: list[str]
-) -> None:
+def test_unspaced_scripts_are_found(text: str, found: list[str], missed: list[str]) -> None:
     there = {word.lower() for word in query_terms(index_terms(text))} | set(
         index_terms(text).lower().split()
     )
@@ -32,12 +30,12 @@ def test_what_is_written_without_blanks_is_found(
 
 
 @given(st.text(st.characters(max_codepoint=0x2E7F)))
-def test_other_texts_are_indexed_as_they_are(text: str) -> None:
+def test_other_texts_are_indexed_unchanged(text: str) -> None:
     assert index_terms(text) == text
 
 
 @given(st.text(st.sampled_from("峡湾タ한a1 。-"), max_size=20))
-def test_every_word_asked_for_is_in_the_text_it_was_taken_from(text: str) -> None:
+def test_query_terms_of_a_text_are_in_its_index_terms(text: str) -> None:
     there = query_terms(index_terms(text))
     assert set(query_terms(text)) <= {*there, *index_terms(text).split()}
     assert len(query_terms(text)) == len(set(query_terms(text)))

@@ -1,4 +1,4 @@
-"""The composition root: settings reach the parts they are for, and what is begun is ended."""
+"""The composition root: settings reach their parts, and everything opened is closed."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ Use = Callable[[httpx.AsyncClient, Serving], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process's logging is not this test's to take."""
+    """Leave the logging of the test process unchanged."""
     assert capture_libraries is module.capture_libraries
     monkeypatch.setattr(module, "capture_libraries", lambda log: None)
 
 
-async def served(use: Use, **fields: Any) -> None:
-    """Serve with these settings, use the server, and end it as operators do."""
+async def run_server(use: Use, **fields: Any) -> None:
+    """Serve with these settings, use the server, and stop it with SIGTERM."""
     settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **fields})
-    began: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(serve(settings, began.set_result))
+    started: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(serve(settings, started.set_result))
     async with asyncio.timeout(WAIT_S):
-        await asyncio.wait((began, running), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((started, running), return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
-        serving = began.result()
+        serving = started.result()
         try:
             async with httpx.AsyncClient(base_url=f"{serving.url}/v1/", timeout=WAIT_S) as client:
                 assert (await client.get(f"{serving.url}/health")).status_code == 200
@@ -60,7 +60,7 @@ async def served(use: Use, **fields: Any) -> None:
             await running
 
 
-async def test_a_response_is_generated_stored_and_chained() -> None:
+async def test_response_is_generated_stored_and_chained() -> None:
     async def use(client: httpx.AsyncClient, serving: Serving) -> None:
         assert [model.name for model in serving.models] == ["echo"]
         first = (await client.post("responses", json={"input": "hi"})).json()
@@ -71,10 +71,10 @@ async def test_a_response_is_generated_stored_and_chained() -> None:
         items = (await client.get(f"responses/{second['id']}/input_items")).json()["data"]
         assert len(items) == 3
 
-    await served(use)
+    await run_server(use)
 
 
-async def test_settings_reach_the_rim() -> None:
+async def test_settings_reach_the_http_layer() -> None:
     key = ApiKey(
         tenant="t", sha256="2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"
     )
@@ -100,7 +100,7 @@ async def test_settings_reach_the_rim() -> None:
             await client.get(f"{root}/metrics", headers={"authorization": ""})
         ).status_code == 401
 
-    await served(
+    await run_server(
         use,
         keys=(key,),
         max_items=2,
@@ -111,16 +111,16 @@ async def test_settings_reach_the_rim() -> None:
     )
 
 
-async def test_the_rate_limit_is_for_all_without_keys() -> None:
+async def test_rate_limit_without_keys_is_shared() -> None:
     async def use(client: httpx.AsyncClient, serving: Serving) -> None:
         statuses = [(await client.get("models")).status_code for _ in range(3)]
         assert statuses == [200, 200, 429]
 
-    await served(use, requests_per_minute=2)
+    await run_server(use, requests_per_minute=2)
 
 
 @pytest.mark.requirement("API-RESTART")
-async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_stored_response_survives_a_restart(tmp_path: Path) -> None:
     store = str(tmp_path / "new" / "responses.db")
     ids: list[str] = []
 
@@ -130,12 +130,12 @@ async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
     async def read(client: httpx.AsyncClient, serving: Serving) -> None:
         assert (await client.get(f"responses/{ids[0]}")).json()["status"] == "completed"
 
-    await served(write, store=store)
-    await served(read, store=store)
+    await run_server(write, store=store)
+    await run_server(read, store=store)
 
 
 @pytest.mark.parametrize("where", ["the store", "the settings"])
-async def test_what_was_sealed_is_opened_after_a_restart(tmp_path: Path, where: str) -> None:
+async def test_encrypted_items_survive_a_restart(tmp_path: Path, where: str) -> None:
     key = f"a:{base64.b64encode(bytes(32)).decode()}"
     fields: dict[str, Any] = {"undecryptable_items": "refuse", "store": str(tmp_path / "a.db")}
     if where == "the settings":
@@ -154,29 +154,29 @@ async def test_what_was_sealed_is_opened_after_a_restart(tmp_path: Path, where: 
         answer = await client.post("responses", json={"input": sealed})
         assert answer.json()["error"]["code"] == "invalid_encrypted_content"
 
-    await served(seal, **fields)
+    await run_server(seal, **fields)
     assert [item["type"] for item in sealed] == ["compaction"]
-    await served(unseal, **fields)
-    await served(fail, undecryptable_items="refuse")
+    await run_server(unseal, **fields)
+    await run_server(fail, undecryptable_items="refuse")
 
 
-async def test_the_end_closes_models_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shutdown_closes_models_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
-    monkeypatch.setattr(ScriptedBackend, "close", lambda self: _note(closed, "model"))
-    monkeypatch.setattr(MemoryStore, "close", lambda self: _note(closed, "store"))
+    monkeypatch.setattr(ScriptedBackend, "close", lambda self: _record(closed, "model"))
+    monkeypatch.setattr(MemoryStore, "close", lambda self: _record(closed, "store"))
 
     async def use(client: httpx.AsyncClient, serving: Serving) -> None:
         assert closed == []
 
-    await served(use)
+    await run_server(use)
     assert closed == ["model", "store"]
 
 
-async def _note(notes: list[str], word: str) -> None:
+async def _record(notes: list[str], word: str) -> None:
     notes.append(word)
 
 
-async def test_the_store_is_swept_at_the_start_within_its_bounds(
+async def test_store_is_swept_at_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     swept: list[Retention] = []
@@ -193,12 +193,12 @@ async def test_the_store_is_swept_at_the_start_within_its_bounds(
         await done.wait()
         assert (await client.get("models")).status_code == 200
 
-    await served(use, retention_days=2, retention_responses=5, retention_bytes=0)
+    await run_server(use, retention_days=2, retention_responses=5, retention_bytes=0)
     assert swept == [Retention(max_age_s=172_800, max_responses=5, max_bytes=None)]
 
 
 @pytest.mark.requirement("API-WEBHOOKS")
-async def test_ends_in_the_background_are_told_those_in_the_stop_too() -> None:
+async def test_webhooks_are_delivered_also_during_shutdown() -> None:
     receiver = Receiver(204)
 
     async def use(client: httpx.AsyncClient, serving: Serving) -> None:
@@ -208,44 +208,44 @@ async def test_ends_in_the_background_are_told_those_in_the_stop_too() -> None:
 
     names: list[str] = []
     async with receiver.listening():
-        await served(
+        await run_server(
             use,
             webhook_url=receiver.url,
             webhook_secrets=SECRETS,
             webhook_allow_private=True,
         )
     assert receiver.count == 2
-    heard = [receiver.deliveries.get_nowait() for _ in names]
+    deliveries = [receiver.deliveries.get_nowait() for _ in names]
     with openai.OpenAI(api_key="none", webhook_secret=SECRETS[1]) as client:
-        events = [client.webhooks.unwrap(each.body.decode(), each.headers) for each in heard]
+        events = [client.webhooks.unwrap(each.body.decode(), each.headers) for each in deliveries]
     assert {event.type for event in events} == {"response.completed"}
-    assert {json.loads(each.body)["data"]["id"] for each in heard} == set(names)
+    assert {json.loads(each.body)["data"]["id"] for each in deliveries} == set(names)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"webhook_url": "http://hook.example"}, "https://"),
         ({"webhook_url": "https://169.254.169.254/", "webhook_secrets": SECRETS}, "private"),
         ({"webhook_url": "https://hook.example"}, "webhook_secrets"),
     ],
 )
-async def test_webhooks_that_cannot_be_are_refused_before_models_are_fetched(
-    fields: dict[str, Any], said: str
+async def test_invalid_webhook_settings_fail_before_models_are_downloaded(
+    fields: dict[str, Any], message: str
 ) -> None:
     bad = {"bad": Model(source="nowhere.gguf")}
-    with pytest.raises(SetupError, match=said):
+    with pytest.raises(SetupError, match=message):
         await serve(Settings(port=0, store="memory:", models=bad, **fields), lambda serving: None)
 
 
-async def test_a_seal_key_that_is_none_is_refused_at_the_start() -> None:
+async def test_invalid_encryption_key_fails_at_the_start() -> None:
     with pytest.raises(SetupError, match="encryption key"):
         await serve(
             Settings(port=0, store="memory:", encryption_keys=("a:CANARY",)), lambda serving: None
         )
 
 
-async def test_nothing_is_left_of_a_server_that_could_not_start() -> None:
+async def test_failed_start_leaves_no_threads() -> None:
     threads = threading.active_count()
     bad = {"bad": Model(source="nowhere.gguf")}
     for _ in range(2):  # the second finds the port free again
@@ -255,18 +255,18 @@ async def test_nothing_is_left_of_a_server_that_could_not_start() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "my.host.test"])
-async def test_other_machines_are_let_in_only_on_purpose(host: str) -> None:
+async def test_non_loopback_host_needs_keys(host: str) -> None:
     with pytest.raises(SetupError, match="there are no API keys"):
         await serve(Settings(host=host, port=0), lambda serving: None)
 
 
 @pytest.mark.parametrize("fields", [{"allow_unauthenticated": True}, {"keys": ("one",)}])
-def test_keys_or_a_word_let_them_in(fields: Any) -> None:
+def test_keys_or_allow_unauthenticated_permit_any_host(fields: Any) -> None:
     module._check_exposure(Settings(host="0.0.0.0", **fields))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "localhost", "::1", "[::1]"])
-def test_this_machine_needs_no_keys(host: str) -> None:
+def test_loopback_host_needs_no_keys(host: str) -> None:
     module._check_exposure(Settings(host=host))
 
 
@@ -282,5 +282,5 @@ def test_this_machine_needs_no_keys(host: str) -> None:
         ("my.host", "http://my.host:80"),
     ],
 )
-def test_the_address_is_one_that_can_be_opened(host: str, url: str) -> None:
+def test_address_can_be_opened(host: str, url: str) -> None:
     assert address(host, 80) == url

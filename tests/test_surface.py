@@ -29,7 +29,7 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines from ``def`` to the last, without the docstring."""
+    """Return the number of lines, without the docstring."""
     lines = (node.end_lineno or 0) - node.lineno + 1
     if ast.get_docstring(node) is not None:
         words = node.body[0]
@@ -38,7 +38,7 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def defined(module: ast.Module) -> Iterator[str]:
-    """What a module defines itself, at its top."""
+    """Yield the names that a module defines at its top level."""
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -68,7 +68,7 @@ def test_every_module_has_a_docstring(path: Path) -> None:
 
 
 @each_module
-def test_all_is_sorted_and_names_what_is_there(path: Path) -> None:
+def test_all_is_sorted_and_its_names_exist(path: Path) -> None:
     module = tree(path)
     names = exported(module)
     if path.name == "__init__.py" and not list(defined(module)):
@@ -80,7 +80,7 @@ def test_all_is_sorted_and_names_what_is_there(path: Path) -> None:
 
 
 def _order(word: str) -> tuple[int, str]:
-    """Constants, then classes, then functions: as ruff sorts."""
+    """Sort constants, then classes, then functions, as ruff does."""
     kind = 0 if word.isupper() and len(word) > 1 else 1 if word[0].isupper() else 2
     return kind, word
 
