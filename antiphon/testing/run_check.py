@@ -1,6 +1,6 @@
-"""The contract of a run store as checks, for whoever writes one: what runs say, and who hears it.
+"""The contract of a run store as checks, for authors of stores: event logs, followers and webhooks.
 
-Each check is given a fresh store of its own. ``CHECKS`` names them, for a test to run one by one.
+Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test can run each alone.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ TIMEOUT_S = 30
 
 
 def batch(first: int, count: int = 1, tokens: bytes = b"") -> EventBatch:
-    """``count`` lines that say their number."""
+    """``count`` events; each contains its number."""
     lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
     return EventBatch(first=first, count=count, lines=lines, tokens=tokens)
 
 
 def job(name: str, tenant: str = "t", model: str = "m") -> Job:
-    """Of the response ``resp_NAME``."""
+    """A job for the response ``resp_NAME``."""
     return Job(tenant=tenant, id=f"resp_{name}", model=model, request=b"{}", prompt=b"\1\0\0\0")
 
 
 def queued(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
-    """The response as it begins: with its input, without output."""
+    """The response at its start: with input, without output."""
     stored = turn(name, previous)
     response = replace(stored.response, status="queued", output=(), store=store, usage=None)
     return StoredResponse(response=response, input=stored.input)
 
 
 def ended(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
-    """The response as it ends."""
+    """The response at its end."""
     stored = turn(name, previous)
     return replace(stored, response=replace(stored.response, store=store))
 
@@ -66,7 +66,7 @@ async def begin_run(
 
 
 async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 100) -> list[int]:
-    """Of the events the store has of this run."""
+    """The numbers of the events that the store has of this run."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=limit)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1) if n > after]
@@ -121,7 +121,9 @@ async def stores_appended_events(store: Store) -> None:
     claim = await begin_run(store)
     two = Append(claim, batch(2, 3, b"\7\0\0\0"))
     assert await store.runs.append((two, Append(claim, batch(5)))) == frozenset()
-    assert await store.runs.append((two,)) == frozenset()  # no answer came: asked again
+    assert (
+        await store.runs.append((two,)) == frozenset()
+    )  # the first call was not confirmed: repeat it
     assert await numbers(store) == [0, 1, 2, 3, 4, 5]
     history = await store.runs.load_batches(claim)
     assert b"".join(each.tokens for each in history) == b"\7\0\0\0"
@@ -171,7 +173,7 @@ async def followers_miss_no_event(store: Store) -> None:
     readers = [asyncio.create_task(_read(store)) for _ in range(3)]
     for n in range(2, 40):
         await store.runs.append((Append(claim, batch(n)),))
-        if n % 10 == 0:  # some come later, and some while it is being kept
+        if n % 10 == 0:  # some followers start later, some during an append
             readers.append(asyncio.create_task(_read(store, after=n - 5)))
     await store.runs.end(claim, ended("a"), batch(40, 2))
     readers.append(asyncio.create_task(_read(store)))
@@ -289,7 +291,7 @@ async def begins_each_id_once(store: Store) -> None:
     assert await store.load("t", "resp_a") == queued("a")
     assert await numbers(store) == [0, 1, 2]
     await store.delete("t", "resp_a")
-    await begin_run(store)  # an id is free again when what had it is gone
+    await begin_run(store)  # an id can be reused after its run was deleted
     assert await numbers(store) == [0, 1]
 
 
@@ -330,13 +332,13 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     claim, due = await begin_run(store), store.runs.take_due_webhooks
     body = bytes(range(256))
     await store.runs.end(claim, ended("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5))
-    await store.delete("t", "resp_a")  # it is told all the same
+    await store.delete("t", "resp_a")  # the webhook is delivered nevertheless
     assert await due(100.25, 160, limit=9) == ()
     found = await asyncio.gather(*(due(100.5, 160, limit=9) for _ in range(4)))
     assert sorted(map(len, found)) == [0, 0, 0, 1]
     assert sum(found, ()) == (DueWebhook("evt_a", body, 1),)
     assert await due(159.75, 200, limit=9) == ()
-    assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # who had it is dead
+    assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # its server is dead
     await store.runs.postpone_webhook("evt_a", 300)
     assert await due(299.75, 400, limit=9) == ()
     assert await due(300, 360, limit=9) == (DueWebhook("evt_a", body, 3),)
@@ -354,7 +356,7 @@ async def leases_webhooks_oldest_first(store: Store) -> None:
         )
     given = [each.id for each in await store.runs.take_due_webhooks(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
-    for _ in ids:  # each round gives away some, to some
+    for _ in ids:  # each round leases some of them
         found = await asyncio.gather(
             *(store.runs.take_due_webhooks(50, 90, limit=3) for _ in range(8))
         )

@@ -1,7 +1,8 @@
-"""The contract of a run store as checks, for whoever writes one: whose runs and conversations are.
+"""The contract of a run store as checks, for authors of stores: leases of runs, locks of
+conversations.
 
-Each check is given a fresh store of its own. ``CHECKS`` names them, for a test to run one by one.
-No check waits for time to pass: a lease of no seconds is over, one of hours is not.
+Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test can run each alone.
+No check waits: a lease of zero seconds has expired, one of hours has not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LONG_S = 3600.0
 
 
 class _Told:
-    """A listener, and what it was told."""
+    """A listener that records its notifications."""
 
     def __init__(self) -> None:
         self.news: list[str | tuple[str, int]] = []
@@ -103,7 +104,7 @@ async def seizes_runs_of_dead_servers(store: Store) -> None:
     assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
     assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
     assert await store.runs.end(claim, ended("a"), batch(3)) is False
-    await store.runs.release("one")  # what it has no more it cannot give back
+    await store.runs.release("one")  # a server cannot release a run that it has lost
     assert await store.runs.claim("three", ["m"], limit=9, lease_s=LONG_S) == ()
     assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
     assert await numbers(store) == [0, 1, 2, 3]
@@ -130,7 +131,7 @@ async def seizes_runs_without_an_owner(store: Store) -> None:
 
 
 async def fences_each_run_of_an_append(store: Store) -> None:
-    """The same run under two epochs, and one that is lost between two that are not."""
+    """The same run under two epochs, and a lost run between two that are not lost."""
     first = await begin_run(store)
     await store.runs.release("one")
     (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)
@@ -187,7 +188,7 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
 
 
 async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
-    """Two tenants may have an id in common."""
+    """Two tenants may use the same id."""
     hold = store.runs.lock_conversation
     for tenant in "tu":
         assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True

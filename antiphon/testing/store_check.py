@@ -1,6 +1,6 @@
-"""The contract of a store as checks, for whoever writes one.
+"""The contract of a store as checks, for authors of stores.
 
-Each check is given a fresh store of its own. ``CHECKS`` names them, for a test to run one by one.
+Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test can run each alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.wire.response import Response, Usage
 
 __all__ = ["CHECKS", "Opened", "check_store", "turn"]
 
-#: Opens a fresh store for one check and closes it behind it.
+#: Opens a fresh store for one check and closes it afterwards.
 Opened = Callable[[], AbstractAsyncContextManager[Store]]
 Check = Callable[[Store], Awaitable[None]]
 
@@ -259,7 +259,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 async def check_store(opened: Opened, checks: Mapping[str, Check] = CHECKS) -> AsyncIterator[str]:
-    """Run every check over a store of its own; yields the name of each that held."""
+    """Run every check over a fresh store; yield the name of each check that passed."""
     for name, check in checks.items():
         async with opened() as store:
             await check(store)

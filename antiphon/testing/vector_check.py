@@ -48,7 +48,7 @@ def _vector(*numbers: float) -> bytes:
 
 
 async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "t") -> None:
-    """A file of these chunks, the vector of each being its place."""
+    """Add a file with these chunks; the vector of each is its index."""
     assert await vectors.add_files(tenant, [make_indexed_file(name)], None)
     chunks = [
         IndexedChunk(start=100 * at, text=text, vector=_vector(at, 1))
@@ -59,7 +59,7 @@ async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "
 
 
 async def _found(vectors: VectorIndex, *words: str, files: str = "a b", limit: int = 9) -> str:
-    """The texts that are found, by their files."""
+    """The texts found in these files."""
     ids = [f"file-{name}" for name in files.split()]
     hits = await vectors.search_words("t", "vs_a", words, ids, limit)
     texts = await vectors.chunk_texts("t", "vs_a", {hit.chunk for hit in hits})
