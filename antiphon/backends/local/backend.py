@@ -112,10 +112,11 @@ class LocalBackend(Backend):
         grammars, enforces_format = self._grammars, enforced is not None and not enforced.partial
         tools = collect_tools(options, conversation.items)
         return ValidationPlan(
-            answer_format=enforced_answer_format(options, grammars)
+            answer_format=await asyncio.to_thread(enforced_answer_format, options, grammars)
             if enforces_format
             else await answer_format(options, grammars),
-            tool_calls=tool_call_rules(
+            tool_calls=await asyncio.to_thread(
+                tool_call_rules,
                 tools,
                 grammars,
                 is_enforced=enforces_calls,

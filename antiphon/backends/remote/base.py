@@ -6,6 +6,7 @@ Only the upstream counts tokens: counts before the answer are estimates.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -110,7 +111,9 @@ class RemoteBackend(Backend, ABC):
             answer_format=await (trusted_answer_format if enforces_format else answer_format)(
                 options, grammars
             ),
-            tool_calls=tool_call_rules(
+            # Compiling the grammars of tools may take seconds.
+            tool_calls=await asyncio.to_thread(
+                tool_call_rules,
                 prompt_tools,
                 grammars,
                 is_enforced=self.enforces_calls,

@@ -3,6 +3,7 @@ grammar and, for JSON, a schema validator."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -158,12 +159,13 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
                 check_strict(schema, _PATH)
-            if not is_enforced(bare(schema), _PATH, strict=bool(strict)):
+            plain = await asyncio.to_thread(bare, schema)
+            if not await asyncio.to_thread(is_enforced, plain, _PATH, strict=bool(strict)):
                 await SchemaValidator(schema, _PATH).check()
-                return json_answer_format(
-                    lenient(bare(schema)), grammars, schema, is_complete=False
+                return await asyncio.to_thread(
+                    json_answer_format, lenient(plain), grammars, schema, is_complete=False
                 )
-    return enforced_answer_format(options, grammars)
+    return await asyncio.to_thread(enforced_answer_format, options, grammars)
 
 
 def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:

@@ -1,0 +1,89 @@
+"""Check grammars before llguidance compiles them in the server's process.
+
+Grammars come from clients. The library overflows the stack on long chains of references and cannot
+be interrupted, so a grammar that is not obviously cheap is first compiled in a process of its own
+(``grammar_worker``), whose death is a refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["grammar_fault", "is_cheap"]
+
+_WORKER = Path(__file__).with_name("grammar_worker.py")
+#: Seconds that the process may take, its start included.
+_TIMEOUT_S = 15.0
+#: Grammars that the library certainly compiles in a few milliseconds: size in characters, number of
+#: rules and references, and nesting of brackets.
+_CHEAP_SIZE, _CHEAP_RULES, _CHEAP_DEPTH = 16_384, 128, 48
+_MAX_SIZE = 1_000_000
+_COSTLY = "it takes too long or too much memory to compile."
+_RULE = re.compile(r"^[\w?!.-]{1,128}[ \t]{0,8}:", re.MULTILINE)
+#: What multiplies: combinations of alternatives, and counts of more than three digits.
+_MULTIPLIES = re.compile(r'"allOf"|"not"|"dependentSchemas"|[{,:~]\s?\d{4}')
+
+
+def grammar_fault(lark: str) -> str | None:
+    """Return what is wrong with a grammar in llguidance's Lark.
+
+    None if nothing is, or if the library is not installed: an engine that enforces grammars brings
+    it. Blocks while it compiles, up to a few seconds for a complex grammar: call it from a thread.
+    """
+    if find_spec("llguidance") is None:
+        return None
+    return _cached_fault(lark)
+
+
+@lru_cache(maxsize=1024)
+def _cached_fault(lark: str) -> str | None:
+    if len(lark) > _MAX_SIZE:
+        return f"it is too long: {_MAX_SIZE:,} characters are the most."
+    if not is_cheap(lark):
+        return _fault_in_process(lark)
+    import llguidance
+
+    fault = llguidance.LLMatcher.validate_grammar(llguidance.grammar_from("lark", lark))
+    return str(fault) if fault else None
+
+
+def is_cheap(lark: str) -> bool:
+    """Whether a grammar is small and flat enough to compile in the server's process unchecked.
+
+    Linear in the grammar's length."""
+    if len(lark) > _CHEAP_SIZE or _MULTIPLIES.search(lark):
+        return False
+    if len(_RULE.findall(lark)) + lark.count('"$ref"') > _CHEAP_RULES:
+        return False
+    return _depth(lark) <= _CHEAP_DEPTH
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested; those in strings count too, so this is an upper bound."""
+    depth = deepest = 0
+    for char in text:
+        if char in "{[(":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in ")]}":
+            depth = max(0, depth - 1)
+    return deepest
+
+
+def _fault_in_process(lark: str) -> str | None:
+    command = [sys.executable, "-P", str(_WORKER)]
+    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        done = subprocess.run(
+            command, input=lark.encode(), capture_output=True, timeout=_TIMEOUT_S, env=env
+        )
+        fault: str | None = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return _COSTLY
+    return fault
