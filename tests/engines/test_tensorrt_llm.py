@@ -50,13 +50,13 @@ async def test_keeps_the_contract(engine: TensorrtEngine, check: Check) -> None:
     await check(engine)
 
 
-async def test_is_closed_for_good(engine: TensorrtEngine) -> None:
+async def test_closed_engine_refuses_requests(engine: TensorrtEngine) -> None:
     double = inner(engine)
     await check_closed(engine)
     assert double.down and double.aborted == 1
 
 
-async def test_what_is_left_is_aborted_and_what_ends_is_not(engine: TensorrtEngine) -> None:
+async def test_only_abandoned_requests_are_aborted(engine: TensorrtEngine) -> None:
     await collect(engine, prompt(engine, "Hi"), greedy())
     assert inner(engine).aborted == 0
     chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
@@ -87,7 +87,7 @@ async def test_versions_without_them_say_so(double: pytest.MonkeyPatch) -> None:
     await engine.close()
 
 
-async def test_requests_without_a_seed_are_not_alike(engine: TensorrtEngine) -> None:
+async def test_requests_without_a_seed_differ(engine: TensorrtEngine) -> None:
     hot = Sampling(max_tokens=16, temperature=1.5, ignore_eos=True)
     said = [(await collect(engine, prompt(engine, "Once"), hot)).ids for _ in range(4)]
     assert len(set(said)) > 1
@@ -100,7 +100,7 @@ async def test_no_temperature_is_not_greedy(engine: TensorrtEngine) -> None:
     assert (hot, cold) == (False, True)
 
 
-async def test_its_own_fields_reach_it_by_name(engine: TensorrtEngine) -> None:
+async def test_extra_fields_are_passed_by_name(engine: TensorrtEngine) -> None:
     usual = (await collect(engine, prompt(engine, "Hi"), greedy(1))).ids[0]
     sampling = greedy(1, extra={"bad_token_ids": [usual]})
     assert (await collect(engine, prompt(engine, "Hi"), sampling)).ids[0] != usual
@@ -118,7 +118,7 @@ async def test_its_failure_fails_the_run(engine: TensorrtEngine) -> None:
     assert "worker returned error" in str(raised.value.__cause__)
 
 
-async def test_what_cannot_be_loaded_is_one_line(double: pytest.MonkeyPatch) -> None:
+async def test_load_failure_gives_a_one_line_error(double: pytest.MonkeyPatch) -> None:
     with pytest.raises(SetupError, match="Only 1 GPUs") as raised:
         await load(FOLDER, LoadOptions(engine_options={"tensor_parallel_size": 2}))
     assert "\n" not in str(raised.value)

@@ -48,13 +48,13 @@ async def test_keeps_the_contract(engine: VllmEngine, check: Check) -> None:
     await check(engine)
 
 
-async def test_is_closed_for_good(engine: VllmEngine) -> None:
+async def test_closed_engine_refuses_requests(engine: VllmEngine) -> None:
     double = inner(engine)
     await check_closed(engine)
     assert double.down
 
 
-async def test_what_is_left_is_aborted(engine: VllmEngine) -> None:
+async def test_abandoned_request_is_aborted(engine: VllmEngine) -> None:
     chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
     async with asyncio.timeout(WAIT_S):
         await anext(chunks)
@@ -82,7 +82,7 @@ async def test_prefixes_are_shared_within_a_salt_alone(engine: VllmEngine) -> No
         assert bool(outcome.cached_tokens) is expected
 
 
-async def test_its_own_fields_reach_it_by_name(engine: VllmEngine) -> None:
+async def test_extra_fields_are_passed_by_name(engine: VllmEngine) -> None:
     allowed = engine.tokenizer.encode("abc", special=False)
     sampling = greedy(12, extra={"allowed_token_ids": allowed})
     outcome = await collect(engine, prompt(engine, "Hi"), sampling)
@@ -93,7 +93,7 @@ async def test_its_own_fields_reach_it_by_name(engine: VllmEngine) -> None:
 
 
 @pytest.mark.requirement("HF-6")
-async def test_images_reach_it_opened(engine: VllmEngine) -> None:
+async def test_images_are_passed_decoded(engine: VllmEngine) -> None:
     pytest.importorskip("PIL")
     seeing = await load(FOLDER, LoadOptions(engine_options={"limit_mm_per_prompt": {"image": 2}}))
     assert seeing.capabilities.images and not engine.capabilities.images
@@ -124,7 +124,7 @@ async def test_what_it_refuses_is_the_requests_fault(engine: VllmEngine) -> None
     assert len((await collect(engine, prompt(engine, "Hi"), greedy())).ids) == 4
 
 
-async def test_its_death_fails_what_runs_and_what_comes(engine: VllmEngine) -> None:
+async def test_engine_death_fails_running_and_later_requests(engine: VllmEngine) -> None:
     chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
     async with asyncio.timeout(WAIT_S):
         await anext(chunks)
@@ -137,7 +137,7 @@ async def test_its_death_fails_what_runs_and_what_comes(engine: VllmEngine) -> N
         await collect(engine, prompt(engine, "Hi"), greedy())
 
 
-async def test_operators_arguments_stand_over_ours() -> None:
+async def test_engine_options_override_our_arguments() -> None:
     engine = await load(
         FOLDER, LoadOptions(parallel=9, engine_options={"scheduling_policy": "fcfs"})
     )
@@ -147,7 +147,7 @@ async def test_operators_arguments_stand_over_ours() -> None:
     await engine.close()
 
 
-async def test_what_cannot_be_loaded_is_one_line() -> None:
+async def test_load_failure_gives_a_one_line_error() -> None:
     with pytest.raises(SetupError, match="World size") as raised:
         await load(FOLDER, LoadOptions(engine_options={"tensor_parallel_size": 2}))
     assert "\n" not in str(raised.value)

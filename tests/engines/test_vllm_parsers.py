@@ -68,7 +68,7 @@ def names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_our_rows_write_vllm_reads(name: str) -> None:
+def test_vllm_parses_calls_in_our_formats(name: str) -> None:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     row = TOOLS[ROWS[name]]

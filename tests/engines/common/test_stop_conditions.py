@@ -32,24 +32,24 @@ def ids(chunks: list[Chunk]) -> list[int]:
     return [id for chunk in chunks for id in chunk.ids]
 
 
-def test_the_most_tokens_are_exact() -> None:
+def test_max_tokens_is_exact() -> None:
     chunks = read(list(b"abcdef"), Sampling(max_tokens=3))
     assert (ids(chunks), chunks[-1].finish) == (list(b"abc"), "length")
 
 
-def test_the_context_is_a_limit_too() -> None:
+def test_context_limits_the_output() -> None:
     chunks = read(list(b"abcdef"), Sampling(max_tokens=9), room=2)
     assert (ids(chunks), chunks[-1].finish) == (list(b"ab"), "length")
 
 
-def test_an_end_token_is_told_and_ends_it() -> None:
+def test_end_token_is_yielded_and_ends_generation() -> None:
     chunks = read([*b"ab", EOS, *b"c"], Sampling(max_tokens=9))
     assert (ids(chunks), chunks[-1].finish) == ([*b"ab", EOS], "stop")
     on = read([*b"ab", EOS, *b"c"], Sampling(max_tokens=4, ignore_eos=True))
     assert (ids(on), on[-1].finish) == ([*b"ab", EOS, *b"c"], "length")
 
 
-def test_a_stop_id_ends_it_even_where_ends_are_ignored() -> None:
+def test_stop_id_ends_generation_with_ignore_eos() -> None:
     chunks = read([*b"a", MARK, *b"b"], Sampling(max_tokens=9, stop_ids=(MARK,), ignore_eos=True))
     assert (ids(chunks), chunks[-1].finish) == ([*b"a", MARK], "stop")
 
@@ -59,7 +59,7 @@ def test_special_tokens_spell_nothing() -> None:
     assert (ids(chunks), chunks[-1].finish) == ([*b"a", MARK, *b"b"], "length")
 
 
-def test_what_may_be_a_stop_string_waits() -> None:
+def test_possible_stop_string_is_held_back() -> None:
     chunks = read(list(b"a\n\nb"), Sampling(max_tokens=4, stop=("\n\nX",)))
     assert [bytes(chunk.ids) for chunk in chunks] == [b"a", b"\n\nb"]
     ended = read(list(b"a\n\nXb"), Sampling(max_tokens=9, stop=("\n\nX",)))
@@ -78,7 +78,7 @@ def test_logprobs_go_with_their_ids_or_not_at_all() -> None:
     stops=st.lists(st.text("abX", min_size=1, max_size=3), max_size=3),
     step=st.integers(1, 5),
 )
-def test_any_chunking_ends_at_the_same_place(text: str, stops: list[str], step: int) -> None:
+def test_chunking_does_not_change_the_end(text: str, stops: list[str], step: int) -> None:
     sampling = Sampling(max_tokens=len(text) + 1, stop=tuple(stops))
     chunks = read([*text.encode(), EOS], sampling, step=step)
     found = [text.index(stop) + len(stop) for stop in stops if stop in text]

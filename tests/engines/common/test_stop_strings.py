@@ -26,7 +26,7 @@ def run(pieces: list[bytes], stops: tuple[str, ...]) -> tuple[bytes, StopStrings
 
 
 @given(text=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 60)))
-def test_any_cutting_of_the_text_stops_at_the_same_place(
+def test_token_boundaries_do_not_change_the_stop_position(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
     spelled = text.encode()
@@ -57,7 +57,7 @@ def test_holds_back_only_what_may_become_a_stop_string() -> None:
     assert [machine.feed(piece) for piece in (b"a", b"xE", b"N", b"d", b"E")] == [1, 0, 0, 3, 0]
 
 
-def test_tokens_in_the_stop_string_never_go() -> None:
+def test_tokens_of_the_stop_string_are_never_released() -> None:
     machine = StopStrings(("END",))
     assert [machine.feed(piece) for piece in (b"go ", b"on E", b"N", b"D more")] == [1, 0, 0, 0]
     assert (machine.matched_stop, machine.tail) == ("END", "on ")
@@ -69,7 +69,7 @@ def test_the_first_to_end_however_the_tokens_come() -> None:
         assert machine.matched_stop == "b"
 
 
-def test_the_longest_of_those_that_end_together() -> None:
+def test_longest_of_stop_strings_with_the_same_end_wins() -> None:
     _, machine = run([b"xabc"], ("bc", "abc", "c"))
     assert (machine.matched_stop, machine.tail) == ("abc", "x")
 

@@ -17,7 +17,7 @@ async def read(handover: ThreadChannel) -> list[Chunk]:
         return [chunk async for chunk in handover]
 
 
-async def test_what_a_thread_gives_arrives_in_order() -> None:
+async def test_chunks_arrive_in_order() -> None:
     handover = ThreadChannel(asyncio.get_running_loop())
 
     def give() -> None:
@@ -33,7 +33,7 @@ async def test_what_a_thread_gives_arrives_in_order() -> None:
     assert chunks[-1].finish == "stop"
 
 
-async def test_what_came_meanwhile_is_one_chunk() -> None:
+async def test_queued_chunks_are_merged() -> None:
     handover = ThreadChannel(asyncio.get_running_loop())
     handover.send(Chunk(cached_tokens=7))
     handover.send(Chunk((1,)))
@@ -41,7 +41,7 @@ async def test_what_came_meanwhile_is_one_chunk() -> None:
     assert await read(handover) == [Chunk((1, 2), finish="length", cached_tokens=7)]
 
 
-async def test_a_failure_comes_after_what_came_before_it() -> None:
+async def test_error_is_raised_after_queued_chunks() -> None:
     handover = ThreadChannel(asyncio.get_running_loop())
     handover.send(Chunk((1,)))
     handover.send(BackendError("over"))
@@ -58,11 +58,11 @@ def test_nobody_reads_when_the_loop_is_closed() -> None:
     assert not handover.send(Chunk((1,)))
 
 
-def test_nothing_joined_is_nothing() -> None:
+def test_merging_no_chunks_gives_none() -> None:
     assert merge_chunks([]) is None
 
 
-async def test_what_failed_is_the_cause_of_what_is_raised() -> None:
+async def test_unexpected_exception_becomes_the_cause() -> None:
     for error in (KeyError("/where"), MemoryError()):
         handover = ThreadChannel(asyncio.get_running_loop())
         handover.fail(error)

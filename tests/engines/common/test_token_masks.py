@@ -58,7 +58,7 @@ def test_every_end_token_ends_a_complete_grammar() -> None:
     assert allowed == tokenizer.end_ids
 
 
-def test_a_token_that_may_not_come_is_a_failure() -> None:
+def test_forbidden_token_raises() -> None:
     tokenizer = read_folder(FOLDER).tokenizer
     grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
@@ -66,7 +66,7 @@ def test_a_token_that_may_not_come_is_a_failure() -> None:
         mask.accept(tokenizer.encode("b", special=False)[0])
 
 
-def test_a_grammar_that_is_none_is_refused() -> None:
+def test_invalid_grammar_is_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_grammar(Constraint("start: missing"), "transformers")
     assert refused.value.code == "invalid_grammar"

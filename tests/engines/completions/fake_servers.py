@@ -1,6 +1,8 @@
-"""Servers that continue token ids, in the shapes of vLLM, SGLang, TensorRT-LLM and llama-server,
-around an engine without a model. The shapes are theirs: bodies and payloads as they are sent, with
-what clients do not read left out."""
+"""Fake servers that continue token ids, in the formats of the four supported servers.
+
+They run an engine without a model. Bodies and payloads are those of the real servers, without
+fields that clients do not read.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ from antiphon.tokens import Chunk, Prompt, TokenLogprob
 
 Json = dict[str, Any]
 TOKENIZER = ByteTokenizer(["<image>"])
-#: What a template writes for an image.
+#: The image placeholder of a chat template.
 WORD = TOKENIZER.special["<image>"]
 
 
 class Shape:
-    """How one server speaks. ``payloads`` gives those of one chunk."""
+    """One server's format. ``payloads`` returns the payloads of one chunk."""
 
     path = "/v1/completions"
     owner = ""
@@ -53,15 +55,15 @@ class Shape:
     def payloads(self, chunk: Chunk) -> Iterator[Json]:
         raise NotImplementedError
 
-    def held(self) -> str | None:
-        """The kind of constraint that is asked for."""
+    def constraint_kind(self) -> str | None:
+        """Return the kind of the requested constraint."""
         params = self.body.get("sampling_params", self.body)
-        asked = params.get("structured_outputs", params)
-        form = asked.get("response_format", asked)
-        if text := asked.get("grammar") or form.get("ebnf"):
+        constraint = params.get("structured_outputs", params)
+        form = constraint.get("response_format", constraint)
+        if text := constraint.get("grammar") or form.get("ebnf"):
             return "ebnf" if "::=" in text else "lark"
         fields = {"json", "json_schema", "response_format"}
-        return None if fields.isdisjoint(asked) else "schema"
+        return None if fields.isdisjoint(constraint) else "schema"
 
     def finish(self) -> Iterator[Json]:
         yield from ()
@@ -92,7 +94,7 @@ class Vllm(Shape):
             "text_offset": [0] * len(chunk.ids),
             "token_logprobs": [each.logprob for each in chunk.logprobs],
             "tokens": [f"token_id:{each.id}" for each in chunk.logprobs],
-            # besides the best, the sampled one is always there
+            # The sampled token is always listed, beside the best ones.
             "top_logprobs": [
                 {f"token_id:{t.id}": t.logprob for t in each.top}
                 | {f"token_id:{each.id}": each.logprob}
@@ -111,7 +113,7 @@ class Vllm(Shape):
 
 class Trtllm(Vllm):
     owner = "tensorrt_llm"
-    #: All that its requests may hold: others are refused.
+    #: The allowed request fields; others are refused.
     fields = frozenset(
         "model prompt max_tokens stream stream_options temperature top_p top_k min_p seed"
         " logit_bias presence_penalty frequency_penalty repetition_penalty stop_token_ids"
@@ -134,7 +136,7 @@ class Sglang(Shape):
         self.said: list[TokenLogprob] = []
 
     def prompt(self) -> list[int]:
-        return shown(self.body["input_ids"], self.body.get("image_data", ()))
+        return expand_images(self.body["input_ids"], self.body.get("image_data", ()))
 
     def sampling(self) -> Sampling:
         params = self.body["sampling_params"]
@@ -173,12 +175,14 @@ class SglangIncremental(Sglang):
 
 
 class VllmGenerate(Vllm):
-    """vLLM's other address, for prompts with images."""
+    """vLLM's endpoint for prompts with images."""
 
     path = "/inference/v1/generate"
 
     def prompt(self) -> list[int]:
-        return shown(self.body["token_ids"], [p["url"] for p in self.body.get("content_parts", ())])
+        return expand_images(
+            self.body["token_ids"], [p["url"] for p in self.body.get("content_parts", ())]
+        )
 
     def sampling(self) -> Sampling:
         params = self.body["sampling_params"]
@@ -205,18 +209,17 @@ class VllmGenerate(Vllm):
         yield {"choices": [{**choice, "logprobs": {"content": content} if content else None}]}
 
 
-def shown(ids: Iterable[int], urls: Iterable[str]) -> list[int]:
-    """The ids with what a processor makes of an image in the place of each word for one: four
-    tokens that tell which image it is."""
-    images = [marked(b64decode(url.partition(",")[2])) for url in urls]
-    made: list[int] = []
+def expand_images(ids: Iterable[int], urls: Iterable[str]) -> list[int]:
+    """Replace each image placeholder by four tokens that identify the image."""
+    images = [image_digest(b64decode(url.partition(",")[2])) for url in urls]
+    expanded: list[int] = []
     for id in ids:
-        made += images.pop(0) if images and id == WORD else [id]
-    assert not images, "more images than words for them"
-    return made
+        expanded += images.pop(0) if images and id == WORD else [id]
+    assert not images, "more images than placeholders"
+    return expanded
 
 
-def marked(image: bytes) -> bytes:
+def image_digest(image: bytes) -> bytes:
     return f"{crc32(image) & 0xFFFF:04x}".encode()
 
 
@@ -229,7 +232,7 @@ class LlamaServer(Shape):
         if isinstance(given, list):
             return given
         pieces = given["prompt_string"].split(self.marker)
-        images = [marked(b64decode(each)).decode() for each in given["multimodal_data"]]
+        images = [image_digest(b64decode(each)).decode() for each in given["multimodal_data"]]
         assert len(images) == len(pieces) - 1, "the markers are those of another process"
         text = "".join(map("".join, zip(pieces, [*images, ""], strict=True)))
         return list(TOKENIZER.encode(text, special=True))
@@ -244,15 +247,15 @@ class LlamaServer(Shape):
     def payloads(self, chunk: Chunk) -> Iterator[Json]:
         for place, id in enumerate(chunk.ids):
             self.count += 1
-            told: Json = {"index": 0, "content": "", "tokens": [id], "stop": False}
-            told["tokens_predicted"] = self.count
+            reply: Json = {"index": 0, "content": "", "tokens": [id], "stop": False}
+            reply["tokens_predicted"] = self.count
             if chunk.logprobs:
                 each = chunk.logprobs[place]
                 top = [{"id": t.id, "logprob": t.logprob} for t in each.top]
-                told["completion_probabilities"] = [
+                reply["completion_probabilities"] = [
                     {"id": id, "logprob": each.logprob, "top_logprobs": top}
                 ]
-            yield told
+            yield reply
         if chunk.cached_tokens is not None:
             progress = {"total": len(self.prompt()), "cache": self.cached, "processed": 0}
             yield {"content": "", "tokens": [0], "stop": False, "prompt_progress": progress}
@@ -274,19 +277,22 @@ SHAPES: dict[str, type[Shape]] = {
 async def serving(
     shape: type[Shape], engine: ScriptedEngine, *, sees: bool = False, **facts: Any
 ) -> AsyncIterator[tuple[str, list[Json]]]:
-    """A server of that shape: its address, and the bodies it was sent. ``sees``: its model sees
-    images. ``facts``: what it says of its model in the list, besides; ``more``: further entries.
-    ``takes``: the kind of constraints that it takes, and what it says then."""
+    """Run a server of that format; yield its address and the request bodies it receives.
+
+    ``sees``: its model accepts images. ``facts``: extra fields of the model's entry in the model
+    list; ``more``: further entries. ``takes``: the constraint kind that it enforces, and its output
+    then.
+    """
     bodies: list[Json] = []
     more, (takes, word) = facts.pop("more", []), facts.pop("takes", (None, ""))
-    told = {
+    reply = {
         "/get_model_info": {"has_image_understanding": sees},
         "/props": {"modalities": {"vision": sees}, "media_marker": LlamaServer.marker},
         "/tokenize": {"tokens": []},
     }
 
     async def tells(request: web.Request) -> web.Response:
-        return web.json_response(told[request.path])
+        return web.json_response(reply[request.path])
 
     async def models(_: web.Request) -> web.Response:
         first = {"id": "m", "object": "model", "owned_by": shape.owner, **facts}
@@ -294,26 +300,26 @@ async def serving(
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        told = (VllmGenerate if request.path == VllmGenerate.path else shape)(body)
+        reply = (VllmGenerate if request.path == VllmGenerate.path else shape)(body)
         if not body.get("stream"):  # it is only asked whether it is there
             return web.json_response({})
         speaks = engine
-        if kind := told.held():
+        if kind := reply.constraint_kind():
             if kind != takes:
                 return web.json_response({"error": {"message": "what is that?"}}, status=400)
             speaks = ScriptedEngine([word])
         bodies.append(body)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        chunks = speaks.generate(Prompt(tuple(told.prompt())), told.sampling())
+        chunks = speaks.generate(Prompt(tuple(reply.prompt())), reply.sampling())
         async with aclosing(chunks):
             async for chunk in chunks:
                 if chunk.cached_tokens is not None:
-                    told.cached = chunk.cached_tokens
-                if chunk.ids or chunk.finish or isinstance(told, LlamaServer):
-                    await _write(response, told.payloads(chunk))
-        await _write(response, told.finish())
-        if told.done:
+                    reply.cached = chunk.cached_tokens
+                if chunk.ids or chunk.finish or isinstance(reply, LlamaServer):
+                    await _write(response, reply.payloads(chunk))
+        await _write(response, reply.finish())
+        if reply.done:
             await response.write(b"data: [DONE]\n\n")
         return response
 

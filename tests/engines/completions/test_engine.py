@@ -1,5 +1,4 @@
-"""The engine over HTTP, against servers of every shape; that of llama-server is also run for real
-elsewhere."""
+"""The engine over HTTP against fake servers; the real servers are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -69,14 +68,14 @@ async def test_keeps_the_contract(shape: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_closing_ends_what_runs(shape: str) -> None:
+async def test_closing_fails_running_requests(shape: str) -> None:
     async with connected(shape, ScriptedEngine([TEXT], card=CARD, wait_s=0.001)) as (engine, _):
         await check_closed(engine)
 
 
 @pytest.mark.requirement("UP-LEAVE")
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_the_upstream_stops_with_the_reader(shape: str) -> None:
+async def test_closing_the_iterator_aborts_the_upstream(shape: str) -> None:
     scripted = ScriptedEngine([TEXT], card=CARD, wait_s=0.001)
     async with connected(shape, scripted) as (engine, _):
         endless = Sampling(max_tokens=900, ignore_eos=True)
@@ -163,13 +162,13 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-async def test_what_is_asked(flavour: str) -> None:
+async def test_request_body_of_each_server(flavour: str) -> None:
     async with connected(flavour) as (engine, bodies):
         await collect(engine, PROMPT, EVERYTHING)
         assert bodies == [BODIES[flavour]]
 
 
-async def test_no_more_is_asked_than_fits() -> None:
+async def test_max_tokens_is_limited_to_the_context() -> None:
     async with connected("sglang") as (engine, bodies):
         await collect(engine, PROMPT, Sampling(max_tokens=CARD.context_size))
         (body,) = bodies
@@ -202,7 +201,9 @@ EBNF = 'root ::= r_start\nr_start ::= "a"'
         ("llama-server", "lark", "grammar", LLGUIDANCE),
     ],
 )
-def test_constraints_in_each_ones_terms(flavour: str, kind: str, field: str, value: object) -> None:
+def test_constraint_fields_of_each_server(
+    flavour: str, kind: str, field: str, value: object
+) -> None:
     (words,) = (each for each in SYNTAXES[flavour] if each.kind == kind)
     held = ConstraintEncoder(words, ByteTokenizer()).encode(Sampling(max_tokens=9, constraint=LARK))
     written = FLAVOURS[flavour].encode(asked(held=held))
@@ -210,7 +211,7 @@ def test_constraints_in_each_ones_terms(flavour: str, kind: str, field: str, val
 
 
 @pytest.mark.requirement("VN-37", "VN-45")
-def test_what_only_some_take() -> None:
+def test_optional_fields_of_each_server() -> None:
     more = {"priority": 2, "cache_salt": "s", "adapter": "lora"}
     vllm = FLAVOURS["vllm"].encode(asked(**more, logprobs=3, extra={"x": 1}))
     expected = {"priority": 2, "cache_salt": "s", "model": "lora", "vllm_xargs": {"x": 1}}
@@ -236,7 +237,7 @@ def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRe
 @pytest.mark.parametrize(
     ("kind", "lark"), [(None, "a"), ("schema", '"a"'), ("ebnf", '"a" & "b"'), ("lark", "/(/")]
 )
-def test_grammars_it_cannot_take_are_refused(kind: str | None, lark: str) -> None:
+def test_unsupported_grammar_is_refused(kind: str | None, lark: str) -> None:
     words = next((each for each in SYNTAXES["vllm"] if each.kind == kind), None)
     worded = ConstraintEncoder(words, ByteTokenizer())
     with pytest.raises(InvalidRequest):
@@ -256,7 +257,7 @@ def test_nonsense_and_errors_raise(kind: Any, payload: bytes) -> None:
         kind(asked()).feed(payload)
 
 
-def test_a_server_that_tells_no_ids_is_noticed() -> None:
+def test_response_without_token_ids_raises() -> None:
     payload = b'{"choices": [{"text": "a", "finish_reason": null}]}'
     with pytest.raises(BackendError, match="no token ids"):
         VllmParser(asked()).feed(payload)
@@ -265,13 +266,13 @@ def test_a_server_that_tells_no_ids_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("kind", "reason"), [(VllmParser, "abort"), (VllmParser, "error"), (TensorrtParser, "timeout")]
 )
-def test_what_the_server_gave_up_is_not_complete(kind: Any, reason: str) -> None:
+def test_aborted_generation_raises(kind: Any, reason: str) -> None:
     payload = json.dumps({"choices": [{"token_ids": [97], "finish_reason": reason}]}).encode()
     with pytest.raises(BackendError, match=reason):
         kind(asked()).feed(payload)
 
 
-def test_logprobs_that_do_not_go_with_the_tokens_are_not_known() -> None:
+def test_mismatched_logprobs_are_dropped() -> None:
     """No token is lost with them."""
     told = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
     choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": told}
@@ -282,7 +283,7 @@ def test_logprobs_that_do_not_go_with_the_tokens_are_not_known() -> None:
     ]
 
 
-def test_an_abort_of_sglang_is_an_error() -> None:
+def test_sglang_abort_raises() -> None:
     reason = {"type": "abort", "message": "The input is too long.", "status_code": 400}
     payload = json.dumps({"output_ids": [], "meta_info": {"finish_reason": reason}}).encode()
     with pytest.raises(BackendError) as raised:
@@ -290,20 +291,20 @@ def test_an_abort_of_sglang_is_an_error() -> None:
     assert raised.value.code == "context_length_exceeded"
 
 
-def test_more_tokens_than_a_character_has_are_not_looked_for() -> None:
+def test_withheld_token_search_is_bounded() -> None:
     pieces = LlamaParser(asked())
     told = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
     assert [each.id for each in pieces.feed(json.dumps(told).encode()).tokens] == [169]
 
 
-def test_tokens_of_a_character_that_was_cut_are_counted() -> None:
+def test_tokens_of_an_incomplete_character_are_counted() -> None:
     pieces = LlamaParser(asked())
     for told in ({"content": "a", "tokens": [97], "tokens_predicted": 1}, {"tokens_predicted": 4}):
         piece = pieces.feed(json.dumps({**told, "stop": "tokens" not in told}).encode())
     assert (piece.tokens, piece.reason, piece.unreported_tokens) == ([], "stop", 3)
 
 
-def test_ids_that_llama_server_withholds_are_found() -> None:
+def test_withheld_ids_are_recovered() -> None:
     pieces = LlamaParser(asked(logprobs=0))
     unicorn = list("🦄".encode())
     told = {"content": "🦄", "tokens": unicorn[-1:], "tokens_predicted": 4}
@@ -323,7 +324,7 @@ def test_ids_that_llama_server_withholds_are_found() -> None:
         (Answer(sse("{")), "cannot be read"),
     ],
 )
-async def test_servers_that_fail(answer: Answer, says: str) -> None:
+async def test_server_failures_raise_backend_error(answer: Answer, says: str) -> None:
     async with fake(v1__completions=answer) as playing:
         upstream = Upstream(playing.url)
         engine = CompletionsEngine(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
@@ -345,7 +346,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
+async def test_server_kind_is_detected(flavour: str, folder: Path) -> None:
     more = [{"id": "lora", "parent": "m"}, {"parent": "m", "owned_by": [{}]}]
     scripted = ScriptedEngine()
     async with serving(SHAPES[flavour], scripted, root=str(folder), more=more) as (url, _):
@@ -359,7 +360,9 @@ async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
-async def test_sglang_says_what_it_can(is_deterministic: bool, folder: Path) -> None:
+async def test_sglang_capabilities_are_read_from_server_info(
+    is_deterministic: bool, folder: Path
+) -> None:
     listed = {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 300}]}
     facts = {"enable_deterministic_inference": is_deterministic}
     said = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
@@ -372,9 +375,7 @@ async def test_sglang_says_what_it_can(is_deterministic: bool, folder: Path) -> 
 
 @pytest.mark.requirement("UP-XGRAMMAR")
 @pytest.mark.parametrize("flavour", FLAVOURS)
-async def test_in_what_words_it_takes_constraints_is_found_by_asking(
-    flavour: str, folder: Path
-) -> None:
+async def test_constraint_syntax_is_probed(flavour: str, folder: Path) -> None:
     ids = read_folder(folder, name="tiny").tokenizer.encode('"qz"', special=False)
     for kind in ("lark", "ebnf", "schema", None):
         takes = (kind, bytes(ids).decode())
@@ -390,7 +391,7 @@ async def test_in_what_words_it_takes_constraints_is_found_by_asking(
         await engine.close()
 
 
-async def test_the_server_knows_its_context(folder: Path) -> None:
+async def test_context_size_is_read_from_the_server(folder: Path) -> None:
     async with serving(SHAPES["vllm"], ScriptedEngine(), max_model_len=300) as (url, bodies):
         options = {"tokenizer": str(folder), "body": {"x": 1}}
         adapters = {"poet": "poet-v2", "clerk": ""}
@@ -424,7 +425,7 @@ async def test_the_server_knows_its_context(folder: Path) -> None:
         ({}, {"tokeniser": "x"}, "tokeniser"),
     ],
 )
-async def test_what_is_missing_is_said(
+async def test_missing_configuration_is_named(
     facts: dict[str, Any], options: dict[str, Any], says: str
 ) -> None:
     async with serving(SHAPES["vllm"], ScriptedEngine(), **facts) as (url, _):
@@ -433,13 +434,13 @@ async def test_what_is_missing_is_said(
 
 
 @pytest.mark.parametrize("flavour", ["tensorrt-llm", "llama-server"])
-async def test_who_has_no_adapters_by_name_says_so(flavour: str, folder: Path) -> None:
+async def test_adapters_are_refused_where_unsupported(flavour: str, folder: Path) -> None:
     async with serving(SHAPES[flavour], ScriptedEngine(), root=str(folder)) as (url, _):
         with pytest.raises(SetupError, match="takes no adapters"):
             await load(url, LoadOptions(name="tiny", adapters={"poet": "poet-v2"}))
 
 
-async def test_nobody_answers() -> None:
+async def test_unreachable_server_raises_setup_error() -> None:
     async with fake() as playing:
         pass
     with pytest.raises(SetupError, match="does not answer"):

@@ -33,7 +33,7 @@ from tests.engines.completions.fake_servers import (
     TOKENIZER,
     WORD,
     LlamaServer,
-    marked,
+    image_digest,
     serving,
 )
 from tests.engines.huggingface import hf_files
@@ -88,7 +88,7 @@ def asked(engine: CompletionsEngine, *parts: str | bytes) -> Prompt:
 
 
 def seen(*parts: str | bytes) -> str:
-    return "".join(part if isinstance(part, str) else marked(part).decode() for part in parts)
+    return "".join(part if isinstance(part, str) else image_digest(part).decode() for part in parts)
 
 
 @pytest.mark.requirement("UP-IMAGES")
@@ -96,7 +96,7 @@ def seen(*parts: str | bytes) -> str:
 @pytest.mark.parametrize(
     "parts", [("See ", RED, "!"), (RED, BLUE, RED, "?"), ("<im", RED, "age>", BLUE, ".")]
 )
-async def test_images_stand_where_they_were_said(kind: str, parts: tuple[str | bytes, ...]) -> None:
+async def test_images_keep_their_position(kind: str, parts: tuple[str | bytes, ...]) -> None:
     async with connected(kind) as (engine, _):
         prompt = asked(engine, *parts)
         said = await collect(engine, prompt, Sampling(max_tokens=99, logprobs=1))
@@ -152,7 +152,7 @@ async def test_sglang_finds_no_image_in_what_users_write() -> None:
         assert bodies[1]["input_ids"] == [*b"Is ", WORD] and "modalities" not in bodies[1]
 
 
-async def test_what_vllm_is_asked() -> None:
+async def test_vllm_request_body() -> None:
     everything = Sampling(
         max_tokens=5,
         temperature=0.5,
@@ -202,7 +202,7 @@ async def test_what_vllm_is_asked() -> None:
     ]
 
 
-async def test_a_template_without_a_word_for_images_is_noticed() -> None:
+async def test_template_without_image_placeholder_is_refused() -> None:
     async with connected("vllm") as (engine, bodies):
         prompt = replace(asked(engine, "a"), images=(EncodedImage(RED, "image/png", 0),))
         with pytest.raises(InvalidRequest, match="does not show images"):
@@ -222,7 +222,7 @@ def _counted(total: int) -> Answer:
     return Answer(sse({"content": "", "tokens": [], "prompt_progress": progress}, done=False))
 
 
-async def test_a_server_that_was_started_again_has_another_marker() -> None:
+async def test_marker_is_reread_after_a_server_restart() -> None:
     async with fake(
         tokenize=json_answer({"tokens": [97]}),
         props=[_props("<one>"), _props("<two>"), _props(None)],
@@ -250,9 +250,7 @@ async def test_a_server_that_was_started_again_has_another_marker() -> None:
         (Answer(sse("{")), BackendError, "server_error"),
     ],
 )
-async def test_what_goes_wrong_where_one_is_measured(
-    answer: Answer, error: type[Exception], code: str
-) -> None:
+async def test_image_measuring_failures(answer: Answer, error: type[Exception], code: str) -> None:
     props = _props("<one>")
     async with fake(tokenize=json_answer({"tokens": []}), props=props, completion=answer) as play:
         engine = await seeing("llama-server", play.url)
@@ -267,7 +265,7 @@ async def test_what_goes_wrong_where_one_is_measured(
 
 @pytest.mark.parametrize("sees", [True, False])
 @pytest.mark.parametrize("kind", FLAVOURS)
-async def test_finds_out_whether_it_sees(kind: str, sees: bool, tmp_path: Path) -> None:
+async def test_image_support_is_detected(kind: str, sees: bool, tmp_path: Path) -> None:
     folder = hf_files.folder(tmp_path / "model", hf_files.byte_level(), chat_template=TEMPLATE)
     async with serving(SHAPES[kind], ScriptedEngine(), sees=sees, root=str(folder)) as (url, _):
         engine = await load(url, LoadOptions(name="tiny"))

@@ -81,7 +81,7 @@ def test_reads_metadata_and_the_table_of_tensors(path: Path) -> None:
     assert FILE[found.metadata_end :].startswith(text("one"))
 
 
-def test_digest_tells_vocabularies_apart_and_nothing_else(path: Path) -> None:
+def test_digest_depends_only_on_the_vocabulary(path: Path) -> None:
     def digest(**changed: Any) -> str:
         path.write_bytes(head({**METADATA, **changed}, []))
         return read_gguf(path).vocabulary_digest
@@ -90,7 +90,7 @@ def test_digest_tells_vocabularies_apart_and_nothing_else(path: Path) -> None:
     assert digest() != digest(**{"tokenizer.ggml.tokens": ["a", "b", "ü🦄"]})
 
 
-def test_a_file_that_is_not_there(path: Path) -> None:
+def test_missing_file_raises_setup_error(path: Path) -> None:
     with pytest.raises(SetupError, match="no model file"):
         read_gguf(path)
 
@@ -126,7 +126,7 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
         read_gguf(tmp_path)
 
 
-def test_every_cut_of_the_head_is_noticed(path: Path) -> None:
+def test_every_truncation_of_the_header_raises(path: Path) -> None:
     for end in range(1, len(HEAD)):
         path.write_bytes(FILE[:end])
         with pytest.raises(SetupError):
@@ -135,7 +135,7 @@ def test_every_cut_of_the_head_is_noticed(path: Path) -> None:
 
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, len(HEAD) - 8), damage=st.binary(min_size=1, max_size=8))
-def test_damage_is_read_or_refused(path: Path, at: int, damage: bytes) -> None:
+def test_damaged_files_are_read_or_refused(path: Path, at: int, damage: bytes) -> None:
     path.write_bytes(FILE[:at] + damage + FILE[at + len(damage) :])
     try:
         found = read_gguf(path)

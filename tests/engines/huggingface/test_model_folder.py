@@ -57,9 +57,7 @@ def test_needs_no_more_than_a_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "given"), [(None, 4096), (100, 100), (10_000, 4096)], ids=["unset", "less", "more"]
 )
-def test_the_context_is_no_more_than_the_models(
-    tmp_path: Path, asked: int | None, given: int
-) -> None:
+def test_context_is_limited_to_the_models(tmp_path: Path, asked: int | None, given: int) -> None:
     config = {"max_position_embeddings": 4096, "text_config": None}
     path = hf_files.folder(tmp_path, hf_files.byte_level(), config=config)
     assert read_folder(path, context_size=asked).card.context_size == given

@@ -85,7 +85,7 @@ def test_a_text_of_control_literals_is_spelled_by_plain_tokens(tmp_path: Path) -
     assert "\n\n" not in tokenizer.special
 
 
-def test_half_characters_are_bytes(tmp_path: Path) -> None:
+def test_partial_characters_are_bytes(tmp_path: Path) -> None:
     for kind in ("byte_level", "sentence_piece"):
         path = hf_files.folder(tmp_path / kind, KINDS[kind]()) / "tokenizer.json"
         tokenizer = FastTokenizer(path)
@@ -95,7 +95,7 @@ def test_half_characters_are_bytes(tmp_path: Path) -> None:
     assert tokenizer.encode("a\ud83d", special=True) == tokenizer.encode("a?", special=True)
 
 
-def test_ends_and_sizes(tmp_path: Path) -> None:
+def test_end_ids_and_vocabulary_size(tmp_path: Path) -> None:
     made = hf_files.byte_level()
     path = hf_files.folder(tmp_path, made) / "tokenizer.json"
     end = made.token_to_id("<|im_end|>")
@@ -116,7 +116,7 @@ def test_other_files_have_other_fingerprints(tmp_path: Path) -> None:
     assert len({FastTokenizer(path).fingerprint for path in paths}) == len(KINDS)
 
 
-def test_says_what_it_cannot_read(tmp_path: Path) -> None:
+def test_unreadable_tokenizer_raises_setup_error(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     with pytest.raises(SetupError, match="cannot be read"):
         FastTokenizer(file)

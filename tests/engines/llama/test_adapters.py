@@ -60,7 +60,9 @@ async def test_an_unknown_adapter_is_refused(adapted: LlamaEngine) -> None:
         await said(adapted, "three")
 
 
-async def test_a_file_that_is_no_adapter_is_named(smollm2_path: Path, tmp_path: Path) -> None:
+async def test_invalid_adapter_file_is_named_in_the_error(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
     for broken in (tmp_path / "none.gguf", tmp_path / "broken.gguf"):
         if broken.name == "broken.gguf":
             broken.write_bytes(b"nothing")

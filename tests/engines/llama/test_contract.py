@@ -24,7 +24,7 @@ async def test_a_seed_makes_sampling_repeatable(llama: LlamaEngine) -> None:
     await CHECKS["seed_is_reproducible"](llama)
 
 
-async def test_is_closed_for_good(smollm2_path: Path) -> None:
+async def test_closed_engine_refuses_requests(smollm2_path: Path) -> None:
     await check_closed(
         await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=2))
     )

@@ -65,7 +65,7 @@ async def test_tells_every_id_of_characters_in_several_tokens(
         assert ids == llama.tokenizer.encode(text, special=False)
 
 
-async def test_tokens_of_a_character_that_is_cut_are_counted(llama: LlamaEngine) -> None:
+async def test_tokens_of_an_incomplete_character_are_counted(llama: LlamaEngine) -> None:
     asked, text = prompt(llama, "Write: "), "🦄🇩🇪"
     ids = llama.tokenizer.encode(text, special=False)
     held, unreported_tokens = Constraint(f"start: /{text}/"), set()
@@ -88,7 +88,7 @@ async def test_the_end_of_the_context_ends_it(llama: LlamaEngine) -> None:
 @pytest.mark.parametrize(
     ("ids", "max_tokens", "param"), [((), 5, "input"), ((5,), 0, "max_output_tokens")]
 )
-async def test_refuses_what_llama_cpp_would_bend(
+async def test_values_that_llama_cpp_would_change_are_refused(
     llama: LlamaEngine, ids: tuple[int, ...], max_tokens: int, param: str
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
@@ -96,12 +96,12 @@ async def test_refuses_what_llama_cpp_would_bend(
     assert raised.value.param == param
 
 
-async def test_ids_of_another_vocabulary_are_a_failure(llama: LlamaEngine) -> None:
+async def test_ids_outside_the_vocabulary_raise(llama: LlamaEngine) -> None:
     with pytest.raises(BackendError, match="outside the model's vocabulary"):
         await collect(llama, Prompt((10**6,)), greedy(5))
 
 
-async def test_a_slow_consumer_gets_what_came_meanwhile_at_once(llama: LlamaEngine) -> None:
+async def test_slow_consumer_receives_merged_chunks(llama: LlamaEngine) -> None:
     """And is not waited for: the generation ends while nobody reads."""
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(30, ignore_eos=True))
     async with contextlib.aclosing(chunks), asyncio.timeout(TIMEOUT_S):
@@ -112,7 +112,9 @@ async def test_a_slow_consumer_gets_what_came_meanwhile_at_once(llama: LlamaEngi
     assert (len(rest[0].ids), rest[0].finish) == (30, "length")
 
 
-async def test_closing_stops_llama_cpp_and_frees_the_thread(llama: LlamaEngine) -> None:
+async def test_closing_the_iterator_stops_llama_cpp_and_frees_the_thread(
+    llama: LlamaEngine,
+) -> None:
     seen = []
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(900, ignore_eos=True))
     async with asyncio.timeout(TIMEOUT_S):
@@ -126,7 +128,7 @@ async def test_closing_stops_llama_cpp_and_frees_the_thread(llama: LlamaEngine) 
     assert len(stream.sampled) <= at_close + 1
 
 
-async def test_a_long_prompt_can_be_aborted(llama: LlamaEngine) -> None:
+async def test_prompt_processing_can_be_aborted(llama: LlamaEngine) -> None:
     ids = tuple(range(1000, 2000))
     chunks = llama.generate(Prompt(ids), greedy(1))
     async with asyncio.timeout(TIMEOUT_S):
@@ -139,7 +141,7 @@ async def test_a_long_prompt_can_be_aborted(llama: LlamaEngine) -> None:
     assert stream.sampled == []
 
 
-async def test_conversations_keep_what_was_computed(llama: LlamaEngine) -> None:
+async def test_alternating_conversations_keep_their_cached_prefix(llama: LlamaEngine) -> None:
     system = prompt(llama, "You answer like a pirate would. " * 12).ids
     talks = [[*system, *prompt(llama, f"Question {number}: ").ids] for number in range(6)]
     for turn in range(2):
@@ -165,7 +167,7 @@ async def test_loads_without_a_word_and_leaves_nothing(
 
 
 @LINUX
-async def test_nobody_can_reach_it(smollm2_path: Path) -> None:
+async def test_server_is_not_reachable(smollm2_path: Path) -> None:
     def listening() -> set[str]:
         tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
         rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
@@ -195,7 +197,7 @@ async def test_nobody_can_reach_it(smollm2_path: Path) -> None:
         await engine.close()
 
 
-async def test_a_file_that_was_cut_is_one_line(smollm2_path: Path, tmp_path: Path) -> None:
+async def test_truncated_file_gives_a_one_line_error(smollm2_path: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     with smollm2_path.open("rb") as whole:
         cut.write_bytes(whole.read(3_000_000))

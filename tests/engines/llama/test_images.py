@@ -86,7 +86,7 @@ async def test_a_model_says_what_it_sees(seeing: LlamaEngine) -> None:
         assert words(seeing, said) == f"{answer}<|im_end|>"
 
 
-async def test_an_image_that_was_seen_is_not_computed_again(seeing: LlamaEngine) -> None:
+async def test_repeated_image_is_served_from_the_cache(seeing: LlamaEngine) -> None:
     prompt = asked(seeing, RED, text=QUESTION.format("What is this?"))
     first = await generated(seeing, prompt)
     next_turn = f"\n{QUESTION.format('What colour is it?').replace('@', '')}"
@@ -97,7 +97,7 @@ async def test_an_image_that_was_seen_is_not_computed_again(seeing: LlamaEngine)
     assert again.cached_tokens >= len(prompt.ids) + IMAGE_TOKENS
 
 
-async def test_an_image_does_not_end_a_prompt(seeing: LlamaEngine) -> None:
+async def test_image_at_the_end_of_a_prompt_is_refused(seeing: LlamaEngine) -> None:
     """llama.cpp would end the process."""
     with pytest.raises(InvalidRequest):
         await generated(seeing, asked(seeing, RED, text="Look:@"))
@@ -108,14 +108,14 @@ async def test_images_are_measured(seeing: LlamaEngine) -> None:
         assert await seeing.image_tokens(EncodedImage(content, "image/png", 0)) == IMAGE_TOKENS
 
 
-async def test_what_cannot_be_read_is_refused_before(seeing: LlamaEngine) -> None:
+async def test_unreadable_image_is_refused_before_the_run(seeing: LlamaEngine) -> None:
     for content in (RED[:50], b"GIF89a\x01\0\x01\0"):
         with pytest.raises(InvalidRequest) as refused:
             await seeing.image_tokens(EncodedImage(content, "image/png", 0))
         assert refused.value.code == "image_parse_error"
 
 
-async def test_a_generation_that_cannot_begin_fails_and_the_next_one_does_not(
+async def test_failed_start_does_not_affect_the_next_generation(
     seeing: LlamaEngine,
 ) -> None:
     torn = replace(asked(seeing, RED).images[0], mime="image/webp")
@@ -140,7 +140,7 @@ async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
         readable_content(EncodedImage(out.getvalue()[:30], "image/webp", 0))
 
 
-async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngine) -> None:
+async def test_user_text_like_a_marker_or_token_stays_text(seeing: LlamaEngine) -> None:
     """The model sees one image and one turn, whatever is spelled."""
     assert seeing._detokenizer is not None
     marker = seeing._detokenizer._marker
@@ -169,7 +169,7 @@ async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
 
 
 @pytest.mark.parametrize("run", ["a", " ", "\n", "7", "!", "_", "é", "語", "<s>"])
-async def test_words_without_end_are_parted(run: str) -> None:
+async def test_very_long_words_are_split(run: str) -> None:
     """llama.cpp looks for words by regular expressions that go one call deeper a character."""
     tokenizer = ByteTokenizer(["<s>"])
     plain = "So: " + run * 5000 + " ."
@@ -182,7 +182,7 @@ async def test_words_without_end_are_parted(run: str) -> None:
     assert PromptDetokenizer(tokenizer, "<m>").escaped_ids(prompt.ids) == tuple(text.encode())
 
 
-async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
+async def test_socket_is_private(seeing: LlamaEngine) -> None:
     path = Path(seeing._server._path)
     assert path.parent.stat().st_mode & 0o077 == 0
 

@@ -22,7 +22,7 @@ RUNS = st.lists(
 
 @examples(50)
 @given(runs=RUNS)
-def test_a_text_is_its_pieces_and_no_run_is_long(runs: list[tuple[str, int]]) -> None:
+def test_pieces_join_to_the_text_and_have_no_long_runs(runs: list[tuple[str, int]]) -> None:
     text = "".join(letters * times for letters, times in runs)
     parts = list(split_long_words(text, {}))
     assert "".join(parts) == text

@@ -32,12 +32,12 @@ class Bytes:
         return self.pieces[token]
 
 
-def test_the_usual_way_to_write_it() -> None:
+def test_own_encoding_is_preferred() -> None:
     tokenizer = Bytes(UNICORN[:2])
     assert PartialTokens(tokenizer).recover("🦄", UNICORN[3], 2) == [256, UNICORN[2], UNICORN[3]]
 
 
-def test_another_way_with_as_many_tokens() -> None:
+def test_other_split_with_the_same_token_count_is_found() -> None:
     tokenizer = Bytes(UNICORN[:2])
     assert PartialTokens(tokenizer).recover("🦄", UNICORN[3], 3) == list(UNICORN)
 
@@ -56,7 +56,7 @@ def test_several_characters_at_once() -> None:
     assert len(ids) == 4
 
 
-def test_bytes_that_are_no_text_become_the_nearest_text() -> None:
+def test_invalid_utf8_becomes_the_nearest_text() -> None:
     tokenizer = Bytes()
     ids = PartialTokens(tokenizer).recover("�x", ord("x"), 1)
     assert b"".join(map(tokenizer.piece, ids)).decode() == "�x"

@@ -38,7 +38,7 @@ def _refusal(schema: dict[str, Any]) -> InvalidRequest | None:
 
 
 @pytest.mark.requirement("VN-43")
-def test_each_is_accepted_or_refused_by_what_is_wrong_with_it() -> None:
+def test_schema_is_accepted_or_refused_with_the_reason() -> None:
     every = list(collection().values())[::8]
     refusals = [refused for schema in every if (refused := _refusal(schema)) is not None]
     assert 0 < len(refusals) / len(every) < 0.3
@@ -50,7 +50,7 @@ def test_each_is_accepted_or_refused_by_what_is_wrong_with_it() -> None:
 
 @pytest.mark.model
 @pytest.mark.asyncio(loop_scope="session")
-async def test_what_a_small_model_writes_obeys_them(llama: LlamaEngine) -> None:
+async def test_output_of_a_small_model_matches_the_schemas(llama: LlamaEngine) -> None:
     backend = LocalBackend(llama, ChatDialect(llama.card, llama.tokenizer))
     small = sorted(collection().values(), key=lambda schema: len(json.dumps(schema)))
     enforced = list(islice(filter(_is_whole, small), 3))

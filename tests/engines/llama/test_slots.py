@@ -7,7 +7,7 @@ import pytest
 from antiphon.engines.llama.slots import Slots
 
 
-async def test_a_conversation_gets_its_slot_back() -> None:
+async def test_conversation_returns_to_its_slot() -> None:
     slots = Slots(3)
     first, second = (1, 2, 3, 4), (1, 2, 3, 5)
     mine, other = await slots.acquire(first), await slots.acquire(second)
@@ -18,7 +18,7 @@ async def test_a_conversation_gets_its_slot_back() -> None:
     assert await slots.acquire((*first, 9)) == mine
 
 
-async def test_what_begins_alike_does_not_displace() -> None:
+async def test_shared_prefix_does_not_displace_a_conversation() -> None:
     slots = Slots(2)
     system = tuple(range(100))
     mine = await slots.acquire((*system, 1))
@@ -26,7 +26,7 @@ async def test_what_begins_alike_does_not_displace() -> None:
     assert await slots.acquire((*system, 2)) != mine
 
 
-async def test_the_idle_longest_is_displaced() -> None:
+async def test_longest_idle_slot_is_reused() -> None:
     slots = Slots(2)
     for ids in ((1, 1), (2, 2)):
         slots.release(await slots.acquire(ids), ids)

@@ -62,7 +62,7 @@ def ids(chunks: Iterable[Chunk]) -> list[int]:
     return [id for chunk in chunks for id in chunk.ids]
 
 
-async def test_what_came_before_anyone_looked_is_one_chunk() -> None:
+async def test_chunks_before_the_first_read_are_merged() -> None:
     progress = {"choices": [{}], "__verbose": {"tokens": [0], "prompt_progress": {"cache": 3}}}
     server = Server(progress, progress, token(97, 1), token(98, 2), end())
     assert await read(server) == [Chunk((97, 98), finish="length", cached_tokens=3)]
@@ -77,7 +77,7 @@ async def test_what_came_before_anyone_looked_is_one_chunk() -> None:
         (RuntimeError("gone"), "gone"),
     ],
 )
-async def test_failures_end_it_with_an_error(event: Any, message: str) -> None:
+async def test_failure_raises_backend_error(event: Any, message: str) -> None:
     """The engine's own words are told; of what nobody expected the log has them."""
     with pytest.raises(BackendError) as raised:
         await read(Server(token(97, 1), event, token(98, 2), end()))
@@ -86,7 +86,7 @@ async def test_failures_end_it_with_an_error(event: Any, message: str) -> None:
     assert cause is None or raised.value.message == "The engine failed."
 
 
-async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
+async def test_abort_while_a_token_is_sent_stops_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer, server = Bytes(), Server(token(97, 1), token(98, 2), token(99, 3), end())
@@ -103,7 +103,7 @@ async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
     assert server.stopped_after == 1
 
 
-async def test_what_came_before_a_failure_is_told() -> None:
+async def test_chunks_before_a_failure_are_yielded() -> None:
     tokenizer = Bytes()
     sampling = Sampling(max_tokens=9)
     stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
@@ -114,7 +114,7 @@ async def test_what_came_before_a_failure_is_told() -> None:
         await anext(chunks)
 
 
-async def test_silence_is_a_failure() -> None:
+async def test_missing_finish_event_raises() -> None:
     with pytest.raises(BackendError, match="without an answer"):
         await read(Server(token(97, 1)))
 
@@ -127,7 +127,7 @@ async def test_stop_strings_stop_the_server_at_once() -> None:
     assert server.stopped_after == len("say STOP")
 
 
-async def test_what_only_began_like_a_stop_string_is_told_at_the_end() -> None:
+async def test_partial_stop_string_is_released_at_the_end() -> None:
     server = Server(*(token(ord(c), n) for n, c in enumerate("say STO", 1)), end("stop"))
     chunks = await read(server, Sampling(max_tokens=100, stop=("STOP",)))
     assert (bytes(ids(chunks)), chunks[-1].finish) == (b"say STO", "stop")
@@ -141,7 +141,7 @@ async def test_stop_ids_stop_the_server_at_once() -> None:
     assert server.stopped_after == 2
 
 
-async def test_withheld_tokens_are_told_with_the_last_of_the_character() -> None:
+async def test_withheld_tokens_are_yielded_with_the_last_of_the_character() -> None:
     spelled = "🦄".encode()
     sampled = {"id": spelled[3], "logprob": -0.5, "top_logprobs": []}
     server = Server(
@@ -155,7 +155,7 @@ async def test_withheld_tokens_are_told_with_the_last_of_the_character() -> None
     assert [each.logprob for each in told] == [-1.0, *[UNKNOWN_LOGPROB] * 3, -0.5]
 
 
-async def test_aborted_before_it_began() -> None:
+async def test_abort_before_start_generates_nothing() -> None:
     tokenizer = Bytes()
     sampling = Sampling(max_tokens=9)
     stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
@@ -165,7 +165,7 @@ async def test_aborted_before_it_began() -> None:
     assert stream.sampled == []
 
 
-async def test_a_loop_that_is_gone_is_no_failure_of_the_thread() -> None:
+async def test_closed_event_loop_stops_the_thread_quietly() -> None:
     loop = asyncio.new_event_loop()
     tokenizer = Bytes()
     stream = LlamaStream(loop, tokenizer, PartialTokens(tokenizer), Sampling(max_tokens=9))

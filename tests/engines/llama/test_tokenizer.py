@@ -70,7 +70,7 @@ def test_pieces_spell_the_text(tokenizer: LlamaTokenizer, text: str) -> None:
         assert b"".join(map(tokenizer.piece, ids)).decode() == text
 
 
-def test_half_a_surrogate_pair_is_no_crash(tokenizer: LlamaTokenizer) -> None:
+def test_lone_surrogate_is_replaced(tokenizer: LlamaTokenizer) -> None:
     assert tokenizer.encode("a\ud83d", special=True) == tokenizer.encode("a?", special=True)
 
 
@@ -94,7 +94,7 @@ def test_text_cannot_spell_a_token_that_llama_cpp_reads_anywhere(
     )
 
 
-def test_what_llama_cpp_cannot_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_vocabulary_gives_a_one_line_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(SetupError, match=r"broken\.gguf: .") as raised:

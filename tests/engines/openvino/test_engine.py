@@ -43,7 +43,7 @@ async def test_keeps_the_contract(engine: OpenvinoEngine, check: Check) -> None:
     await check(engine)
 
 
-async def test_is_closed_for_good() -> None:
+async def test_closed_engine_refuses_requests() -> None:
     await check_closed(await load(GGUF, LoadOptions(threads=1, context_size=512)))
 
 
@@ -51,14 +51,14 @@ async def test_a_tool_is_called_and_answered(engine: OpenvinoEngine) -> None:
     await calls_a_tool_and_answers(engine)
 
 
-async def test_requests_without_a_seed_are_not_alike(engine: OpenvinoEngine) -> None:
+async def test_requests_without_a_seed_differ(engine: OpenvinoEngine) -> None:
     asked = prompt(engine, "Once upon a time")
     hot = Sampling(max_tokens=16, temperature=1.5, ignore_eos=True)
     said = [(await collect(engine, asked, hot)).ids for _ in range(4)]
     assert len(set(said)) > 1
 
 
-async def test_a_schema_that_cannot_be_used_is_refused(engine: OpenvinoEngine) -> None:
+async def test_unsupported_schema_is_refused(engine: OpenvinoEngine) -> None:
     for constraint, said in (
         (Constraint("start: /.*/"), "does not support grammars"),
         (Constraint("start: /.*/", schema={"type": "string", "format": "date"}), "'format'"),
@@ -91,7 +91,7 @@ async def test_schemas_of_known_keywords_do_not_break_it(engine: OpenvinoEngine)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-async def test_what_runs_when_the_process_dies_fails_and_what_comes_runs() -> None:
+async def test_worker_death_fails_running_requests_only() -> None:
     engine = await load(GGUF, LoadOptions(threads=1, context_size=1024))
     try:
         asked = prompt(engine, "Once upon a time")
@@ -122,7 +122,7 @@ async def test_the_child_goes_with_its_engine() -> None:
         os.kill(pid, 0)
 
 
-async def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+async def test_load_failure_gives_a_one_line_error(tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(GGUF.read_bytes()[:5000])
     with pytest.raises(SetupError, match="not a usable GGUF"):

@@ -43,7 +43,7 @@ async def test_keeps_the_contract(engine: TransformersEngine, check: Check) -> N
 
 
 @pytest.mark.parametrize("batching", ["paged", "single"])
-async def test_is_closed_for_good(batching: str) -> None:
+async def test_closed_engine_refuses_requests(batching: str) -> None:
     await check_closed(
         await load(FOLDER, LoadOptions(threads=1, engine_options={"batching": batching}))
     )
@@ -103,7 +103,7 @@ async def test_penalties_keep_a_token_from_coming_again(engine: TransformersEngi
     assert (await collect(engine, asked, sampling)).ids.count(one[0]) == 1
 
 
-async def test_ids_of_another_vocabulary_are_a_failure(engine: TransformersEngine) -> None:
+async def test_ids_outside_the_vocabulary_raise(engine: TransformersEngine) -> None:
     with pytest.raises(BackendError, match="invalid tokens"):
         await collect(engine, Prompt((10**6,)), hot())
 
@@ -132,7 +132,7 @@ async def test_every_token_of_a_prompt_is_seen(engine: TransformersEngine) -> No
 
 
 @pytest.mark.parametrize("batching", ["paged", "single"])
-async def test_what_a_folder_recommends_is_heeded_once(batching: str, tmp_path: Path) -> None:
+async def test_recommended_sampling_values_apply_once(batching: str, tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
     config = json.loads((FOLDER / "generation_config.json").read_text())
     config |= {"repetition_penalty": 1.8, "suppress_tokens": list(range(1, 900))}
@@ -161,7 +161,7 @@ async def test_loads_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-async def test_a_folder_without_weights_is_one_line(tmp_path: Any) -> None:
+async def test_folder_without_weights_gives_a_one_line_error(tmp_path: Any) -> None:
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
     with pytest.raises(SetupError, match="transformers cannot load") as raised:
@@ -171,7 +171,7 @@ async def test_a_folder_without_weights_is_one_line(tmp_path: Any) -> None:
         await load(FOLDER, LoadOptions(engine_options={"batching": "often"}))
 
 
-async def test_what_cannot_be_paged_runs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_models_without_paging_run_sequentially(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise ValueError("a state that is no cache")
 

@@ -90,7 +90,7 @@ async def test_a_conversation_about_images() -> None:
     await catalog.close()
 
 
-async def test_images_take_room(engine: TransformersEngine) -> None:
+async def test_images_count_against_the_context(engine: TransformersEngine) -> None:
     images = shown(engine, RED, BLUE).images
     assert isinstance(engine, MeasuresImages)
     assert [await engine.image_tokens(each) for each in images] == [IMAGE_TOKENS - 1] * 2

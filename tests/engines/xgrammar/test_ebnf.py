@@ -42,7 +42,7 @@ def test_each_form(body: str, written: str | None) -> None:
     assert found == written if written else found.startswith("[\\u0020-\\u002f")
 
 
-def test_what_ends_a_text_is_in_no_text() -> None:
+def test_terminators_are_excluded_from_any_text() -> None:
     """Nor are control tokens, which a text could spell."""
     written = said('start: head* /(?s:.*)/\nhead[suffix="]]"]: /(?s:.*)/')
     assert written == (
@@ -75,7 +75,7 @@ def test_rules_may_stand_in_themselves() -> None:
     assert written.endswith('r_pair ::= "(" r_pair ")" | "x"')
 
 
-def test_a_schema_is_written_as_llguidance_lays_it_out() -> None:
+def test_schema_layout_matches_llguidance() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"enum": [1, "b"]}, "c": {"type": "boolean"}},
@@ -151,7 +151,7 @@ A_AND_B = {"a": {"type": "string"}, "b": {"type": "integer"}}
         {"not": {}},
     ],
 )
-def test_schemas_that_would_not_be_held_to_are_refused(schema: Any) -> None:
+def test_unenforceable_schema_is_refused(schema: Any) -> None:
     assert of_schema(schema) is None
     # what may be lenient passes over it
     assert of_schema({**schema, "x-guidance": {"lenient": True}}) is not None

@@ -193,7 +193,7 @@ SCHEMAS: list[tuple[Any, list[Any]]] = [
 
 @pytest.mark.requirement("UP-XGRAMMAR")
 @pytest.mark.parametrize(("schema", "values"), SCHEMAS, ids=lambda value: json.dumps(value)[:50])
-def test_schemas_are_held_to(schema: Any, values: list[Any]) -> None:
+def test_schema_is_enforced(schema: Any, values: list[Any]) -> None:
     validator = pytest.importorskip("jsonschema_rs").validator_for(schema, validate_formats=True)
     tokenizer = ByteTokenizer(("<think>",))
     constraint = Constraint(f"start: %json {json.dumps(schema)} | <[256]>")

@@ -75,6 +75,6 @@ def test_numbers_are_those_between(over: bool, under: bool) -> None:
                 assert is_written or not is_in or value == int(value), (low, high, text)
 
 
-def test_a_bound_of_no_end_is_refused() -> None:
+def test_bounds_with_too_many_digits_are_refused() -> None:
     with pytest.raises(UnsupportedGrammar):
         integers(0, 10**40)
