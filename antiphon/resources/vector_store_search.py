@@ -14,7 +14,7 @@ from antiphon.search_terms import query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.filters import matches
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
-from antiphon.wire.vector_stores import SearchResult, TextPart
+from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
 
 from .embeddings import Embeddings
 
@@ -61,7 +61,7 @@ class Searcher:
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
-    ) -> tuple[SearchResult, ...]:
+    ) -> tuple[VectorStoreSearchResult, ...]:
         """Return the best chunks, best first. Raises ``RunError``."""
         scopes = [await self._scope(tenant, store_id, request) for store_id in store_ids]
         vectors: Sequence[Vector | None] = [None] * len(request.queries)
@@ -122,7 +122,7 @@ class Searcher:
 
     async def _load_results(
         self, tenant: str, scopes: Sequence[_SearchScope], ranked: Sequence[tuple[_ChunkKey, float]]
-    ) -> tuple[SearchResult, ...]:
+    ) -> tuple[VectorStoreSearchResult, ...]:
         files = {scope.store_id: scope.files for scope in scopes}
         texts: dict[tuple[str, int], str] = {}
         for store_id in files:
@@ -130,7 +130,7 @@ class Searcher:
             loaded = await self._vectors.chunk_texts(tenant, store_id, numbers) if numbers else {}
             texts.update({(store_id, number): text for number, text in loaded.items()})
         return tuple(
-            SearchResult(
+            VectorStoreSearchResult(
                 file_id=file_id,
                 filename=files[store_id][file_id].filename,
                 score=round(score, 6),

@@ -32,11 +32,11 @@ from antiphon.wire.vector_stores import (
     FileBatch,
     FileContentPage,
     FileStatus,
-    SearchResult,
     TextPart,
     VectorStore,
     VectorStoreExpiresAfter,
     VectorStoreFile,
+    VectorStoreSearchResult,
 )
 
 from .embeddings import Embeddings
@@ -138,7 +138,7 @@ class VectorStores:
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
-    ) -> tuple[SearchResult, ...]:
+    ) -> tuple[VectorStoreSearchResult, ...]:
         """Return the best matching chunks in any of the vector stores.
 
         Raises ``InvalidRequest`` for an expired vector store, ``RunError`` when the model fails.

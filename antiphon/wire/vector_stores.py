@@ -13,13 +13,13 @@ __all__ = [
     "FileCounts",
     "FileStatus",
     "LastError",
-    "SearchResult",
     "SearchResultPage",
     "StaticChunking",
     "TextPart",
     "VectorStore",
     "VectorStoreExpiresAfter",
     "VectorStoreFile",
+    "VectorStoreSearchResult",
 ]
 
 FileStatus = Literal["in_progress", "completed", "cancelled", "failed"]
@@ -112,7 +112,7 @@ class TextPart(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class SearchResult(Struct, frozen=True, kw_only=True):
+class VectorStoreSearchResult(Struct, frozen=True, kw_only=True):
     """A search result. ``score`` is from 0 to 1; 1 means that every ranking puts it first."""
 
     file_id: str
@@ -127,7 +127,7 @@ class SearchResultPage(Struct, frozen=True, kw_only=True):
 
     object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
     search_query: tuple[str, ...]
-    data: tuple[SearchResult, ...]
+    data: tuple[VectorStoreSearchResult, ...]
     has_more: bool = False
     next_page: None = None
 

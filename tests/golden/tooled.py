@@ -19,8 +19,8 @@ from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.parsing.vector_stores import SearchRequest
-from antiphon.wire.vector_stores import SearchResult as Piece
 from antiphon.wire.vector_stores import TextPart
+from antiphon.wire.vector_stores import VectorStoreSearchResult as Piece
 
 __all__ = ["Words"]
 

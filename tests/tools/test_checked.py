@@ -18,7 +18,7 @@ from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import tools as tl
 from antiphon.wire.parsing.vector_stores import SearchRequest
-from antiphon.wire.vector_stores import SearchResult, TextPart
+from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
 from tests.conformance.boxes import containers
 from tests.sandbox.boxes import SMALL, sandbox
 
@@ -103,14 +103,16 @@ class FakeVectorSearch:
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
-    ) -> tuple[SearchResult, ...]:
+    ) -> tuple[VectorStoreSearchResult, ...]:
         if "broken" in request.queries:
             raise RunError("The store does not answer.")
         if "slow" in request.queries:
             await asyncio.Event().wait()
         text = "A fjord. " * (5_000 if "long" in request.queries else 1)
         part = TextPart(text=text)
-        return (SearchResult(file_id="file-1", filename="a.txt", score=1.0, content=(part,)),)
+        return (
+            VectorStoreSearchResult(file_id="file-1", filename="a.txt", score=1.0, content=(part,)),
+        )
 
 
 async def test_file_search() -> None:

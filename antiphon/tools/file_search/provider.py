@@ -26,7 +26,7 @@ from antiphon.wire.filters import read_filter
 from antiphon.wire.items import FileSearchCall, Item
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest, read_ranking
-from antiphon.wire.vector_stores import SearchResult
+from antiphon.wire.vector_stores import VectorStoreSearchResult
 
 from .citations import file_citation_notation
 
@@ -66,7 +66,7 @@ class VectorSearch(Protocol):
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
-    ) -> tuple[SearchResult, ...]:
+    ) -> tuple[VectorStoreSearchResult, ...]:
         """Return the best results first. Raises ``RequestError`` and ``RunError``."""
 
 
@@ -157,7 +157,7 @@ class _NumberedPassages:
         files = self._calls[call] if 0 <= call < len(self._calls) else []
         return files[index] if index < len(files) else None
 
-    def render(self, call: int, results: Sequence[SearchResult], max_bytes: int) -> str:
+    def render(self, call: int, results: Sequence[VectorStoreSearchResult], max_bytes: int) -> str:
         """Return as many passages as fit ``max_bytes``, at least the best one, as the model is
         shown them."""
         entries: list[str] = []
@@ -214,7 +214,7 @@ def _parse_queries(arguments: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, queries)))[:_MAX_QUERIES]
 
 
-def _result(results: SearchResult) -> dict[str, Any]:
+def _result(results: VectorStoreSearchResult) -> dict[str, Any]:
     return {
         "file_id": results.file_id,
         "filename": results.filename,

@@ -11,7 +11,7 @@ from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import FileSearchCall
 from antiphon.wire.parsing.vector_stores import SearchRequest
 from antiphon.wire.tools import FileSearch as Tool
-from antiphon.wire.vector_stores import SearchResult, TextPart
+from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
 
 
 class FixedSearch:
@@ -25,10 +25,10 @@ class FixedSearch:
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
-    ) -> tuple[SearchResult, ...]:
+    ) -> tuple[VectorStoreSearchResult, ...]:
         self.requests.append(request.queries)
         return tuple(
-            SearchResult(
+            VectorStoreSearchResult(
                 file_id=f"file-{n}", filename="a【】.md", score=1, content=(TextPart(text=text),)
             )
             for n, text in enumerate(self._texts)
