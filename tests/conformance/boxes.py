@@ -1,4 +1,4 @@
-"""Containers over a sandbox that isolates nothing: what is run is a line of the test's own."""
+"""Containers over a fake sandbox without isolation: the code is a command of the test."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.containers.container import ContainerPolicy
 from antiphon.tools.containers.registry import ContainerRegistry
 
-__all__ = ["Clock", "Uploads", "containers", "play", "with_code"]
+__all__ = ["Clock", "Uploads", "code_interpreter_options", "containers", "run_command"]
 
-#: What clients have uploaded: by tenant and file id.
+#: Uploaded files by tenant and file id.
 UPLOADS = {("", "file-1"): ("numbers.csv", b"1,2,3")}
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -31,8 +31,10 @@ class Clock:
         return self.now
 
 
-def play(line: str, files: dict[str, bytes]) -> ExecutionResult:
-    """``say TEXT``, ``save NAME TEXT``, ``show NAME``, ``fail``, ``hang``, ``die``, ``list``."""
+def run_command(line: str, files: dict[str, bytes]) -> ExecutionResult:
+    """Run a command: ``say TEXT``, ``save NAME TEXT``, ``show NAME``, ``fail``, ``hang``, ``die``,
+    ``list``.
+    """
     verb, _, rest = line.partition(" ")
     if verb == "save":
         name, _, text = rest.partition(" ")
@@ -55,20 +57,20 @@ def play(line: str, files: dict[str, bytes]) -> ExecutionResult:
 
 
 class Uploads:
-    """What clients have uploaded; under the tenant "", to everybody."""
+    """Uploaded files. Those of the tenant "" belong to everybody."""
 
-    def __init__(self, known: Mapping[tuple[str, str], tuple[str, bytes]]) -> None:
-        self.known = dict(known)
+    def __init__(self, files: Mapping[tuple[str, str], tuple[str, bytes]]) -> None:
+        self.files = dict(files)
 
     async def name(self, tenant: str, file_id: str) -> str | None:
-        found = self.known.get((tenant, file_id)) or self.known.get(("", file_id))
-        return None if found is None else found[0]
+        file = self.files.get((tenant, file_id)) or self.files.get(("", file_id))
+        return None if file is None else file[0]
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
-        found = self.known.get((tenant, file_id)) or self.known.get(("", file_id))
-        if found is None:
+        file = self.files.get((tenant, file_id)) or self.files.get(("", file_id))
+        if file is None:
             raise NotFound(f"No such File object: {file_id}", param="id")
-        return found
+        return file
 
 
 def containers(
@@ -81,7 +83,7 @@ def containers(
 ) -> ContainerRegistry:
     numbers = itertools.count(1)
     return ContainerRegistry(
-        sandbox or FakeSandbox(play),
+        sandbox or FakeSandbox(run_command),
         ContainerPolicy(**rules),
         uploads=uploads or Uploads(UPLOADS),
         library=library or Skills(MemoryStore(), clock=clock or Clock(), ids=lambda prefix: prefix),
@@ -90,6 +92,9 @@ def containers(
     )
 
 
-def with_code(held: ContainerRegistry) -> dict[str, Any]:
-    """What a server that runs code is made with."""
-    return {"providers": {"code_interpreter": CodeInterpreterProvider(held)}, "containers": held}
+def code_interpreter_options(registry: ContainerRegistry) -> dict[str, Any]:
+    """Return the options of a server that runs code."""
+    return {
+        "providers": {"code_interpreter": CodeInterpreterProvider(registry)},
+        "containers": registry,
+    }

@@ -1,4 +1,4 @@
-"""A backend that plays deltas one by one, and can be stopped among them."""
+"""A backend that plays deltas step by step and can be stopped between them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from antiphon.backends.base import Backend, Reply
 from antiphon.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Breaking"]
+__all__ = ["SteppedBackend"]
 
 
-class Breaking(Backend, Reply):
-    """``Backend`` and its own only ``Reply``: deltas are said, exceptions raised, events waited
-    for. ``left`` is set when the reply is over, however it ended; ``said`` counts deltas."""
+class SteppedBackend(Backend, Reply):
+    """A ``Backend`` that is also its only ``Reply``.
+
+    A step is a delta to yield, an exception to raise or an event to wait for. ``closed`` is set
+    when the reply ends, however it ends. ``delta_count`` counts the deltas.
+    """
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
@@ -23,10 +26,10 @@ class Breaking(Backend, Reply):
 
     def __init__(self, steps: Sequence[Delta | Exception | asyncio.Event]) -> None:
         self._steps = steps
-        self.left = asyncio.Event()
-        self.said = 0
+        self.closed = asyncio.Event()
+        self.delta_count = 0
 
-    async def prepare(self, conversation: Conversation, options: Options) -> Breaking:
+    async def prepare(self, conversation: Conversation, options: Options) -> SteppedBackend:
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -34,7 +37,7 @@ class Breaking(Backend, Reply):
         try:
             for step in (*self._steps, None):
                 if step is not None and not isinstance(step, asyncio.Event | Exception):
-                    self.said += 1
+                    self.delta_count += 1
                     known.append(step)
                     continue
                 if known:
@@ -45,6 +48,6 @@ class Breaking(Backend, Reply):
                 elif step is not None:
                     raise step
         finally:
-            self.left.set()
+            self.closed.set()
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The fixtures of conformance tests: a server, and every way to ask it."""
+"""Fixtures of the conformance tests: a server, and every way to send a request to it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.postgres import Postgres
-from tests.conformance.served import FOREGROUND, MODES, Answer, Ask, Server, backend_of, put
+from tests.conformance.served import (
+    FOREGROUND,
+    MODES,
+    Answer,
+    Ask,
+    Server,
+    backend_of,
+    send_in_mode,
+)
 
 Serve = Callable[..., Server]
 
-#: Where answers are kept. A test that asks for ``stores`` runs over each of them.
+#: Kinds of stores. A test with the fixture ``stores`` runs over each of them.
 STORES = ("memory", "sqlite", "postgres")
 
 
@@ -37,8 +45,11 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """``serve(script)``: texts, deltas, an engine or a backend; further arguments are the policy's.
-    Every server is stopped at the end."""
+    """Return a function that starts a server: ``serve(script)``.
+
+    A script is texts, deltas, an engine or a backend. Further arguments are the policy's. Every
+    server is stopped at the end.
+    """
     servers: list[Server] = []
 
     def start(script: Any = "Hello there!", *, on: Store | None = None, **policy: Any) -> Server:
@@ -52,19 +63,19 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture(params=MODES)
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """``await ask(server, input=…)`` in each of the ways there are."""
+    """Return a function that sends a request in each mode: ``await ask(server, input=…)``."""
 
-    return _asking(request.param)
+    return _ask_in_mode(request.param)
 
 
 @pytest.fixture(params=FOREGROUND)
-def wait(request: pytest.FixtureRequest) -> Ask:
-    """The same in each of the ways of a client that waits for its answer."""
-    return _asking(request.param)
+def ask_foreground(request: pytest.FixtureRequest) -> Ask:
+    """Return such a function for each mode of a client that waits for its answer."""
+    return _ask_in_mode(request.param)
 
 
-def _asking(mode: str) -> Ask:
-    async def asked(server: Server, **body: Any) -> Answer:
-        return await put(mode, server, body)
+def _ask_in_mode(mode: str) -> Ask:
+    async def send(server: Server, **body: Any) -> Answer:
+        return await send_in_mode(mode, server, body)
 
-    return asked
+    return send

@@ -1,4 +1,4 @@
-"""A client as slow, and as rude, as a test wants it: the app is spoken to message by message."""
+"""Clients over plain ASGI messages, which read as slowly as a test wants and may disconnect."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-__all__ = ["ENDS", "Line", "Wire"]
+__all__ = ["TERMINAL_EVENTS", "StreamingClient", "WebSocketClient"]
 
 
-#: The events that end a response.
-ENDS = ("response.completed", "response.incomplete", "response.failed")
+#: The terminal events of a response.
+TERMINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
 
-class Line:
-    """``async with Line(app, **body) as line``: one streamed request. What the server says is
-    taken only when it is asked for; until then it waits, as it would for a full socket."""
+class StreamingClient:
+    """One streamed request: ``async with StreamingClient(app, **body) as client``.
+
+    Output of the server waits until the test reads it, as with a full socket.
+    """
 
     def __init__(self, app: ASGIApp, **body: Any) -> None:
         self._app = app
         self._body = json.dumps({"input": "hi", "stream": True, **body}).encode()
-        self._asked = False
-        self._gone = asyncio.Event()
-        self._said: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
+        self._incoming = False
+        self._disconnected = asyncio.Event()
+        self._output: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
         self._frames: deque[bytes] = deque()
         self.status: int | None = None
 
-    async def __aenter__(self) -> Line:
+    async def __aenter__(self) -> StreamingClient:
         scope = {
             "type": "http",
             "method": "POST",
@@ -39,9 +41,9 @@ class Line:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        self._patience = asyncio.timeout(10)
-        await self._patience.__aenter__()
-        self._exchange = asyncio.create_task(self._app(scope, self._receive, self._send))
+        self._timeout = asyncio.timeout(10)
+        await self._timeout.__aenter__()
+        self._app_task = asyncio.create_task(self._app(scope, self._receive, self._send))
         return self
 
     async def __aexit__(
@@ -50,67 +52,67 @@ class Line:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.hang_up()
-        await self._exchange
-        await self._patience.__aexit__(kind, error, trace)
+        self.disconnect()
+        await self._app_task
+        await self._timeout.__aexit__(kind, error, trace)
 
-    def hang_up(self) -> None:
-        """Leave. Whatever the server still says is lost."""
-        self._gone.set()
-        while not self._said.empty():
-            self._said.get_nowait()
+    def disconnect(self) -> None:
+        """Disconnect. Further output is lost."""
+        self._disconnected.set()
+        while not self._output.empty():
+            self._output.get_nowait()
 
     async def event(self) -> dict[str, Any]:
-        """The next event of the stream."""
+        """Return the next event of the stream."""
         while not self._frames:
-            self._frames.extend((await self._said.get()).split(b"\n\n")[:-1])
+            self._frames.extend((await self._output.get()).split(b"\n\n")[:-1])
         data = self._frames.popleft().split(b"data: ", 1)[1]
         event: dict[str, Any] = json.loads(data)
         return event
 
     async def rest(self) -> list[dict[str, Any]]:
-        """All that is still to come, to the event that ends the response."""
+        """Return the remaining events, up to the terminal event."""
         events = [await self.event()]
-        while events[-1]["type"] not in ENDS:
+        while events[-1]["type"] not in TERMINAL_EVENTS:
             events.append(await self.event())
         return events
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """What the server says, as it says it."""
-        while not self._exchange.done() or not self._said.empty():
-            said = asyncio.ensure_future(self._said.get())
-            await asyncio.wait((said, self._exchange), return_when=asyncio.FIRST_COMPLETED)
-            if said.done():
-                yield said.result()
+        """Yield the server's writes."""
+        while not self._app_task.done() or not self._output.empty():
+            next_output = asyncio.ensure_future(self._output.get())
+            await asyncio.wait((next_output, self._app_task), return_when=asyncio.FIRST_COMPLETED)
+            if next_output.done():
+                yield next_output.result()
             else:
-                said.cancel()
+                next_output.cancel()
 
     async def _receive(self) -> Any:
-        if not self._asked:
-            self._asked = True
+        if not self._incoming:
+            self._incoming = True
             return {"type": "http.request", "body": self._body, "more_body": False}
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        elif message["body"] and not self._gone.is_set():
-            await self._said.put(message["body"])
+        elif message["body"] and not self._disconnected.is_set():
+            await self._output.put(message["body"])
 
 
-class Wire:
-    """A WebSocket to a server in this process: frames in, frames out."""
+class WebSocketClient:
+    """A WebSocket connection to a server in this process."""
 
     def __init__(self, app: ASGIApp, **headers: str) -> None:
         self._app = app
         self._headers = [(b"host", b"localhost")] + [
             (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
         ]
-        self._asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._output: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
-    async def __aenter__(self) -> Wire:
+    async def __aenter__(self) -> WebSocketClient:
         scope = {
             "type": "websocket",
             "path": "/v1/responses",
@@ -118,10 +120,10 @@ class Wire:
             "headers": self._headers,
             "extensions": {"websocket.http.response": {}},
         }
-        self._patience = asyncio.timeout(10)
-        await self._patience.__aenter__()
-        self._asked.put_nowait({"type": "websocket.connect"})
-        self._exchange = asyncio.create_task(self._app(scope, self._asked.get, self._said.put))
+        self._timeout = asyncio.timeout(10)
+        await self._timeout.__aenter__()
+        self._incoming.put_nowait({"type": "websocket.connect"})
+        self._app_task = asyncio.create_task(self._app(scope, self._incoming.get, self._output.put))
         return self
 
     async def __aexit__(
@@ -130,31 +132,31 @@ class Wire:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.hang_up()
-        await self._exchange
-        await self._patience.__aexit__(kind, error, trace)
+        self.disconnect()
+        await self._app_task
+        await self._timeout.__aexit__(kind, error, trace)
 
-    def hang_up(self) -> None:
-        """Leave."""
-        self._asked.put_nowait({"type": "websocket.disconnect", "code": 1001})
+    def disconnect(self) -> None:
+        """Disconnect."""
+        self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1001})
 
     async def message(self) -> dict[str, Any]:
-        """What the server says next, in ASGI's terms."""
-        return await self._said.get()
+        """Return the server's next ASGI message."""
+        return await self._output.get()
 
     def send(self, frame: str | bytes | Mapping[str, Any]) -> None:
-        """A frame; a mapping as JSON."""
+        """Send a frame; a mapping is sent as JSON."""
         if isinstance(frame, bytes):
-            return self._asked.put_nowait({"type": "websocket.receive", "bytes": frame})
+            return self._incoming.put_nowait({"type": "websocket.receive", "bytes": frame})
         text = frame if isinstance(frame, str) else json.dumps(frame)
-        self._asked.put_nowait({"type": "websocket.receive", "text": text})
+        self._incoming.put_nowait({"type": "websocket.receive", "text": text})
 
     def create(self, **body: Any) -> None:
-        """Ask for a response."""
+        """Send ``response.create``."""
         self.send({"type": "response.create", "model": "tiny", "input": "hi", **body})
 
     async def event(self) -> dict[str, Any]:
-        """The next frame."""
+        """Return the next frame."""
         while (message := await self.message())["type"] == "websocket.accept":
             pass
         assert message["type"] == "websocket.send", message
@@ -162,8 +164,8 @@ class Wire:
         return event
 
     async def events(self) -> list[dict[str, Any]]:
-        """All that is said of one response, or the one error frame instead of it."""
+        """Return all events of one response, or the one error frame."""
         events = [await self.event()]
-        while "error" not in events[0] and events[-1]["type"] not in ENDS:
+        while "error" not in events[0] and events[-1]["type"] not in TERMINAL_EVENTS:
             events.append(await self.event())
         return events

@@ -1,8 +1,8 @@
-"""The requirements manifest: rows of rules, each with its source, tied to tests both ways.
+"""The requirements manifest: rows of rules with their sources, tied to tests in both directions.
 
-A row is proved by every test that carries its id in ``@pytest.mark.requirement``. A row without
-such a test must say why (``deferred``). Read from the sources of the tests, so that nothing has to
-be run to know what is covered.
+A row is proved by every test that has its id in ``@pytest.mark.requirement``. A row without such
+a test must state a reason (``deferred``). The marks are read from the tests' source code, so no
+test has to run.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ __all__ = ["Group", "Row", "groups", "page", "proofs", "rows"]
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """One requirement. ``deferred`` says what stands in its place until it is built, or why it
-    does not apply."""
+    """One requirement. ``deferred`` says what exists in its place, or why it does not apply."""
 
     id: str
     source: str
@@ -40,33 +39,33 @@ class Group(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def groups() -> list[Group]:
-    """Every file, by name."""
+    """Return every group, ordered by file name."""
     paths = sorted((HERE / "requirements").glob("*.toml"))
     return [convert(tomllib.loads(path.read_text()), Group) for path in paths]
 
 
 def rows() -> dict[str, Row]:
-    """Every row by its id, in the order of the files."""
-    found: dict[str, Row] = {}
+    """Return every row by id, in file order."""
+    result: dict[str, Row] = {}
     for row in (row for group in groups() for row in group.row):
-        assert row.id not in found, f"{row.id} stands twice"
-        found[row.id] = row
-    return found
+        assert row.id not in result, f"{row.id} stands twice"
+        result[row.id] = row
+    return result
 
 
 def proofs() -> dict[str, list[str]]:
-    """Row id → the tests that claim to prove it, as ``path::name``."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Return the tests that prove each row, as ``path::name``."""
+    result: dict[str, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
         name = str(path.relative_to(TESTS.parent))
-        for test, row in _marked(ast.parse(path.read_text())):
-            found[row].append(f"{name}::{test}")
-    return dict(found)
+        for test, row in _marks(ast.parse(path.read_text())):
+            result[row].append(f"{name}::{test}")
+    return dict(result)
 
 
-def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Tests and the rows they prove: by a mark of their own, or of their whole module."""
-    of_all = [
+def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield each test with each row it proves, by its own mark or its module's."""
+    module_marks = [
         node.value
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
@@ -75,7 +74,7 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         is_test = node.name.startswith("test_")
-        for mark in [*node.decorator_list, *(of_all if is_test else ())]:
+        for mark in [*node.decorator_list, *(module_marks if is_test else ())]:
             if isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith("mark.requirement"):
                 yield from ((node.name, ast.literal_eval(arg)) for arg in mark.args)
 
@@ -90,10 +89,10 @@ others state what is missing, or why they do not apply.
 
 
 def page() -> str:
-    """``docs/conformance.md``."""
+    """Return the text of ``docs/conformance.md``."""
     proved = proofs()
-    known = rows()
-    parts = [_HEAD.format(all=len(known), proved=sum(id in proved for id in known))]
+    all_rows = rows()
+    parts = [_HEAD.format(all=len(all_rows), proved=sum(id in proved for id in all_rows))]
     for group in groups():
         parts.append(f"## {group.title}\n\n{group.about}\n")
         parts.append("| id | rule | source | tests |\n|---|---|---|---|")
@@ -105,5 +104,5 @@ def page() -> str:
 def _line(row: Row, tests: list[str]) -> str:
     rule = row.rule if row.deferred is None else f"{row.rule} *Not yet: {row.deferred}.*"
     rule = rule.replace("*Not yet: not applicable: ", "*Does not apply: ")
-    shown = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
-    return f"| {row.id} | {rule} | {row.source} | {shown or '–'} |"
+    test_list = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
+    return f"| {row.id} | {rule} | {row.source} | {test_list or '–'} |"

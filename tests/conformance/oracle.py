@@ -1,8 +1,8 @@
-"""What must hold of every answer, whatever was asked: the laws, and the official client's word.
+"""The checks that every answer must pass: the protocol's rules and the official client.
 
-A stream is framed as it should be, obeys the grammar, and folds to its terminal response; each of
-its events is one the official client knows; that client's accumulator, fed the same bytes, comes to
-the same texts. A response reads, strictly, as the client's own type and as Open Responses' one.
+A stream must be framed correctly, follow the event grammar, and fold to its terminal response. The
+official client must know each event, and its accumulator must arrive at the same texts. A response
+must validate strictly as the official client's type and as the type of Open Responses.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from antiphon.wire.events import EVENTS, Event
 __all__ = ["error", "error_frame", "plain", "stream"]
 
 Json = dict[str, Any]
-#: The official client's events by their type: its own union would try each of them in turn.
+#: Event type → the official client's class. Its own union would try each class in turn.
 _SDK_EVENTS = {
     get_args(event.model_fields["type"].annotation)[0]: event
     for event in get_args(get_args(ResponseStreamEvent)[0])
 }
 _event = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
-#: Events that the official client's types do not list, though its stream takes them.
+#: Events that the official client's types lack, although its stream accepts them.
 _UNLISTED = frozenset({"keepalive", "response.reasoning.delta", "response.reasoning.done"})
 
-#: What Open Responses' types know; a response that holds more is one of its supersets.
+#: What the types of Open Responses support. A response with more is a superset.
 _CORE_ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 _CORE_EFFORTS = frozenset({None, "none", "low", "medium", "high", "xhigh"})
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 def error(reply: httpx.Response) -> Json:
-    """The error of an HTTP answer, in OpenAI's shape and under a request id."""
+    """Return the error of an HTTP answer, after checking its shape and headers."""
     body = reply.json()
     assert list(body) == ["error"]
     assert set(body["error"]) == {"message", "type", "param", "code"}
@@ -54,22 +54,22 @@ def error(reply: httpx.Response) -> Json:
     assert reply.headers["x-request-id"]
     assert reply.status_code != 422
     assert len(reply.content) < 2_000
-    found: Json = body["error"]
-    return found
+    error_fields: Json = body["error"]
+    return error_fields
 
 
 def error_frame(frame: Json) -> Json:
-    """The error of a WebSocket's frame, likewise, with the status it would have had."""
+    """Return the error of a WebSocket frame, after checking its shape and status."""
     assert set(frame) - {"stream_id"} == {"type", "status", "error"}
     assert set(frame["error"]) == {"message", "type", "param", "code"}
     assert frame["error"]["message"] and frame["error"]["type"]
     assert isinstance(frame["status"], int) and 400 <= frame["status"] < 600
-    found: Json = frame["error"]
-    return found
+    error_fields: Json = frame["error"]
+    return error_fields
 
 
 def plain(body: bytes) -> Json:
-    """A response, read strictly by both."""
+    """Return a response, after validating it strictly with both types."""
     SdkResponse.model_validate_json(body, strict=True)
     response: Json = json.loads(body)
     if _is_core(response):
@@ -87,7 +87,7 @@ def _is_core(response: Json) -> bool:
 
 
 def stream(body: bytes) -> list[Json]:
-    """The events of a stream, with everything that must hold of them."""
+    """Return the events of a stream, after all checks."""
     lines = list(_data(body))
     events: list[Json] = [json.loads(line) for line in lines]
     for event, line in zip(events, lines, strict=True):
@@ -95,13 +95,13 @@ def stream(body: bytes) -> list[Json]:
             _SDK_EVENTS[event["type"]].model_validate_json(line, strict=True)
         if "response" in event:
             plain(json.dumps(event["response"]).encode())
-    _obeys([_event(line) for line in lines])
-    _agrees(body, events)
+    _check_grammar([_event(line) for line in lines])
+    _check_official_client(body, events)
     return events
 
 
 def _data(body: bytes) -> Iterable[bytes]:
-    """The data of each frame: two lines and a blank one, LF only, and ``[DONE]`` at the end."""
+    """Yield the data of each frame: two lines and an empty one, LF only, ``[DONE]`` last."""
     assert b"\r" not in body
     *frames, done, rest = body.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")
@@ -112,7 +112,7 @@ def _data(body: bytes) -> Iterable[bytes]:
         yield data[6:]
 
 
-def _obeys(events: list[Event]) -> None:
+def _check_grammar(events: list[Event]) -> None:
     checker = Checker()
     for event in events:
         checker.feed(event)
@@ -125,48 +125,50 @@ def _terminal(event: Event) -> bool:
     return str(event.__struct_config__.tag) in _TERMINAL
 
 
-def _agrees(body: bytes, events: list[Json]) -> None:
-    """The official client, fed the same bytes, hears the same response."""
+def _check_official_client(body: bytes, events: list[Json]) -> None:
+    """Check that the official client, given the same bytes, arrives at the same response."""
     final = events[-1]["response"]
-    heard: dict[tuple[int, int], str] = {}
-    with _replayed(body) as client:
-        asked = client.responses.stream(model="tiny", input="hi")
+    texts: dict[tuple[int, int], str] = {}
+    with _replay_client(body) as client:
+        stream_manager = client.responses.stream(model="tiny", input="hi")
         if final["status"] == "failed":
-            with pytest.raises(openai.APIError) as failed, asked as told:
-                told.until_done()
-            assert failed.value.code == final["error"]["code"]
-            assert failed.value.message == final["error"]["message"]
+            with pytest.raises(openai.APIError) as raised, stream_manager as client_stream:
+                client_stream.until_done()
+            assert raised.value.code == final["error"]["code"]
+            assert raised.value.message == final["error"]["message"]
             return
-        with asked as told:
-            for event in told:
+        with stream_manager as client_stream:
+            for event in client_stream:
                 if event.type == "response.output_text.delta":
-                    heard[event.output_index, event.content_index] = event.snapshot
+                    texts[event.output_index, event.content_index] = event.snapshot
                 elif event.type == "response.function_call_arguments.delta":
-                    heard[event.output_index, 0] = event.snapshot
-    assert heard == {key: text for key, text in _texts(final) if text}
+                    texts[event.output_index, 0] = event.snapshot
+    assert texts == {key: text for key, text in _texts(final) if text}
     if final["status"] == "completed":
-        said = told.get_final_response()
-        assert said.output_text == "".join(
+        final_response = client_stream.get_final_response()
+        assert final_response.output_text == "".join(
             part["text"]
             for item in final["output"]
             for part in item.get("content") or ()
             if part["type"] == "output_text"
         )
-        assert [item.id for item in said.output] == [item["id"] for item in final["output"]]
+        assert [item.id for item in final_response.output] == [
+            item["id"] for item in final["output"]
+        ]
 
 
 def _texts(response: Json) -> Iterable[tuple[tuple[int, int], str]]:
-    for at, item in enumerate(response["output"]):
+    for output_index, item in enumerate(response["output"]):
         if item["type"] == "message":
             for index, part in enumerate(item["content"]):
                 if part["type"] == "output_text":
-                    yield (at, index), part["text"]
+                    yield (output_index, index), part["text"]
         elif item["type"] == "function_call":
-            yield (at, 0), item["arguments"]
+            yield (output_index, 0), item["arguments"]
 
 
-def _replayed(body: bytes) -> openai.OpenAI:
-    """The official client on a line that says ``body``."""
+def _replay_client(body: bytes) -> openai.OpenAI:
+    """Return the official client over a transport that answers with ``body``."""
     headers = {"content-type": "text/event-stream; charset=utf-8"}
     transport = httpx.MockTransport(
         lambda request: httpx.Response(200, headers=headers, content=body)

@@ -1,4 +1,4 @@
-"""What scripted models say, in short."""
+"""Deltas of scripted models, and helpers to read events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, Open, Tex
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, Reasoning
 from antiphon.wire.response import OutputTokensDetails, Usage
 
-__all__ = ["TOOL", "USAGE", "call", "custom", "finish", "said", "shapes", "thought"]
+__all__ = [
+    "TOOL",
+    "USAGE",
+    "call",
+    "custom_call_deltas",
+    "event_types",
+    "finish",
+    "message_deltas",
+    "reasoning_deltas",
+]
 
 USAGE = Usage(
     input_tokens=5,
@@ -32,23 +41,23 @@ TOOL: dict[str, Any] = {
 }
 
 
-def said(*texts: str) -> list[Delta]:
-    """A message."""
+def message_deltas(*texts: str) -> list[Delta]:
+    """Return the deltas of a message."""
     return _item(Message(role="assistant", content=()), texts)
 
 
-def thought(*texts: str) -> list[Delta]:
-    """Thinking."""
+def reasoning_deltas(*texts: str) -> list[Delta]:
+    """Return the deltas of a reasoning item."""
     return _item(Reasoning(summary=()), texts)
 
 
 def call(*texts: str, call_id: str = "", name: str = "get_weather") -> list[Delta]:
-    """A call of a function; the run gives a call id where the model wrote none."""
+    """Return the deltas of a function call. The run creates a call id if ``call_id`` is empty."""
     return _item(FunctionCall(call_id=call_id, name=name, arguments=""), texts)
 
 
-def custom(*texts: str, name: str = "shell") -> list[Delta]:
-    """A call of a custom tool."""
+def custom_call_deltas(*texts: str, name: str = "shell") -> list[Delta]:
+    """Return the deltas of a custom tool call."""
     return _item(CustomToolCall(call_id="", name=name, input=""), texts)
 
 
@@ -60,6 +69,6 @@ def _item(shell: Item, texts: tuple[str, ...]) -> list[Delta]:
     return [Open(shell), *(Text(text) for text in texts), Close()]
 
 
-def shapes(events: Any) -> list[str]:
-    """The types of events, without the prefix they share."""
+def event_types(events: Any) -> list[str]:
+    """Return the types of events, without the common prefix."""
     return [event["type"].removeprefix("response.") for event in events]

@@ -1,7 +1,7 @@
-"""A whole server in the process: real app, service, dialect and store; only the model is scripted.
+"""A complete server in the process: real app, service, dialect and store, and a scripted model.
 
-``MODES`` are the ways to put the same question. A new way (resume, WebSocket …) is a row there, and
-every conformance test then runs over it.
+``MODES`` are the ways to send a request. Every conformance test with the fixture ``ask`` runs over
+each of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from antiphon.tokens import ModelCard
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from tests.conformance import oracle
-from tests.conformance.line import Wire
+from tests.conformance.line import WebSocketClient
 from tests.golden.models import MODELS
 
 __all__ = ["FOREGROUND", "MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
@@ -42,9 +42,11 @@ NOW = 1_700_000_000
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What came of one question. ``response`` is the terminal one, None if there was an HTTP error
-    instead; ``error`` is that of the HTTP answer or of the response; ``events`` is empty where
-    nothing was streamed."""
+    """The outcome of one request.
+
+    ``response`` is the terminal response, None after an HTTP error. ``error`` is the error of the
+    HTTP answer or of the response. ``events`` is empty without streaming.
+    """
 
     http: int
     headers: Mapping[str, str]
@@ -53,31 +55,31 @@ class Answer(Struct, frozen=True, kw_only=True):
     events: Sequence[Json] = ()
 
     @property
-    def ended(self) -> Json:
-        """The terminal response, which there must be."""
+    def terminal_response(self) -> Json:
+        """The terminal response. Fails the test if there is none."""
         assert self.response is not None, self.error
         return self.response
 
     @property
-    def refused(self) -> Json:
-        """The error of a request that got no run: HTTP, whatever was asked."""
+    def rejection(self) -> Json:
+        """The HTTP error of a request that was rejected before a run."""
         assert self.response is None and self.error is not None, self.response
         return {"http": self.http, **self.error}
 
     @property
     def output(self) -> list[Json]:
-        items: list[Json] = self.ended["output"]
+        items: list[Json] = self.terminal_response["output"]
         return items
 
     @property
     def text(self) -> str:
-        """All that was answered in words."""
+        """The joined text of the output."""
         parts = [part for item in self.output for part in item.get("content") or ()]
         return "".join(part["text"] for part in parts if part["type"] == "output_text")
 
 
 class Server:
-    """One model called ``tiny`` behind the real app, and a client to it."""
+    """One model called ``tiny`` behind the real app, and a client for it."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class Server:
         )
 
     async def post(self, **body: Any) -> httpx.Response:
-        """``POST /v1/responses``; model and input are given unless the caller gives them."""
+        """``POST /v1/responses``, with a default model and input."""
         return await self.client.post(
             "/v1/responses", json={"model": "tiny", "input": "hi", **body}
         )
@@ -143,23 +145,23 @@ class Server:
         await self.store.close()
 
 
-#: Puts a question to a server: ``await ask(server, input=…)``.
+#: Sends a request to a server: ``await ask(server, input=…)``.
 Ask = Callable[..., Awaitable[Answer]]
 
 
-async def _plain(server: Server, body: Json) -> Answer:
+async def _send_plain(server: Server, body: Json) -> Answer:
     reply = await server.post(**body)
     assert reply.headers["content-type"] == "application/json"
     if reply.status_code != 200:
-        return _refusal(reply)
+        return _rejection(reply)
     return Answer(http=200, headers=reply.headers, response=oracle.plain(reply.content))
 
 
-async def _streamed(server: Server, body: Json) -> Answer:
+async def _send_streamed(server: Server, body: Json) -> Answer:
     reply = await server.post(**body, stream=True)
     if reply.status_code != 200:
         assert reply.headers["content-type"] == "application/json"
-        return _refusal(reply)
+        return _rejection(reply)
     assert reply.headers["content-type"].startswith("text/event-stream")
     events = oracle.stream(reply.content)
     response = events[-1]["response"]
@@ -172,28 +174,28 @@ async def _streamed(server: Server, body: Json) -> Answer:
     )
 
 
-async def _background(server: Server, body: Json) -> Answer:
-    """Put into the background, watched until it ends, fetched."""
+async def _send_background(server: Server, body: Json) -> Answer:
+    """Start a background response, follow it to its end, retrieve it."""
     queued = await server.post(**body, background=True)
     if queued.status_code != 200:
-        return _refusal(queued)
+        return _rejection(queued)
     assert queued.json()["status"] == "queued" and queued.json()["output"] == []
-    return await _fetched(server, queued.json()["id"], queued.headers)
+    return await _retrieve(server, queued.json()["id"], queued.headers)
 
 
-async def _background_stream(server: Server, body: Json) -> Answer:
-    """The stream of a background run, from its first event on."""
+async def _send_background_stream(server: Server, body: Json) -> Answer:
+    """Read the stream of a background run from its first event."""
     reply = await server.post(**body, background=True, stream=True)
     if reply.status_code != 200:
-        return _refusal(reply)
-    return _heard(reply, reply.headers)
+        return _rejection(reply)
+    return _read_stream(reply, reply.headers)
 
 
-async def _resumed(server: Server, body: Json) -> Answer:
-    """The stream is left in its middle; a later one has the rest."""
+async def _send_resumed(server: Server, body: Json) -> Answer:
+    """Leave a background stream in the middle and resume it."""
     queued = await server.post(**body, background=True, stream=True)
     if queued.status_code != 200:
-        return _refusal(queued)
+        return _rejection(queued)
     events = oracle.stream(queued.content)
     path = f"responses/{events[0]['response']['id']}"
     after = len(events) // 2
@@ -202,12 +204,12 @@ async def _resumed(server: Server, body: Json) -> Answer:
     assert whole.content == queued.content
     frames = queued.content.split(b"\n\n")
     assert rest.content.split(b"\n\n") == frames[after + 1 :]
-    return await _fetched(server, events[0]["response"]["id"], queued.headers)
+    return await _retrieve(server, events[0]["response"]["id"], queued.headers)
 
 
-async def _websocket(server: Server, body: Json) -> Answer:
-    """A connection for one question. What it hears is held to all that streams are held to."""
-    async with Wire(server.app) as wire:
+async def _send_websocket(server: Server, body: Json) -> Answer:
+    """Send the request over a WebSocket, with all checks of streams."""
+    async with WebSocketClient(server.app) as wire:
         wire.create(**body)
         events = await wire.events()
     first = events[0]
@@ -218,19 +220,21 @@ async def _websocket(server: Server, body: Json) -> Answer:
         b"event: %b\ndata: %b\n\n" % (event["type"].encode(), line)
         for event, line in zip(events, lines, strict=True)
     ]
-    heard = oracle.stream(b"".join((*frames, sse.DONE)))
-    response = heard[-1]["response"]
-    return Answer(http=200, headers={}, response=response, error=response["error"], events=heard)
+    socket_events = oracle.stream(b"".join((*frames, sse.DONE)))
+    response = socket_events[-1]["response"]
+    return Answer(
+        http=200, headers={}, response=response, error=response["error"], events=socket_events
+    )
 
 
-async def _fetched(server: Server, response_id: str, headers: Mapping[str, str]) -> Answer:
-    heard = _heard(await server.get(f"responses/{response_id}", stream=True), headers)
-    fetched = oracle.plain((await server.get(f"responses/{response_id}")).content)
-    assert fetched == heard.response
-    return heard
+async def _retrieve(server: Server, response_id: str, headers: Mapping[str, str]) -> Answer:
+    answer = _read_stream(await server.get(f"responses/{response_id}", stream=True), headers)
+    retrieved = oracle.plain((await server.get(f"responses/{response_id}")).content)
+    assert retrieved == answer.response
+    return answer
 
 
-def _heard(reply: httpx.Response, headers: Mapping[str, str]) -> Answer:
+def _read_stream(reply: httpx.Response, headers: Mapping[str, str]) -> Answer:
     assert reply.headers["content-type"].startswith("text/event-stream")
     events = oracle.stream(reply.content)
     response = events[-1]["response"]
@@ -239,34 +243,33 @@ def _heard(reply: httpx.Response, headers: Mapping[str, str]) -> Answer:
     )
 
 
-def _refusal(reply: httpx.Response) -> Answer:
+def _rejection(reply: httpx.Response) -> Answer:
     return Answer(http=reply.status_code, headers=reply.headers, error=oracle.error(reply))
 
 
 MODES: Mapping[str, Callable[[Server, Json], Awaitable[Answer]]] = {
-    "plain": _plain,
-    "stream": _streamed,
-    "background": _background,
-    "background stream": _background_stream,
-    "resumed": _resumed,
-    "websocket": _websocket,
+    "plain": _send_plain,
+    "stream": _send_streamed,
+    "background": _send_background,
+    "background stream": _send_background_stream,
+    "resumed": _send_resumed,
+    "websocket": _send_websocket,
 }
 
 
-#: Those of a client that waits for its answer.
+#: The modes of a client that waits for its answer.
 FOREGROUND = ("plain", "stream")
 
 
-async def put(mode: str, server: Server, body: Json) -> Answer:
-    """One question in one way. What is stored is the same, under the same ids; or it is not there
-    at all."""
+async def send_in_mode(mode: str, server: Server, body: Json) -> Answer:
+    """Send a request in one mode. Checks that the stored response is the same, or is not stored."""
     answer = await MODES[mode](server, body)
     if answer.response is not None:
-        again = await server.get(f"responses/{answer.response['id']}")
+        stored = await server.get(f"responses/{answer.response['id']}")
         if answer.response["store"] or answer.response["background"]:
-            assert again.json() == answer.response
+            assert stored.json() == answer.response
         else:
-            assert again.status_code == 404
+            assert stored.status_code == 404
     return answer
 
 
@@ -276,23 +279,23 @@ async def put(mode: str, server: Server, body: Json) -> Answer:
 def engine(
     replies: Sequence[Any] | Callable[[str], Any], model: str = "qwen", chunk: int = 1
 ) -> ScriptedEngine:
-    """An engine that plays ``replies``, with the template of a model family."""
+    """Return an engine that plays ``replies``, with the chat template of a model family."""
     template, special, *_ = MODELS[model]
     card = ModelCard(name="tiny", context_size=4096, chat_template=template, fingerprint="bytes")
     return ScriptedEngine(replies, special=special, card=card, chunk=chunk)
 
 
-def local(played: ScriptedEngine, model: str = "qwen") -> LocalBackend:
-    """The backend over such an engine."""
+def local(scripted: ScriptedEngine, model: str = "qwen") -> LocalBackend:
+    """Return the backend over such an engine."""
     _, _, reasoning, tools = MODELS[model]
     dialect = ChatDialect(
-        played.card, played.tokenizer, reasoning_format=reasoning, tool_format=tools
+        scripted.card, scripted.tokenizer, reasoning_format=reasoning, tool_format=tools
     )
-    return LocalBackend(played, dialect)
+    return LocalBackend(scripted, dialect)
 
 
 def backend_of(script: Any) -> Backend:
-    """A backend as tests write it: one that exists, an engine, or what is to be played."""
+    """Return a backend for a script: a backend, an engine, or replies to play."""
     if isinstance(script, ScriptedEngine):
         return local(script)
     if isinstance(script, str):

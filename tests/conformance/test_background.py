@@ -1,5 +1,4 @@
-"""Background responses as clients have them: queued, polled, streamed, resumed, cancelled. Over
-every store."""
+"""Background responses, with the official client: queued, polled, streamed, resumed, cancelled."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
 from tests.conformance import oracle
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
@@ -27,7 +26,7 @@ STORY = " ".join(f"word{number}" for number in range(30))
 
 
 def client(server: Server) -> openai.AsyncOpenAI:
-    """The official client, which retries nothing."""
+    """The official client, without retries."""
     return openai.AsyncOpenAI(
         base_url="http://localhost/v1",
         api_key="none",
@@ -38,14 +37,14 @@ def client(server: Server) -> openai.AsyncOpenAI:
 
 @pytest.fixture
 async def story(serve: Serve, stores: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
-    """A server that tells a story, and the official client."""
+    """A server with a long answer, and the official client."""
     server = serve(ScriptedBackend([STORY]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         yield server, asking
 
 
 async def poll(asking: openai.AsyncOpenAI, response_id: str) -> Any:
-    """As the documentation tells clients to."""
+    """Poll as the documentation describes."""
     while (found := await asking.responses.retrieve(response_id)).status in (
         "queued",
         "in_progress",
@@ -77,8 +76,8 @@ async def test_stream_resumes_in_both_client_ways(story: Any) -> None:
         rest = await asking.responses.retrieve(queued.id, stream=True, starting_after=after)
         assert [event async for event in rest] == whole[after + 1 :]
         async with asking.responses.stream(response_id=queued.id, starting_after=after) as told:
-            heard = [event.sequence_number async for event in told]
-        assert heard == [event.sequence_number for event in whole[after + 1 :]]
+            prompt_texts = [event.sequence_number async for event in told]
+        assert prompt_texts == [event.sequence_number for event in whole[after + 1 :]]
 
 
 @pytest.mark.requirement("D-33")
@@ -105,7 +104,7 @@ async def test_invalid_replay_is_rejected_before_the_stream(story: Any) -> None:
 async def test_cancelling(serve: Serve, stores: Store) -> None:
     gate = asyncio.Event()
     server = serve(
-        Breaking([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=stores
+        SteppedBackend([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=stores
     )
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
@@ -136,21 +135,21 @@ async def test_cancelling_a_finished_response_changes_nothing(story: Any) -> Non
 
 
 async def test_deleting_a_running_response(serve: Serve, stores: Store) -> None:
-    backend = Breaking([ANSWER, Text("one "), asyncio.Event()])
+    backend = SteppedBackend([ANSWER, Text("one "), asyncio.Event()])
     server = serve(backend, on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         while not (await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
         await asking.responses.delete(queued.id)
-        await backend.left.wait()
+        await backend.closed.wait()
         with pytest.raises(openai.NotFoundError):
             await asking.responses.retrieve(queued.id)
 
 
 @pytest.mark.requirement("VN-73")
 async def test_failed_run_fails_for_all_readers(serve: Serve, stores: Store) -> None:
-    server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
+    server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         ended = await poll(asking, queued.id)
@@ -166,16 +165,16 @@ async def test_unstored_background_response_can_be_fetched_but_not_continued(sto
     queued = await asking.responses.create(model="tiny", input="hi", background=True, store=False)
     ended = await poll(asking, queued.id)
     assert ended.output_text == STORY
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as rejection:
         await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
-    assert refused.value.code == "previous_response_not_found"
+    assert rejection.value.code == "previous_response_not_found"
     reference = {"type": "item_reference", "id": ended.output[0].id}
     with pytest.raises(openai.NotFoundError):
         await asking.responses.create(model="tiny", input=[reference])
 
 
 async def test_unfinished_response_cannot_be_continued(serve: Serve, stores: Store) -> None:
-    server = serve(Breaking([ANSWER, Text("one "), asyncio.Event()]), on=stores)
+    server = serve(SteppedBackend([ANSWER, Text("one "), asyncio.Event()]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         with pytest.raises(openai.BadRequestError, match="only a completed or incomplete"):
@@ -188,7 +187,7 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
 ) -> None:
     gate = asyncio.Event()
     steps = [ANSWER, Text("one "), gate, Text("two"), Close(), finish()]
-    server = serve(Breaking(steps), on=stores)
+    server = serve(SteppedBackend(steps), on=stores)
     statuses: list[str] = []
     async with client(server) as asking, asyncio.timeout(20):
         found = await asking.responses.create(model="tiny", input="hi", background=True)
@@ -204,7 +203,7 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
 
 @pytest.mark.requirement("D-37")
 async def test_failed_run_keeps_its_output(serve: Serve, stores: Store) -> None:
-    server = serve(Breaking([ANSWER, Text("one "), KeyError("broken")]), on=stores)
+    server = serve(SteppedBackend([ANSWER, Text("one "), KeyError("broken")]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         failed = await poll(asking, queued.id)
@@ -220,7 +219,7 @@ async def test_replay_ends_at_any_terminal_event(serve: Serve, stores: Store, st
         "incomplete": [Close(), finish("length")],
         "failed": [KeyError("broken")],
     }
-    server = serve(Breaking([ANSWER, Text("one "), *ends[status]]), on=stores)
+    server = serve(SteppedBackend([ANSWER, Text("one "), *ends[status]]), on=stores)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         await poll(asking, queued.id)

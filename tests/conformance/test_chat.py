@@ -1,4 +1,4 @@
-"""The Chat Completions API, driven by the official client; what a client of it must find."""
+"""The Chat Completions API, through the official client."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ async def clients() -> AsyncIterator[Callable[[Server], AsyncOpenAI]]:
 Clients = Callable[[Server], AsyncOpenAI]
 
 
-async def plain(server: Server, **body: Any) -> Json:
-    """An answer, read strictly by the official client's types."""
+async def create(server: Server, **body: Any) -> Json:
+    """Return an answer, after strict validation with the official client's type."""
     reply = await server.client.post("/v1/chat/completions", json={"model": "tiny", **HI, **body})
     assert reply.status_code == 200, reply.text
     assert reply.headers["content-type"] == "application/json"
@@ -76,8 +76,8 @@ async def plain(server: Server, **body: Any) -> Json:
     return answer
 
 
-async def chunks(server: Server, **body: Any) -> list[Json]:
-    """A stream, frame by frame, each read strictly by the official client's types."""
+async def stream_chunks(server: Server, **body: Any) -> list[Json]:
+    """Return the chunks of a stream, each validated strictly with the official client's type."""
     body = {"model": "tiny", "stream": True, **HI, **body}
     reply = await server.client.post("/v1/chat/completions", json=body)
     assert reply.status_code == 200, reply.text
@@ -92,7 +92,7 @@ async def chunks(server: Server, **body: Any) -> list[Json]:
     return found
 
 
-async def refused(server: Server, **body: Any) -> Json:
+async def rejection(server: Server, **body: Any) -> Json:
     body = {"model": "tiny", **HI, **body}
     reply = await server.client.post("/v1/chat/completions", json=body)
     error: Json = reply.json()["error"]
@@ -100,8 +100,8 @@ async def refused(server: Server, **body: Any) -> Json:
     return {"status": reply.status_code, **error}
 
 
-async def accumulated(client: AsyncOpenAI, **body: Any) -> Any:
-    """What the official client's accumulator makes of the stream."""
+async def accumulate(client: AsyncOpenAI, **body: Any) -> Any:
+    """Return the result of the official client's accumulator for the stream."""
     async with client.chat.completions.stream(model="tiny", **HI, **body) as stream:
         async for _ in stream:
             pass
@@ -113,7 +113,7 @@ async def accumulated(client: AsyncOpenAI, **body: Any) -> Any:
 
 @pytest.mark.requirement("CC-ANSWER")
 async def test_text_completion(serve: Serve) -> None:
-    answer = await plain(serve("Hello there!"))
+    answer = await create(serve("Hello there!"))
     assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
     assert answer["id"].startswith("chatcmpl-") and answer["created"]
     (choice,) = answer["choices"]
@@ -124,7 +124,7 @@ async def test_text_completion(serve: Serve) -> None:
 
 @pytest.mark.requirement("CC-STREAM")
 async def test_streamed_text_completion(serve: Serve) -> None:
-    first, *middle, last = await chunks(serve("Hello there!"))
+    first, *middle, last = await stream_chunks(serve("Hello there!"))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [one["choices"][0]["delta"] for one in middle] == [
         {"content": "Hello"},
@@ -156,7 +156,7 @@ SAID: tuple[Any, ...] = (
 @pytest.mark.requirement("CC-ONE-MESSAGE")
 async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: Clients) -> None:
     server = serve([SAID])
-    answer = await plain(server, tools=[WEATHER])
+    answer = await create(server, tools=[WEATHER])
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
@@ -185,7 +185,7 @@ async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: 
 @pytest.mark.requirement("CC-CALL-DELTAS")
 @pytest.mark.requirement("CC-USAGE")
 async def test_streamed_tool_calls(serve: Serve) -> None:
-    said = await chunks(serve([SAID]), stream_options={"include_usage": True})
+    said = await stream_chunks(serve([SAID]), stream_options={"include_usage": True})
     *told, usage = said
     assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 9
     assert all(one["usage"] is None for one in told)
@@ -216,8 +216,8 @@ async def test_official_client_accumulates_the_same_completion(
     serve: Serve, clients: Clients
 ) -> None:
     server = serve([SAID[:10] + SAID[-1:]])
-    whole = (await plain(server, tools=[WEATHER]))["choices"][0]
-    final = (await accumulated(clients(server), tools=[WEATHER])).choices[0]
+    whole = (await create(server, tools=[WEATHER]))["choices"][0]
+    final = (await accumulate(clients(server), tools=[WEATHER])).choices[0]
     assert final.finish_reason == whole["finish_reason"] == "tool_calls"
     assert final.message.content == whole["message"]["content"]
     (call,) = final.message.tool_calls
@@ -229,11 +229,11 @@ async def test_official_client_accumulates_the_same_completion(
 async def test_legacy_function_calls(serve: Serve) -> None:
     server = serve([SAID[:10]])
     body: Json = {"functions": [WEATHER["function"]], "function_call": "auto"}
-    (choice,) = (await plain(server, **body))["choices"]
+    (choice,) = (await create(server, **body))["choices"]
     said = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
     assert choice["finish_reason"] == "function_call"
     assert choice["message"]["function_call"] == said and "tool_calls" not in choice["message"]
-    deltas = [one["choices"][0]["delta"] for one in await chunks(server, **body)]
+    deltas = [one["choices"][0]["delta"] for one in await stream_chunks(server, **body)]
     pieces = [delta["function_call"] for delta in deltas if "function_call" in delta]
     assert pieces[0] == {"name": "get_weather", "arguments": ""}
     assert "".join(piece["arguments"] for piece in pieces) == said["arguments"]
@@ -242,7 +242,7 @@ async def test_legacy_function_calls(serve: Serve) -> None:
         server = serve(local(engine([f"{CALL}\n{CALL}"])))
         deltas = [
             one["choices"][0]["delta"]
-            for one in await chunks(server, **body, parallel_tool_calls=asked)
+            for one in await stream_chunks(server, **body, parallel_tool_calls=asked)
         ]
         named = [one for one in deltas if "name" in one.get("function_call", {})]
         assert len(named) == 1
@@ -250,7 +250,7 @@ async def test_legacy_function_calls(serve: Serve) -> None:
 
 @pytest.mark.parametrize("raw", [True, False])
 async def test_stream_and_plain_answer_have_the_same_reasoning(serve: Serve, raw: bool) -> None:
-    """Those of several items on lines of their own, a summary only where there is no more."""
+    """Several reasoning items are separate lines; a summary is used only if there is no content."""
     said = [
         delta
         for thought in ("One", "Two")
@@ -264,9 +264,9 @@ async def test_stream_and_plain_answer_have_the_same_reasoning(serve: Serve, raw
     ]
     expected = "One.\nTwo." if raw else "One in short.\nTwo in short."
     server = serve([(*said, Open(Message(role="assistant", content=())), Text("Hi."), Close())])
-    (choice,) = (await plain(server))["choices"]
+    (choice,) = (await create(server))["choices"]
     assert choice["message"]["reasoning_content"] == expected
-    deltas = [one["choices"][0]["delta"] for one in await chunks(server)]
+    deltas = [one["choices"][0]["delta"] for one in await stream_chunks(server)]
     assert "".join(one.get("reasoning_content", "") for one in deltas) == expected
 
 
@@ -278,8 +278,8 @@ async def test_finish_reasons(serve: Serve, reason: Any, finish: str) -> None:
     server = serve(
         [(Open(Message(role="assistant", content=())), Text("Hel"), Finish(reason, USAGE))]
     )
-    assert (await plain(server))["choices"][0]["finish_reason"] == finish
-    assert (await chunks(server))[-1]["choices"][0]["finish_reason"] == finish
+    assert (await create(server))["choices"][0]["finish_reason"] == finish
+    assert (await stream_chunks(server))[-1]["choices"][0]["finish_reason"] == finish
 
 
 async def test_model_refusal(serve: Serve) -> None:
@@ -289,30 +289,30 @@ async def test_model_refusal(serve: Serve) -> None:
         Close(),
     )
     server = serve([said])
-    (choice,) = (await plain(server))["choices"]
+    (choice,) = (await create(server))["choices"]
     assert choice["message"]["refusal"] == "I will not." and choice["message"]["content"] is None
-    deltas = [one["choices"][0]["delta"] for one in await chunks(server)]
+    deltas = [one["choices"][0]["delta"] for one in await stream_chunks(server)]
     assert {"refusal": "I will not."} in deltas
 
 
 @pytest.mark.requirement("CC-LOGPROBS")
 async def test_log_probabilities(serve: Serve) -> None:
     server = serve(engine(["Hi"]))
-    (choice,) = (await plain(server, logprobs=True, top_logprobs=2))["choices"]
+    (choice,) = (await create(server, logprobs=True, top_logprobs=2))["choices"]
     content = choice["logprobs"]["content"]
     assert [one["token"] for one in content] == ["H", "i"]
     assert len(content[0]["top_logprobs"]) == 2 and content[0]["bytes"] == [72]
-    streamed = await chunks(server, logprobs=True, top_logprobs=2)
+    streamed = await stream_chunks(server, logprobs=True, top_logprobs=2)
     found = [one["choices"][0]["logprobs"] for one in streamed]
     assert [one for each in found if each for one in each["content"]] == content
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("CC-MESSAGES")
 async def test_conversation_with_tool_calls_reaches_the_model(serve: Serve) -> None:
-    played = engine(["Sunny."])
+    scripted_engine = engine(["Sunny."])
     call = {
         "id": "call_0",
         "type": "function",
@@ -329,8 +329,8 @@ async def test_conversation_with_tool_calls_reaches_the_model(serve: Serve) -> N
         asked,  # the same id again
         {"role": "tool", "tool_call_id": "call_0", "content": [{"type": "text", "text": "rain"}]},
     ]
-    await plain(serve(played), messages=turns, tools=[WEATHER])
-    prompt = played.text(played.requests[0][0])
+    await create(serve(scripted_engine), messages=turns, tools=[WEATHER])
+    prompt = scripted_engine.text(scripted_engine.requests[0][0])
     order = ["Be brief.", "Rome?", "Look it up.", "sun", "Sunny.", "And now?", "rain"]
     places = [prompt.index(word) for word in order]
     assert places == sorted(places)
@@ -338,20 +338,20 @@ async def test_conversation_with_tool_calls_reaches_the_model(serve: Serve) -> N
 
 
 async def test_legacy_function_messages_reach_the_model(serve: Serve) -> None:
-    played = engine(["Sunny."])
+    scripted_engine = engine(["Sunny."])
     turns = [
         {"role": "user", "content": "Rome?"},
         {"role": "assistant", "function_call": {"name": "get_weather", "arguments": "{}"}},
         {"role": "function", "name": "get_weather", "content": "sun and wind"},
     ]
-    await plain(serve(played), messages=turns, functions=[WEATHER["function"]])
-    assert "sun and wind" in played.text(played.requests[0][0])
+    await create(serve(scripted_engine), messages=turns, functions=[WEATHER["function"]])
+    assert "sun and wind" in scripted_engine.text(scripted_engine.requests[0][0])
 
 
 async def test_options_reach_the_engine(serve: Serve) -> None:
-    played = engine(["Hello END of it"])
-    answer = await plain(
-        serve(played),
+    scripted_engine = engine(["Hello END of it"])
+    answer = await create(
+        serve(scripted_engine),
         max_completion_tokens=50,
         temperature=0.5,
         top_p=0.9,
@@ -370,7 +370,7 @@ async def test_options_reach_the_engine(serve: Serve) -> None:
         modalities=["text"],
         store=False,
     )
-    (_, sampling) = played.requests[0]
+    (_, sampling) = scripted_engine.requests[0]
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (50, 0.5, 0.9)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.1, 0.2)
     assert (sampling.seed, sampling.stop, sampling.logit_bias) == (7, ("END",), {5: -100})
@@ -383,11 +383,11 @@ async def test_official_client_parses_structured_output(serve: Serve, clients: C
     class City(BaseModel):
         name: str
 
-    played = engine(['{"name": "Rome"}'])
-    client = clients(serve(played))
+    scripted_engine = engine(['{"name": "Rome"}'])
+    client = clients(serve(scripted_engine))
     answer = await client.chat.completions.parse(model="tiny", **HI, response_format=City)
     assert answer.choices[0].message.parsed == City(name="Rome")
-    (_, sampling) = played.requests[0]
+    (_, sampling) = scripted_engine.requests[0]
     assert sampling.constraint is not None and sampling.constraint.needed
 
 
@@ -406,44 +406,47 @@ async def test_official_client_parses_structured_output(serve: Serve, clients: C
     ],
 )
 async def test_tool_choice_forces_a_call(serve: Serve, choice: Any) -> None:
-    played = engine([CALL])
-    answer = await plain(serve(played), tools=[WEATHER], tool_choice=choice)
+    scripted_engine = engine([CALL])
+    answer = await create(serve(scripted_engine), tools=[WEATHER], tool_choice=choice)
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
-    constraint = played.requests[0][1].constraint
+    constraint = scripted_engine.requests[0][1].constraint
     assert constraint is not None and constraint.needed
 
 
 async def test_effort_and_template_arguments_reach_the_template(serve: Serve) -> None:
-    played = engine(["x"])
-    played.card = type(played.card)(
+    scripted_engine = engine(["x"])
+    scripted_engine.card = type(scripted_engine.card)(
         **{
-            **{name: getattr(played.card, name) for name in played.card.__struct_fields__},
+            **{
+                name: getattr(scripted_engine.card, name)
+                for name in scripted_engine.card.__struct_fields__
+            },
             "chat_template": "{{ messages[0].content }} {{ reasoning_effort }} {{ colour }}",
         }
     )
     body = {"reasoning_effort": "high", "chat_template_kwargs": {"colour": "red"}}
-    await plain(serve(local(played)), **body)
-    assert "hi high red" in played.text(played.requests[0][0])
+    await create(serve(local(scripted_engine)), **body)
+    assert "hi high red" in scripted_engine.text(scripted_engine.requests[0][0])
 
 
 async def test_assistant_message_can_be_continued(serve: Serve) -> None:
-    played = engine([" upon a time"])
+    scripted_engine = engine([" upon a time"])
     turns = [*HI["messages"], {"role": "assistant", "content": "Once"}]
     body = {"messages": turns, "continue_final_message": True, "add_generation_prompt": False}
-    answer = await plain(serve(played), **body)
-    assert played.text(played.requests[0][0]).endswith("assistant\nOnce")
+    answer = await create(serve(scripted_engine), **body)
+    assert scripted_engine.text(scripted_engine.requests[0][0]).endswith("assistant\nOnce")
     assert answer["choices"][0]["message"]["content"] == " upon a time"
 
 
 @pytest.mark.requirement("CC-STATELESS")
 async def test_chat_completions_are_not_stored(serve: Serve) -> None:
     server = serve("Hello")
-    answer = await plain(server)
+    answer = await create(server)
     id = answer["id"].replace("chatcmpl-", "resp_")
     assert (await server.get(f"responses/{id}")).status_code == 404
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- rejections ----------------------------------------------------------------------------------
 
 USER: Json = {"role": "user", "content": "hi"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "detail": "huge"}}
@@ -585,34 +588,36 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "d
 async def test_invalid_fields_are_rejected_with_chat_paths(
     serve: Serve, body: Json, param: str, code: str | None
 ) -> None:
-    error = await refused(serve(engine(["x"])), **body)
+    error = await rejection(serve(engine(["x"])), **body)
     assert error["status"] == (404 if code == "model_not_found" else 400)
     assert (error["param"], error["code"]) == (param, code)
     assert "input[" not in error["message"] and "text.format" not in error["message"]
 
 
 async def test_too_long_prompt_is_rejected(serve: Serve) -> None:
-    error = await refused(serve(engine(["x"])), messages=[{"role": "user", "content": "x" * 9000}])
+    error = await rejection(
+        serve(engine(["x"])), messages=[{"role": "user", "content": "x" * 9000}]
+    )
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
 
 
 async def test_unsupported_engine_option_is_rejected(serve: Serve) -> None:
     server = serve(local(ScriptedEngine(capabilities=Capabilities())))
-    assert (await refused(server, logprobs=True))["param"] == "logprobs"
-    assert (await refused(server, seed=1))["param"] == "seed"
+    assert (await rejection(server, logprobs=True))["param"] == "logprobs"
+    assert (await rejection(server, seed=1))["param"] == "seed"
 
 
 async def test_failure_before_the_first_token(serve: Serve, clients: Clients) -> None:
     server = serve([BackendError("The engine is gone.")])
-    error = await refused(server)
+    error = await rejection(server)
     assert (error["status"], error["message"]) == (500, "The engine is gone.")
     with pytest.raises(openai.APIError, match="The engine is gone"):
-        await accumulated(clients(server))
+        await accumulate(clients(server))
 
 
 @pytest.mark.requirement("CC-FAILURE")
 async def test_failure_ends_the_stream(serve: Serve) -> None:
-    said = await chunks(serve([BackendError("The engine is gone.")]))
+    said = await stream_chunks(serve([BackendError("The engine is gone.")]))
     assert said[-1]["error"]["message"] == "The engine is gone."
     assert set(said[-1]["error"]) == {"message", "type", "param", "code"}
 
@@ -627,13 +632,13 @@ async def test_idle_stream_sends_comments(serve: Serve) -> None:
 @pytest.mark.requirement("CC-CHOICES")
 async def test_multiple_choices(serve: Serve) -> None:
     server = serve(["One.", "Two.", "Three."])
-    answer = await plain(server, n=3)
+    answer = await create(server, n=3)
     said = [(one["index"], one["message"]["content"]) for one in answer["choices"]]
     assert said == [(0, "One."), (1, "Two."), (2, "Three.")]
     assert answer["usage"] == {**answer["usage"], "prompt_tokens": 1, "completion_tokens": 3}
     line = json.loads(server.log.getvalue().splitlines()[-1])
     assert (line["input_tokens"], line["output_tokens"]) == (3, 3)
-    streamed = await chunks(server, n=3, stream_options={"include_usage": True})
+    streamed = await stream_chunks(server, n=3, stream_options={"include_usage": True})
     assert {one["id"] for one in streamed} == {streamed[0]["id"]}
     texts = ["", "", ""]
     for chunk in streamed[:-1]:
@@ -644,17 +649,17 @@ async def test_multiple_choices(serve: Serve) -> None:
 
 
 async def test_each_choice_has_its_own_seed(serve: Serve) -> None:
-    played = engine(["x"])
-    server = serve(played)
-    await plain(server, n=3, seed=7)
-    await plain(server, n=2, seed=2**63 - 1)
-    seeds = [sampling.seed for _, sampling in played.requests]
+    scripted_engine = engine(["x"])
+    server = serve(scripted_engine)
+    await create(server, n=3, seed=7)
+    await create(server, n=2, seed=2**63 - 1)
+    seeds = [sampling.seed for _, sampling in scripted_engine.requests]
     assert seeds == [7, 8, 9, 2**63 - 1, -(2**63)]
 
 
 async def test_failed_choice_fails_the_completion(serve: Serve) -> None:
     server = serve(["One.", BackendError("The engine is gone.")])
-    assert (await refused(server, n=2))["message"] == "The engine is gone."
-    streamed = await chunks(server, n=2, stream_options={"include_usage": True})
+    assert (await rejection(server, n=2))["message"] == "The engine is gone."
+    streamed = await stream_chunks(server, n=2, stream_options={"include_usage": True})
     assert [one["error"]["message"] for one in streamed if "error" in one]
     assert all(one.get("choices") != [] for one in streamed)

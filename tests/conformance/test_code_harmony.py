@@ -1,6 +1,4 @@
-"""gpt-oss calls its ``python`` as it was trained to: code in the analysis channel, in one container
-whose variables stay from turn to turn.
-"""
+"""gpt-oss calls its ``python`` tool in the analysis channel; variables persist in one container."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.engines.base import Sampling
 from antiphon.store.base import Store
 from antiphon.tokens import Chunk, Prompt
-from tests.conformance.boxes import containers, with_code
+from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask
 from tests.conformance.test_code_interpreter import CODE, OUTPUTS
@@ -23,7 +21,7 @@ from tests.sandbox.boxes import SMALL, sandbox
 
 
 class Turns(Player):
-    """Plays a reply a call, and remembers the prompts."""
+    """An engine that plays one reply per turn and records the prompts."""
 
     def __init__(self, *replies: str) -> None:
         super().__init__(((),), Letters(gpt_oss.encoding()), end="<|return|>")
@@ -47,28 +45,32 @@ def final(text: str) -> str:
 
 
 @pytest.mark.requirement("GO-PYTHON")
-async def test_variables_persist_between_turns(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_variables_persist_between_turns(
+    serve: Serve, ask_foreground: Ask, stores: Store
+) -> None:
     real = await sandbox(SMALL)
-    played = Turns(
+    scripted_engine = Turns(
         code("x = 6"), code("print(x * 7)"), final("42."), code("x += 1\nx"), final("7.")
     )
-    backend = LocalBackend(played, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
-    async with containers(real, disk_bytes=SMALL.disk_bytes) as held:
-        server = serve(backend, on=stores, **with_code(held))
-        first = await wait(server, tools=[CODE], include=OUTPUTS)
+    backend = LocalBackend(scripted_engine, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    async with containers(real, disk_bytes=SMALL.disk_bytes) as registry:
+        server = serve(backend, on=stores, **code_interpreter_options(registry))
+        first = await ask_foreground(server, tools=[CODE], include=OUTPUTS)
         _, second, message = first.output
         assert (second["type"], second["code"]) == ("code_interpreter_call", "print(x * 7)")
         assert second["outputs"] == [{"type": "logs", "logs": "42\n"}]
         assert message["content"][0]["text"] == "42."
-        later = await wait(
+        later = await ask_foreground(
             server,
             tools=[CODE],
             include=OUTPUTS,
             input="And one more?",
-            previous_response_id=first.ended["id"],
+            previous_response_id=first.terminal_response["id"],
         )
         third, _ = later.output
         assert third["outputs"] == [{"type": "logs", "logs": "7\n"}]
         assert third["container_id"] == second["container_id"]
-    assert "## python" in played.prompts[0]
-    assert "<|start|>python to=assistant<|channel|>analysis<|message|>42" in played.prompts[2]
+    assert "## python" in scripted_engine.prompts[0]
+    assert (
+        "<|start|>python to=assistant<|channel|>analysis<|message|>42" in scripted_engine.prompts[2]
+    )

@@ -1,4 +1,4 @@
-"""code_interpreter: code that the model writes runs in a container, and is told of as it does."""
+"""code_interpreter: the model's code runs in a container, and the model sees the result."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.wire.containers import CreateContainer
-from tests.conformance.boxes import Clock, Uploads, containers, play, with_code
+from tests.conformance.boxes import (
+    Clock,
+    Uploads,
+    code_interpreter_options,
+    containers,
+    run_command,
+)
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.sandbox.boxes import SMALL, sandbox
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
 
 
-def python(code: str) -> str:
-    return called("python", {"input": code})
+def python_call(code: str) -> str:
+    return tool_call("python", {"input": code})
 
 
 @pytest.mark.requirement("D-15", "VN-86")
 async def test_code_runs_and_the_model_continues(serve: Serve, ask: Ask) -> None:
-    server = serve(local(engine([python("say four"), "It is four."])), **with_code(containers()))
+    server = serve(
+        local(engine([python_call("say four"), "It is four."])),
+        **code_interpreter_options(containers()),
+    )
     answer = await ask(server, tools=[CODE], include=OUTPUTS)
     ran, message = answer.output
     assert (ran["type"], ran["status"], ran["code"]) == (
@@ -37,7 +46,7 @@ async def test_code_runs_and_the_model_continues(serve: Serve, ask: Ask) -> None
     assert ran["container_id"].startswith("cntr_")
     assert ran["outputs"] == [{"type": "logs", "logs": "four\n"}]
     assert message["content"][0]["text"] == "It is four."
-    assert "four" in prompts(server)[1]
+    assert "four" in rendered_prompts(server)[1]
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
         steps = [t for t in types if t.startswith(("code_interpreter", "output_item"))]
@@ -55,16 +64,18 @@ async def test_code_runs_and_the_model_continues(serve: Serve, ask: Ask) -> None
         ]
 
 
-async def test_outputs_are_included_only_on_request(serve: Serve, wait: Ask) -> None:
-    server = serve(local(engine([python("say four"), "Four."])), **with_code(containers()))
-    answer = await wait(server, tools=[CODE])
+async def test_outputs_are_included_only_on_request(serve: Serve, ask_foreground: Ask) -> None:
+    server = serve(
+        local(engine([python_call("say four"), "Four."])), **code_interpreter_options(containers())
+    )
+    answer = await ask_foreground(server, tools=[CODE])
     assert answer.output[0]["outputs"] is None and answer.text == "Four."
 
 
 async def test_written_files_are_cited(serve: Serve, ask: Ask) -> None:
     text = "Here: [data](sandbox:/mnt/data/a.csv)."
-    script = [python("save a.csv 1"), python("show plot.png"), text]
-    server = serve(local(engine(script)), **with_code(containers()))
+    script = [python_call("save a.csv 1"), python_call("show plot.png"), text]
+    server = serve(local(engine(script)), **code_interpreter_options(containers()))
     answer = await ask(server, tools=[CODE], include=OUTPUTS)
     _, drawn, message = answer.output
     assert drawn["outputs"] == [{"type": "image", "url": "data:image/png;base64,iVBORw=="}]
@@ -82,132 +93,152 @@ async def test_written_files_are_cited(serve: Serve, ask: Ask) -> None:
 
 
 async def test_exception_is_output_and_interruption_is_failure(serve: Serve, ask: Ask) -> None:
-    script = [python("fail"), python("hang"), python("die"), "I give up."]
-    server = serve(local(engine(script)), **with_code(containers()))
+    script = [python_call("fail"), python_call("hang"), python_call("die"), "I give up."]
+    server = serve(local(engine(script)), **code_interpreter_options(containers()))
     answer = await ask(server, tools=[CODE], include=OUTPUTS)
     raised, hung, died, message = answer.output
     assert (raised["status"], hung["status"], died["status"]) == ("completed", "failed", "failed")
     assert raised["outputs"][0]["logs"] == "Traceback: no\n"
-    assert answer.ended["status"] == "completed" and message["type"] == "message"
-    told = prompts(server)[-1]
+    assert answer.terminal_response["status"] == "completed" and message["type"] == "message"
+    told = rendered_prompts(server)[-1]
     assert "It took too long and was interrupted." in told and "Variables are gone" in told
 
 
-async def test_container_of_the_last_call_is_reused(serve: Serve, wait: Ask, stores: Store) -> None:
-    box = FakeSandbox(play)
-    script = [python("save a.csv 1"), "Saved.", python("list"), "a.csv is there."]
-    server = serve(local(engine(script)), on=stores, **with_code(containers(box)))
-    first = await wait(server, tools=[CODE])
-    second = await wait(
-        server, tools=[CODE], previous_response_id=first.ended["id"], input="And?", include=OUTPUTS
+async def test_container_of_the_last_call_is_reused(
+    serve: Serve, ask_foreground: Ask, stores: Store
+) -> None:
+    box = FakeSandbox(run_command)
+    script = [python_call("save a.csv 1"), "Saved.", python_call("list"), "a.csv is there."]
+    server = serve(local(engine(script)), on=stores, **code_interpreter_options(containers(box)))
+    first = await ask_foreground(server, tools=[CODE])
+    second = await ask_foreground(
+        server,
+        tools=[CODE],
+        previous_response_id=first.terminal_response["id"],
+        input="And?",
+        include=OUTPUTS,
     )
     assert second.output[0]["container_id"] == first.output[0]["container_id"]
     assert second.output[0]["outputs"] == [{"type": "logs", "logs": "a.csv\n"}]
     assert len(box.boxes) == 1
 
 
-async def test_expired_auto_container_is_replaced(serve: Serve, wait: Ask) -> None:
+async def test_expired_auto_container_is_replaced(serve: Serve, ask_foreground: Ask) -> None:
     clock = Clock()
-    held = containers(clock=clock)
-    script = [python("save a.csv 1"), "Saved.", python("list"), "Gone."]
-    server = serve(local(engine(script)), **with_code(held))
-    first = await wait(server, tools=[CODE])
+    registry = containers(clock=clock)
+    script = [python_call("save a.csv 1"), "Saved.", python_call("list"), "Gone."]
+    server = serve(local(engine(script)), **code_interpreter_options(registry))
+    first = await ask_foreground(server, tools=[CODE])
     clock.now += 1201
-    second = await wait(
-        server, tools=[CODE], previous_response_id=first.ended["id"], input="?", include=OUTPUTS
+    second = await ask_foreground(
+        server,
+        tools=[CODE],
+        previous_response_id=first.terminal_response["id"],
+        input="?",
+        include=OUTPUTS,
     )
     assert second.output[0]["container_id"] != first.output[0]["container_id"]
     assert second.output[0]["outputs"] == [{"type": "logs", "logs": "\n"}]
 
 
-async def test_client_container_and_its_files(serve: Serve, wait: Ask) -> None:
-    held = containers()
-    server = serve(local(engine([python("list"), "One file."])), **with_code(held))
+async def test_client_container_and_its_files(serve: Serve, ask_foreground: Ask) -> None:
+    registry = containers()
+    server = serve(
+        local(engine([python_call("list"), "One file."])), **code_interpreter_options(registry)
+    )
     made = (
         await server.client.post("/v1/containers", json={"name": "mine", "file_ids": ["file-1"]})
     ).json()
     tool = {"type": "code_interpreter", "container": made["id"]}
-    answer = await wait(server, tools=[tool], include=OUTPUTS)
+    answer = await ask_foreground(server, tools=[tool], include=OUTPUTS)
     assert answer.output[0]["outputs"] == [{"type": "logs", "logs": "numbers.csv\n"}]
     assert answer.output[0]["container_id"] == made["id"]
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
 async def test_unknown_container_is_rejected(serve: Serve, ask: Ask) -> None:
-    server = serve(**with_code(containers()))
-    refused = (
+    server = serve(**code_interpreter_options(containers()))
+    rejection = (
         await ask(server, tools=[{"type": "code_interpreter", "container": "cntr_x"}])
-    ).refused
-    assert (refused["http"], refused["param"]) == (400, "tools[0].container")
-    assert "'cntr_x' not found" in refused["message"]
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tools[0].container")
+    assert "'cntr_x' not found" in rejection["message"]
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
 async def test_expired_container_is_rejected(serve: Serve, ask: Ask) -> None:
     clock = Clock()
-    server = serve(**with_code(containers(clock=clock)))
+    server = serve(**code_interpreter_options(containers(clock=clock)))
     made = (await server.client.post("/v1/containers", json={"name": "mine"})).json()
     clock.now += 1201
     tools = [CODE, {"type": "code_interpreter", "container": made["id"]}]
-    refused = (await ask(server, tools=tools)).refused
-    assert (refused["http"], refused["param"]) == (400, "tools[1].container")
-    assert refused["code"] == "container_expired"
+    rejection = (await ask(server, tools=tools)).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tools[1].container")
+    assert rejection["code"] == "container_expired"
 
 
-async def test_container_deleted_before_the_run_fails_the_response(serve: Serve, wait: Ask) -> None:
-    held = containers()
-    server = serve(**with_code(held))
-    made = await held.create("default", CreateContainer(name="mine"))
+async def test_container_deleted_before_the_run_fails_the_response(
+    serve: Serve, ask_foreground: Ask
+) -> None:
+    registry = containers()
+    server = serve(**code_interpreter_options(registry))
+    made = await registry.create("default", CreateContainer(name="mine"))
     tool = {"type": "code_interpreter", "container": made.id}
-    admitted = held.check_reference
+    admitted = registry.check_reference
 
     def check(tenant: str, container_id: str, path: str) -> None:
         admitted(tenant, container_id, path)
-        held._containers.clear()
+        registry._containers.clear()
 
-    held.check_reference = check  # type: ignore[method-assign]
-    answer = await wait(server, tools=[tool])
+    registry.check_reference = check  # type: ignore[method-assign]
+    answer = await ask_foreground(server, tools=[tool])
     assert answer.error is not None and "not found" in answer.error["message"]
 
 
-async def test_requested_files_are_in_the_container(serve: Serve, wait: Ask) -> None:
+async def test_requested_files_are_in_the_container(serve: Serve, ask_foreground: Ask) -> None:
     auto = {"type": "auto", "file_ids": ["file-1"], "memory_limit": "1g"}
-    server = serve(local(engine([python("list"), "There."])), **with_code(containers()))
+    server = serve(
+        local(engine([python_call("list"), "There."])), **code_interpreter_options(containers())
+    )
     tool = {"type": "code_interpreter", "container": auto}
-    answer = await wait(server, tools=[tool], include=OUTPUTS)
+    answer = await ask_foreground(server, tools=[tool], include=OUTPUTS)
     assert answer.output[0]["outputs"] == [{"type": "logs", "logs": "numbers.csv\n"}]
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
 async def test_unknown_file_is_rejected(serve: Serve, ask: Ask) -> None:
     auto = {"type": "auto", "file_ids": ["file-1", "file-9"]}
-    server = serve(**with_code(containers()))
-    refused = (await ask(server, tools=[{"type": "code_interpreter", "container": auto}])).refused
-    assert (refused["http"], refused["param"]) == (400, "tools[0].container.file_ids[1]")
+    server = serve(**code_interpreter_options(containers()))
+    rejection = (
+        await ask(server, tools=[{"type": "code_interpreter", "container": auto}])
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tools[0].container.file_ids[1]")
 
 
-async def test_file_deleted_before_use_fails_the_call(serve: Serve, wait: Ask) -> None:
+async def test_file_deleted_before_use_fails_the_call(serve: Serve, ask_foreground: Ask) -> None:
     class Forgetful(Uploads):
         async def name(self, tenant: str, file_id: str) -> str | None:
             return "a.txt"
 
     auto = {"type": "auto", "file_ids": ["file-9"]}
-    held = containers(uploads=Forgetful({}))
-    server = serve(local(engine([python("list"), "No."])), **with_code(held))
-    answer = await wait(server, tools=[{"type": "code_interpreter", "container": auto}])
-    assert answer.output[0]["status"] == "failed" and "file-9" in prompts(server)[1]
+    registry = containers(uploads=Forgetful({}))
+    server = serve(
+        local(engine([python_call("list"), "No."])), **code_interpreter_options(registry)
+    )
+    answer = await ask_foreground(server, tools=[{"type": "code_interpreter", "container": auto}])
+    assert answer.output[0]["status"] == "failed" and "file-9" in rendered_prompts(server)[1]
 
 
-async def test_later_files_are_added_to_the_container(serve: Serve, wait: Ask) -> None:
-    box = FakeSandbox(play)
-    script = [python("save a.csv 1"), "Saved.", python("list"), "Two."]
-    server = serve(local(engine(script)), **with_code(containers(box)))
-    first = await wait(server, tools=[CODE])
+async def test_later_files_are_added_to_the_container(serve: Serve, ask_foreground: Ask) -> None:
+    box = FakeSandbox(run_command)
+    script = [python_call("save a.csv 1"), "Saved.", python_call("list"), "Two."]
+    server = serve(local(engine(script)), **code_interpreter_options(containers(box)))
+    first = await ask_foreground(server, tools=[CODE])
     auto = {"type": "auto", "file_ids": ["file-1"]}
-    second = await wait(
+    second = await ask_foreground(
         server,
         tools=[{"type": "code_interpreter", "container": auto}],
-        previous_response_id=first.ended["id"],
+        previous_response_id=first.terminal_response["id"],
         input="And?",
         include=OUTPUTS,
     )
@@ -232,37 +263,37 @@ async def test_later_files_are_added_to_the_container(serve: Serve, wait: Ask) -
 async def test_invalid_tool_fields_are_rejected(
     serve: Serve, ask: Ask, container: Any, param: str
 ) -> None:
-    server = serve(**with_code(containers()))
-    refused = (
+    server = serve(**code_interpreter_options(containers()))
+    rejection = (
         await ask(server, tools=[{"type": "code_interpreter", "container": container}])
-    ).refused
-    assert (refused["http"], refused["param"]) == (400, param)
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, param)
 
 
-async def test_forced_call_and_unused_container_cleanup(serve: Serve, wait: Ask) -> None:
-    held = containers()
-    played = engine([python("say hi"), "Hi."])
-    server = serve(local(played), **with_code(held))
-    answer = await wait(server, tools=[CODE], tool_choice={"type": "code_interpreter"})
+async def test_forced_call_and_unused_container_cleanup(serve: Serve, ask_foreground: Ask) -> None:
+    registry = containers()
+    scripted_engine = engine([python_call("say hi"), "Hi."])
+    server = serve(local(scripted_engine), **code_interpreter_options(registry))
+    answer = await ask_foreground(server, tools=[CODE], tool_choice={"type": "code_interpreter"})
     assert answer.output[0]["type"] == "code_interpreter_call"
-    first, _ = (sampling.constraint for _, sampling in played.requests)
+    first, _ = (sampling.constraint for _, sampling in scripted_engine.requests)
     assert first is not None and first.needed and "python" in first.lark
-    held = containers()
-    await wait(serve("No need.", **with_code(held)), tools=[CODE])
-    assert held._containers == {}
+    registry = containers()
+    await ask_foreground(serve("No need.", **code_interpreter_options(registry)), tools=[CODE])
+    assert registry._containers == {}
 
 
-async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
+async def test_code_runs_in_a_real_sandbox(serve: Serve, ask_foreground: Ask) -> None:
     real = await sandbox(SMALL)
-    held = containers(real, disk_bytes=SMALL.disk_bytes)
+    registry = containers(real, disk_bytes=SMALL.disk_bytes)
     script = [
-        python("x = 6"),
-        python("open('/mnt/data/x.txt', 'w').write(str(7 * x))\nx * 7"),
+        python_call("x = 6"),
+        python_call("open('/mnt/data/x.txt', 'w').write(str(7 * x))\nx * 7"),
         "It is 42, in x.txt.",
     ]
-    async with held:
-        server = serve(local(engine(script)), **with_code(held))
-        answer = await wait(server, tools=[CODE], include=OUTPUTS)
+    async with registry:
+        server = serve(local(engine(script)), **code_interpreter_options(registry))
+        answer = await ask_foreground(server, tools=[CODE], include=OUTPUTS)
         _, second, message = answer.output
         assert second["outputs"] == [{"type": "logs", "logs": "42\n"}]
         (cited,) = message["content"][0]["annotations"]
@@ -272,21 +303,23 @@ async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
         )
 
 
-async def test_later_turns_show_logs_without_images(serve: Serve, wait: Ask) -> None:
-    """A picture is a file in the container; as text it would fill the prompt."""
-    script = [called("python", {"input": "show dot.png"}), "Done.", "It is there."]
-    server = serve(local(engine(script)), **with_code(containers()))
+async def test_later_turns_show_logs_without_images(serve: Serve, ask_foreground: Ask) -> None:
+    """An image is a file in the container; as text it would fill the prompt."""
+    script = [tool_call("python", {"input": "show dot.png"}), "Done.", "It is there."]
+    server = serve(local(engine(script)), **code_interpreter_options(containers()))
     asked: dict[str, Any] = {
         "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
         "include": ["code_interpreter_call.outputs"],
     }
-    first = await wait(server, **asked)
+    first = await ask_foreground(server, **asked)
     (picture,) = first.output[0]["outputs"]
     assert picture["url"].startswith("data:image/png;base64,")
-    await wait(server, **asked, input=[*_said(first), {"role": "user", "content": "And?"}])
-    told = prompts(server)[-1]
+    await ask_foreground(
+        server, **asked, input=[*_resent(first), {"role": "user", "content": "And?"}]
+    )
+    told = rendered_prompts(server)[-1]
     assert "[picture]" in told and "base64" not in told
 
 
-def _said(answer: Any) -> list[Any]:
+def _resent(answer: Any) -> list[Any]:
     return [{"role": "user", "content": "Draw!"}, *answer.output]

@@ -1,5 +1,4 @@
-"""What travels with clients that keep nothing, and what requests only refer to: sealed thinking,
-compacted conversations, stored prompts. By the real client where it has a word for it."""
+"""State of stateless clients: encrypted reasoning, compacted conversations, stored prompts."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import call, said, shapes, thought
+from tests.conformance.scripts import call, event_types, message_deltas, reasoning_deltas
 from tests.conformance.served import Ask, Json, Server, engine
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
@@ -32,15 +31,15 @@ def user(text: str) -> Json:
     return {"role": "user", "content": text}
 
 
-def summing_up(conversation: Conversation, options: Options) -> Any:
-    """A model that sums up when it is asked to."""
+def summarizing_model(conversation: Conversation, options: Options) -> Any:
+    """Return a model that summarizes on request."""
     last = conversation.items[-1]
     text = "".join(getattr(part, "text", "") for part in getattr(last, "content", ()))
     return "The sum of it." if ASKED in text else "Well."
 
 
-def heard(backend: Any) -> list[str]:
-    """What the model was shown last, as texts."""
+def prompt_texts(backend: Any) -> list[str]:
+    """Return the texts of the model's last prompt."""
     conversation, _ = backend.requests[-1]
     return [
         "".join(part.text for part in item.content)
@@ -63,12 +62,12 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
         await each.close()
 
 
-# --- thinking ------------------------------------------------------------------------------------
+# --- reasoning -----------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-ENCRYPTED")
 async def test_encrypted_reasoning_round_trips_through_the_client(serve: Serve, ask: Ask) -> None:
-    server = serve([[*thought("I ", "think."), *said("Hi")]], seal=SEAL)
+    server = serve([[*reasoning_deltas("I ", "think."), *message_deltas("Hi")]], seal=SEAL)
     answer = await ask(server, store=False, include=["reasoning.encrypted_content"])
     reasoning, message = answer.output
     assert reasoning["content"][0]["text"] == "I think."
@@ -80,16 +79,16 @@ async def test_encrypted_reasoning_round_trips_through_the_client(serve: Serve, 
     replica = serve(backend, on=MemoryStore(), seal=SEAL)
     bare = {**reasoning, "content": None}
     await ask(replica, input=[user("hi"), bare, message, user("and?")], store=False)
-    assert heard(backend)[1] == "I think."
+    assert prompt_texts(backend)[1] == "I think."
     await ask(replica, input=[user("hi"), {**bare, "id": "rs_other"}, message], store=False)
-    assert heard(backend)[1] == "I think."  # the id is the client's to lose
+    assert prompt_texts(backend)[1] == "I think."  # the id is the client's to lose
 
 
 @pytest.mark.requirement("API-ENCRYPTED")
 async def test_foreign_encrypted_reasoning_is_reported_or_rejected(serve: Serve, ask: Ask) -> None:
     sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAAB"}
     answer = await ask(serve(), input=[user("hi"), sealed, user("and?")])
-    assert answer.ended["input_transformations"] == [
+    assert answer.terminal_response["input_transformations"] == [
         {
             "id": "rs_1",
             "action": "removed",
@@ -98,14 +97,14 @@ async def test_foreign_encrypted_reasoning_is_reported_or_rejected(serve: Serve,
         }
     ]
     refusing = serve(on=MemoryStore(), undecryptable_items="refuse")
-    refused = (await ask(refusing, input=[user("hi"), sealed])).refused
-    assert (refused["http"], refused["param"]) == (400, "input[1].encrypted_content")
-    assert refused["code"] == "invalid_encrypted_content"
+    rejection = (await ask(refusing, input=[user("hi"), sealed])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "input[1].encrypted_content")
+    assert rejection["code"] == "invalid_encrypted_content"
 
 
 @pytest.mark.requirement("API-ENCRYPTED")
 async def test_reasoning_is_encrypted_only_on_request(serve: Serve, ask: Ask) -> None:
-    server = serve([[*thought("hm"), *said("Hi")]], seal=SEAL)
+    server = serve([[*reasoning_deltas("hm"), *message_deltas("Hi")]], seal=SEAL)
     assert "encrypted_content" not in (await ask(server)).output[0]
     assert (await ask(server, include=["reasoning.encrypted_content"])).output[0][
         "encrypted_content"
@@ -117,35 +116,39 @@ async def test_reasoning_is_encrypted_only_on_request(serve: Serve, ask: Ask) ->
 
 @pytest.mark.requirement("API-COMPACT")
 async def test_compaction_trigger_adds_one_item(serve: Serve, ask: Ask) -> None:
-    backend = ScriptedBackend(summing_up)
+    backend = ScriptedBackend(summarizing_model)
     server = serve(backend, seal=SEAL)
     talk = [user("I am Ann."), {"role": "assistant", "content": "Hello."}, TRIGGER]
     answer = await ask(server, input=talk, store=False)
     (item,) = answer.output
     assert item["type"] == "compaction" and set(item) == {"type", "id", "encrypted_content"}
-    assert answer.ended["usage"]["output_tokens"] == 4
+    assert answer.terminal_response["usage"]["output_tokens"] == 4
     if answer.events:
-        assert shapes(answer.events)[-4:] == [
+        assert event_types(answer.events)[-4:] == [
             "output_item.added",
             "compaction.compacting",
             "output_item.done",
             "completed",
         ]
-    replica = ScriptedBackend(summing_up)
+    replica = ScriptedBackend(summarizing_model)
     await ask(serve(replica, on=MemoryStore(), seal=SEAL), input=[item, user("Who am I?")])
-    ann, told, last = heard(replica)
+    ann, told, last = prompt_texts(replica)
     assert (ann, last) == ("I am Ann.", "Who am I?")
     assert told.endswith("The sum of it.")
 
 
 @pytest.mark.requirement("API-COMPACT")
 async def test_compaction_keeps_a_pending_call(serve: Serve, ask: Ask) -> None:
-    scripts = [call('{"city": "Rome"}', call_id="call_1"), said("The sum."), said("Warm.")]
+    scripts = [
+        call('{"city": "Rome"}', call_id="call_1"),
+        message_deltas("The sum."),
+        message_deltas("Warm."),
+    ]
     server = serve(ScriptedBackend(scripts), seal=SEAL)
     first = await ask(server, input="Rome?")
-    second = await ask(server, input=[TRIGGER], previous_response_id=first.ended["id"])
+    second = await ask(server, input=[TRIGGER], previous_response_id=first.terminal_response["id"])
     output = {"type": "function_call_output", "call_id": "call_1", "output": "22"}
-    third = await ask(server, input=[output], previous_response_id=second.ended["id"])
+    third = await ask(server, input=[output], previous_response_id=second.terminal_response["id"])
     assert third.text == "Warm."
     kinds = [item.__struct_config__.tag for item in server.backend.requests[-1][0].items]  # type: ignore[attr-defined]
     assert kinds == ["message", "message", "function_call", "function_call_output"]
@@ -155,32 +158,36 @@ async def test_compaction_keeps_a_pending_call(serve: Serve, ask: Ask) -> None:
 async def test_context_above_the_threshold_is_compacted(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    played = engine(lambda prompt: "The sum of it." if ASKED in prompt else "Well.")
-    server = serve(played, on=stores, seal=SEAL)
+    scripted_engine = engine(lambda prompt: "The sum of it." if ASKED in prompt else "Well.")
+    server = serve(scripted_engine, on=stores, seal=SEAL)
     first = await ask(server, input=[user("I am Ann."), user("x" * 300)])
     long = await ask(
         server,
         input=[{"role": "assistant", "content": "OLD" * 300}, user("And?")],
-        previous_response_id=first.ended["id"],
+        previous_response_id=first.terminal_response["id"],
         context_management=[{"type": "compaction", "compact_threshold": 1000}],
     )
     assert [item["type"] for item in long.output] == ["compaction", "message"]
-    assert long.ended["context_management"] == [{"type": "compaction", "compact_threshold": 1000}]
-    prompts = [played.text(prompt) for prompt, _ in played.requests]
+    assert long.terminal_response["context_management"] == [
+        {"type": "compaction", "compact_threshold": 1000}
+    ]
+    prompts = [scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests]
     _, sum_up, shrunk = prompts
     assert ASKED in sum_up and "OLD" in sum_up
     assert "OLD" not in shrunk and "I am Ann." in shrunk and "The sum of it." in shrunk
-    usage = long.ended["usage"]
-    assert usage["input_tokens"] == sum(len(prompt.ids) for prompt, _ in played.requests[1:])
+    usage = long.terminal_response["usage"]
+    assert usage["input_tokens"] == sum(
+        len(prompt.ids) for prompt, _ in scripted_engine.requests[1:]
+    )
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
-    await ask(server, input="More?", previous_response_id=long.ended["id"])
-    after, before = played.requests[-1][0].ids, played.requests[-2][0].ids
+    await ask(server, input="More?", previous_response_id=long.terminal_response["id"])
+    after, before = scripted_engine.requests[-1][0].ids, scripted_engine.requests[-2][0].ids
     assert after[: len(before)] == before  # what was sampled since is kept, and nothing older
 
 
 @pytest.mark.requirement("API-COMPACT")
 async def test_official_client_compacts_and_continues(serve: Serve, client: Any) -> None:
-    backend = ScriptedBackend(summing_up)
+    backend = ScriptedBackend(summarizing_model)
     api = client(serve(backend, seal=SEAL))
     first = await api.responses.create(model="tiny", input="I am Ann.")
     for asked in (
@@ -196,7 +203,7 @@ async def test_official_client_compacts_and_continues(serve: Serve, client: Any)
         again = [item.model_dump(exclude_unset=True, warnings=False) for item in window.output]
         answer = await api.responses.create(model="tiny", input=[*again, user("Who am I?")])
         assert answer.output_text == "Well."
-        assert [text[:20] for text in heard(backend)] == [
+        assert [text[:20] for text in prompt_texts(backend)] == [
             "I am Ann.",
             "[The conversation up",
             "Who am I?",
@@ -255,16 +262,16 @@ async def test_request_uses_a_stored_prompt(serve: Serve, ask: Ask, prompts: Pro
     server = serve(backend, prompts=prompts)
     ref = {"id": "support", "variables": {"company": "Acme"}}
     answer = await ask(server, prompt=ref)
-    assert answer.ended["prompt"] == {**ref, "version": "1"}
-    assert answer.ended["instructions"] == "You work for Acme."
-    assert answer.ended["temperature"] == 0.5
+    assert answer.terminal_response["prompt"] == {**ref, "version": "1"}
+    assert answer.terminal_response["instructions"] == "You work for Acme."
+    assert answer.terminal_response["temperature"] == 0.5
     assert backend.requests[-1][0].instructions == "You work for Acme."
     await ask(server, prompt=ref, instructions="Mine.", temperature=1)
     assert backend.requests[-1][0].instructions == "Mine."
-    refused = (await ask(server, prompt={"id": "support"})).refused
-    assert (refused["http"], refused["param"]) == (400, "prompt.variables.company")
-    refused = (await ask(server, prompt={"id": "other"})).refused
-    assert (refused["http"], refused["param"]) == (404, "prompt.id")
+    rejection = (await ask(server, prompt={"id": "support"})).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "prompt.variables.company")
+    rejection = (await ask(server, prompt={"id": "other"})).rejection
+    assert (rejection["http"], rejection["param"]) == (404, "prompt.id")
 
 
 @pytest.mark.requirement("API-PROMPTS")

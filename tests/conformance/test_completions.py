@@ -1,4 +1,4 @@
-"""The Completions API, driven by the official client: texts are continued as they stand."""
+"""The Completions API, through the official client."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ async def streamed(server: Server, **body: Any) -> list[Json]:
 
 @pytest.mark.requirement("CO-ANSWER")
 async def test_prompt_is_continued_verbatim(serve: Serve) -> None:
-    played = engine([" upon a time"])
-    answer = await plain(serve(played), prompt="<|im_start|>Once")
+    scripted_engine = engine([" upon a time"])
+    answer = await plain(serve(scripted_engine), prompt="<|im_start|>Once")
     (choice,) = answer["choices"]
     assert choice["text"] == " upon a time" and choice["finish_reason"] == "stop"
     assert answer["object"] == "text_completion" and answer["id"].startswith("cmpl-")
-    prompt, sampling = played.requests[0]
-    assert prompt.ids == tuple(played.tokenizer.encode("<|im_start|>Once", special=True))
+    prompt, sampling = scripted_engine.requests[0]
+    assert prompt.ids == tuple(scripted_engine.tokenizer.encode("<|im_start|>Once", special=True))
     assert len(prompt.ids) == 5 and sampling.max_tokens == 16
     assert answer["usage"]["prompt_tokens"] == 5
 
 
 @pytest.mark.requirement("CO-ANSWER")
 async def test_output_is_not_parsed(serve: Serve) -> None:
-    """Neither thinking nor calls, nor is white space taken away."""
+    """Reasoning and calls stay text, and white space is kept."""
     said = "\n <think>x</think>\n<tool_call>{}</tool_call> \n"
     answer = await plain(serve(engine([said])), max_tokens=99)
     assert answer["choices"][0]["text"] == said
@@ -83,12 +83,12 @@ async def test_streamed_completion(serve: Serve) -> None:
 
 @pytest.mark.requirement("CO-PROMPTS")
 async def test_multiple_prompts_and_choices(serve: Serve) -> None:
-    played = engine(lambda prompt: prompt.upper())
-    answer = await plain(serve(played), prompt=["a", "bc"], n=2)
+    scripted_engine = engine(lambda prompt: prompt.upper())
+    answer = await plain(serve(scripted_engine), prompt=["a", "bc"], n=2)
     said = [(choice["index"], choice["text"]) for choice in answer["choices"]]
     assert said == [(0, "A"), (1, "A"), (2, "BC"), (3, "BC")]
     assert answer["usage"]["prompt_tokens"] == 3, "a prompt is read once"
-    pieces = await streamed(serve(played), prompt=["a", "bc"])
+    pieces = await streamed(serve(scripted_engine), prompt=["a", "bc"])
     texts = ["", ""]
     for piece in pieces:
         for choice in piece["choices"]:
@@ -98,11 +98,11 @@ async def test_multiple_prompts_and_choices(serve: Serve) -> None:
 
 @pytest.mark.requirement("CO-TOKENS")
 async def test_token_ids(serve: Serve) -> None:
-    played = engine(["x"])
-    server = serve(played)
+    scripted_engine = engine(["x"])
+    server = serve(scripted_engine)
     await plain(server, prompt=[72, 105])
     await plain(server, prompt=[[72], [105]])
-    assert [prompt.ids for prompt, _ in played.requests] == [(72, 105), (72,), (105,)]
+    assert [prompt.ids for prompt, _ in scripted_engine.requests] == [(72, 105), (72,), (105,)]
     for ids in ([10**9], [-1]):
         error = (await post(server, prompt=ids)).json()["error"]
         assert (error["param"], error["code"]) == ("prompt", "invalid_value")
@@ -112,12 +112,16 @@ async def test_bos_token_is_added_once(serve: Serve) -> None:
     card = ModelCard(
         name="m", context_size=4096, bos_token="<s>", add_bos=True, eos_token=END, fingerprint="b"
     )
-    played = ScriptedEngine(["x"], special=("<s>",), card=card)
-    server = serve(local(played))
+    scripted_engine = ScriptedEngine(["x"], special=("<s>",), card=card)
+    server = serve(local(scripted_engine))
     for prompt in ("hi", "<s>hi", ""):
         await plain(server, prompt=prompt)
-    bos = played.tokenizer.special["<s>"]
-    assert [asked.ids for asked, _ in played.requests] == [(bos, 104, 105), (bos, 104, 105), (bos,)]
+    bos = scripted_engine.tokenizer.special["<s>"]
+    assert [asked.ids for asked, _ in scripted_engine.requests] == [
+        (bos, 104, 105),
+        (bos, 104, 105),
+        (bos,),
+    ]
 
 
 @pytest.mark.requirement("CO-ECHO")
@@ -145,7 +149,7 @@ async def test_log_probabilities(serve: Serve) -> None:
 
 
 async def test_text_offsets_count_characters(serve: Serve) -> None:
-    """Also where a character takes several tokens."""
+    """Also where a character has several tokens."""
     server = serve(engine(["é!"]))  # a token a byte
     logprobs = (await plain(server, logprobs=0))["choices"][0]["logprobs"]
     assert logprobs["text_offset"] == [0, 0, 1]
@@ -154,7 +158,7 @@ async def test_text_offsets_count_characters(serve: Serve) -> None:
 
 
 async def test_options_reach_the_engine(serve: Serve) -> None:
-    played = engine(["Hello END"])
+    scripted_engine = engine(["Hello END"])
     body = {
         "temperature": 0.5,
         "seed": 3,
@@ -164,8 +168,8 @@ async def test_options_reach_the_engine(serve: Serve) -> None:
         "best_of": 1,
         "store": False,
     }
-    answer = await plain(serve(played), max_tokens=40, **body)
-    _, sampling = played.requests[0]
+    answer = await plain(serve(scripted_engine), max_tokens=40, **body)
+    _, sampling = scripted_engine.requests[0]
     assert (sampling.temperature, sampling.seed, sampling.top_k) == (0.5, 3, 2)
     assert answer["choices"][0]["text"] == "Hello "
 

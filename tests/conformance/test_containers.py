@@ -1,4 +1,4 @@
-"""``/v1/containers``: made, listed, filled, emptied and deleted; of one tenant; gone when idle."""
+"""``/v1/containers``: lifecycle of containers and files, tenants, expiry."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider
 from antiphon.wire.containers import AutoContainer
-from tests.conformance.boxes import Clock, containers, with_code
+from tests.conformance.boxes import Clock, code_interpreter_options, containers
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, Server, engine, local
 from tests.conformance.test_shells import HERE
-from tests.conformance.test_tool_search import called
+from tests.conformance.test_tool_search import tool_call
 
 URL = "/v1/containers"
 
 
-async def made(server: Server, **body: Any) -> Any:
+async def create_container(server: Server, **body: Any) -> Any:
     answer = await server.client.post(URL, json={"name": "mine", **body})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -27,8 +27,11 @@ async def made(server: Server, **body: Any) -> Any:
 
 @pytest.mark.requirement("API-CONTAINERS")
 async def test_container_lifecycle(serve: Serve) -> None:
-    server = serve(**with_code(containers()))
-    first, second = await made(server), await made(server, memory_limit="1g")
+    server = serve(**code_interpreter_options(containers()))
+    first, second = (
+        await create_container(server),
+        await create_container(server, memory_limit="1g"),
+    )
     assert first == {
         "id": first["id"],
         "object": "container",
@@ -57,8 +60,8 @@ async def test_container_lifecycle(serve: Serve) -> None:
 
 @pytest.mark.requirement("API-CONTAINERS")
 async def test_container_files_lifecycle(serve: Serve) -> None:
-    server = serve(**with_code(containers()))
-    container = await made(server, file_ids=["file-1"])
+    server = serve(**code_interpreter_options(containers()))
+    container = await create_container(server, file_ids=["file-1"])
     url = f"{URL}/{container['id']}/files"
     (copied,) = (await server.client.get(url)).json()["data"]
     assert (copied["path"], copied["source"], copied["bytes"]) == (
@@ -84,20 +87,20 @@ async def test_container_files_lifecycle(serve: Serve) -> None:
 
 async def test_unused_container_expires(serve: Serve) -> None:
     clock = Clock()
-    held = containers(clock=clock)
-    server = serve(**with_code(held))
-    short = await made(server, expires_after={"anchor": "last_active_at", "minutes": 5})
-    long = await made(server)
+    registry = containers(clock=clock)
+    server = serve(**code_interpreter_options(registry))
+    short = await create_container(server, expires_after={"anchor": "last_active_at", "minutes": 5})
+    long = await create_container(server)
     clock.now += 301
-    await held.close_expired()
+    await registry.close_expired()
     assert (await server.client.get(f"{URL}/{short['id']}")).json()["status"] == "expired"
-    refused = await server.client.get(f"{URL}/{short['id']}/files")
-    assert refused.status_code == 400 and refused.json()["error"]["code"] == "container_expired"
+    rejection = await server.client.get(f"{URL}/{short['id']}/files")
+    assert rejection.status_code == 400 and rejection.json()["error"]["code"] == "container_expired"
     clock.now += 800
     assert (await server.client.get(f"{URL}/{long['id']}/files")).status_code == 200
     clock.now += 800
     assert (await server.client.get(f"{URL}/{long['id']}")).json()["status"] == "active"
-    assert not held.get("default", short["id"])._box
+    assert not registry.get("default", short["id"])._box
 
 
 @pytest.mark.parametrize(
@@ -120,28 +123,30 @@ async def test_unused_container_expires(serve: Serve) -> None:
     ],
 )
 async def test_invalid_fields_are_rejected(serve: Serve, body: Any, param: str) -> None:
-    answer = await serve(**with_code(containers())).client.post(URL, json=body)
+    answer = await serve(**code_interpreter_options(containers())).client.post(URL, json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_exceeded_limits_are_reported(serve: Serve) -> None:
-    server = serve(**with_code(containers(most=1, disk_bytes=4)))
-    refused = await server.client.post(URL, json={"name": "x", "file_ids": ["file-1"]})
-    assert refused.status_code == 400 and "No space" in refused.json()["error"]["message"]
+    server = serve(**code_interpreter_options(containers(max_containers=1, disk_bytes=4)))
+    rejection = await server.client.post(URL, json={"name": "x", "file_ids": ["file-1"]})
+    assert rejection.status_code == 400 and "No space" in rejection.json()["error"]["message"]
     unknown = await server.client.post(URL, json={"name": "x", "file_ids": ["file-9"]})
     assert unknown.status_code == 404
-    await made(server)
-    refused = await server.client.post(URL, json={"name": "x"})
-    assert refused.json()["error"]["code"] == "container_limit_exceeded"
+    await create_container(server)
+    rejection = await server.client.post(URL, json={"name": "x"})
+    assert rejection.json()["error"]["code"] == "container_limit_exceeded"
 
 
 async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None:
-    """Whoever lets the server make them need not clear up; what a client made stays."""
-    script = [called("shell", {"commands": ["say hi"]}), "Done."] * 4
+    """Containers that clients created are never evicted."""
+    script = [tool_call("shell", {"commands": ["say hi"]}), "Done."] * 4
     clock = Clock()
-    held = containers(most=2, clock=clock)
-    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
-    kept = await made(server)
+    registry = containers(max_containers=2, clock=clock)
+    server = serve(
+        local(engine(script)), providers={"shell": ShellProvider(registry)}, containers=registry
+    )
+    kept = await create_container(server)
     used: list[str] = []
     for _ in range(3):
         clock.now += 1
@@ -155,30 +160,30 @@ async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None
 
 
 async def test_container_in_use_is_not_evicted() -> None:
-    held = containers(most=1)
+    registry = containers(max_containers=1)
     asked = AutoContainer()
-    first = held.acquire_auto("t", asked, ())
+    first = registry.acquire_auto("t", asked, ())
     await first.list_files()
-    with pytest.raises(InvalidRequest, match="which is the limit"):
-        held.acquire_auto("t", asked, ())
-    again = held.acquire("t", first.id)
-    held.release(first)
-    with pytest.raises(InvalidRequest, match="which is the limit"):
-        held.acquire_auto("t", asked, ())
-    held.release(again)
-    assert held.acquire_auto("t", asked, ()).id != first.id and not first.is_active
+    with pytest.raises(InvalidRequest, match="is reached"):
+        registry.acquire_auto("t", asked, ())
+    again = registry.acquire("t", first.id)
+    registry.release(first)
+    with pytest.raises(InvalidRequest, match="is reached"):
+        registry.acquire_auto("t", asked, ())
+    registry.release(again)
+    assert registry.acquire_auto("t", asked, ()).id != first.id and not first.is_active
 
 
 async def test_container_of_another_tenant_is_unknown() -> None:
-    held = containers()
-    async with held:
+    registry = containers()
+    async with registry:
         from antiphon.wire.containers import CreateContainer
 
-        mine = await held.create("a", CreateContainer(name="x"))
+        mine = await registry.create("a", CreateContainer(name="x"))
         with pytest.raises(NotFound):
-            held.get("b", mine.id)
+            registry.get("b", mine.id)
         with pytest.raises(NotFound):
-            await held.delete("b", mine.id)
+            await registry.delete("b", mine.id)
 
 
 async def test_containers_without_a_sandbox_are_unsupported(serve: Serve) -> None:
@@ -188,22 +193,27 @@ async def test_containers_without_a_sandbox_are_unsupported(serve: Serve) -> Non
 
 
 @pytest.mark.requirement("API-NETWORK-POLICY")
-async def test_only_the_disabled_network_policy_is_accepted(serve: Serve, wait: Ask) -> None:
-    held = containers()
-    providers = {"code_interpreter": CodeInterpreterProvider(held), "shell": ShellProvider(held)}
-    server = serve("Fine.", providers=providers, containers=held)
+async def test_only_the_disabled_network_policy_is_accepted(
+    serve: Serve, ask_foreground: Ask
+) -> None:
+    registry = containers()
+    providers = {
+        "code_interpreter": CodeInterpreterProvider(registry),
+        "shell": ShellProvider(registry),
+    }
+    server = serve("Fine.", providers=providers, containers=registry)
     none, some = {"type": "disabled"}, {"type": "allowlist", "allowed_domains": ["x.org"]}
-    shown = await made(server, network_policy=none)
+    shown = await create_container(server, network_policy=none)
     assert shown["network_policy"] == none
-    refused = await server.client.post(URL, json={"name": "x", "network_policy": some})
-    assert refused.json()["error"]["param"] == "network_policy.type"
+    rejection = await server.client.post(URL, json={"name": "x", "network_policy": some})
+    assert rejection.json()["error"]["param"] == "network_policy.type"
     for tool, place, kind in (
         ("code_interpreter", "container", "auto"),
         ("shell", "environment", "container_auto"),
     ):
         asked = {"type": tool, place: {"type": kind, "network_policy": none}}
-        assert (await wait(server, tools=[asked])).text == "Fine."
+        assert (await ask_foreground(server, tools=[asked])).text == "Fine."
         asked = {"type": tool, place: {"type": kind, "network_policy": some}}
-        error = (await wait(server, tools=[asked])).refused
+        error = (await ask_foreground(server, tools=[asked])).rejection
         assert (error["http"], error["param"]) == (400, f"tools[0].{place}.network_policy.type")
         assert "have no network" in error["message"]

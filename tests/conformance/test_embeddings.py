@@ -1,4 +1,4 @@
-"""Embeddings, driven by the official client."""
+"""The Embeddings API, through the official client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: every refusal in OpenAI's shape, before the first byte, by the path of what is wrong."""
+"""Errors: every rejection has OpenAI's shape and the field's path, before the first byte."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError, InvalidRequest, RunError
 from tests.conformance import oracle
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, Json, engine
 
@@ -19,7 +19,7 @@ LONG = "x" * 100_000
 
 @pytest.mark.requirement("VN-10", "API-UNKNOWN-MODEL", "CL-UNKNOWN-MODEL")
 async def test_unknown_model_returns_404(serve: Serve, ask: Ask) -> None:
-    assert (await ask(serve(), model="gpt-7")).refused == {
+    assert (await ask(serve(), model="gpt-7")).rejection == {
         "http": 404,
         "message": "The model 'gpt-7' does not exist or you do not have access to it.",
         "type": "invalid_request_error",
@@ -31,8 +31,8 @@ async def test_unknown_model_returns_404(serve: Serve, ask: Ask) -> None:
 @pytest.mark.requirement("HF-3", "API-MODEL-NAMES")
 async def test_model_aliases_are_served(serve: Serve, ask: Ask) -> None:
     server = serve()
-    assert (await ask(server, model="gpt-5.5")).ended["model"] == "gpt-5.5"
-    assert (await ask(server, model=None)).ended["model"] == "tiny"
+    assert (await ask(server, model="gpt-5.5")).terminal_response["model"] == "gpt-5.5"
+    assert (await ask(server, model=None)).terminal_response["model"] == "tiny"
 
 
 @pytest.mark.requirement("HF-1", "VN-19", "D-61", "D-95", "API-400", "API-ERROR-BODY", "CL-400")
@@ -69,9 +69,9 @@ async def test_model_aliases_are_served(serve: Serve, ask: Ask) -> None:
 async def test_invalid_field_returns_400_with_its_path(
     serve: Serve, ask: Ask, fields: Json, param: str, code: str
 ) -> None:
-    refused = (await ask(serve(), **fields)).refused
-    assert (refused["http"], refused["param"], refused["code"]) == (400, param, code)
-    assert refused["type"] == "invalid_request_error"
+    rejection = (await ask(serve(), **fields)).rejection
+    assert (rejection["http"], rejection["param"], rejection["code"]) == (400, param, code)
+    assert rejection["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(
@@ -87,28 +87,28 @@ async def test_invalid_field_returns_400_with_its_path(
 async def test_error_messages_truncate_rejected_values(
     serve: Serve, ask: Ask, fields: Json, status: int
 ) -> None:
-    refused = (await ask(serve(), **fields)).refused
-    assert refused["http"] == status
-    assert len(refused["message"]) < 1_100
+    rejection = (await ask(serve(), **fields)).rejection
+    assert rejection["http"] == status
+    assert len(rejection["message"]) < 1_100
 
 
 @pytest.mark.requirement("D-63", "API-EFFORT")
 @pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
 async def test_every_reasoning_effort_is_accepted(serve: Serve, ask: Ask, effort: str) -> None:
     answer = await ask(serve(engine(["ok"])), reasoning={"effort": effort})
-    assert answer.ended["reasoning"]["effort"] == effort
+    assert answer.terminal_response["reasoning"]["effort"] == effort
 
 
 @pytest.mark.requirement("VN-11")
 async def test_unsupported_options_are_rejected_by_name(serve: Serve, ask: Ask) -> None:
-    played = engine(["ok"])
-    refused = (
+    scripted_engine = engine(["ok"])
+    rejection = (
         await ask(
-            serve(played), include=["message.output_text.logprobs"], logit_bias={"1": 5},
+            serve(scripted_engine), include=["message.output_text.logprobs"], logit_bias={"1": 5},
             top_logprobs=20,
         )
     )  # fmt: skip
-    assert refused.ended["top_logprobs"] == 20
+    assert rejection.terminal_response["top_logprobs"] == 20
     from antiphon.engines.base import Capabilities
 
     weak = engine(["ok"])
@@ -118,7 +118,7 @@ async def test_unsupported_options_are_rejected_by_name(serve: Serve, ask: Ask) 
         ({"logit_bias": {"1": 5}}, "logit_bias"),
         ({"seed": 1}, "seed"),
     ):
-        error = (await ask(serve(weak), **asked)).refused
+        error = (await ask(serve(weak), **asked)).rejection
         assert (error["http"], error["param"], error["code"]) == (
             400, param, "unsupported_parameter",
         )  # fmt: skip
@@ -126,9 +126,9 @@ async def test_unsupported_options_are_rejected_by_name(serve: Serve, ask: Ask) 
 
 @pytest.mark.requirement("VN-18", "API-TOO-LONG", "CL-TOO-LONG")
 async def test_too_long_prompt_is_rejected_before_the_run(serve: Serve, ask: Ask) -> None:
-    played = engine(["ok"])
-    refused = (await ask(serve(played), input="word " * 2000)).refused
-    assert refused == {
+    scripted_engine = engine(["ok"])
+    rejection = (await ask(serve(scripted_engine), input="word " * 2000)).rejection
+    assert rejection == {
         "http": 400,
         "message": "Your input exceeds the context window of this model. Please adjust your input "
         "and try again.",
@@ -136,16 +136,16 @@ async def test_too_long_prompt_is_rejected_before_the_run(serve: Serve, ask: Ask
         "param": "input",
         "code": "context_length_exceeded",
     }
-    assert played.requests == []
+    assert scripted_engine.requests == []
 
 
 @pytest.mark.requirement("VN-38", "API-TRUNCATION")
 async def test_truncation_drops_the_oldest_items(serve: Serve, ask: Ask) -> None:
-    played = engine(["ok"])
+    scripted_engine = engine(["ok"])
     talk = [{"role": "user", "content": f"{n} " + "word " * 300} for n in range(4)]
-    answer = await ask(serve(played), input=talk, truncation="auto")
+    answer = await ask(serve(scripted_engine), input=talk, truncation="auto")
     assert answer.text == "ok"
-    prompt = played.text(played.requests[0][0])
+    prompt = scripted_engine.text(scripted_engine.requests[0][0])
     assert "0 word" not in prompt
     assert "3 word" in prompt
 
@@ -153,14 +153,14 @@ async def test_truncation_drops_the_oldest_items(serve: Serve, ask: Ask) -> None
 @pytest.mark.requirement("VN-17")
 async def test_backend_rejection_is_an_http_error(serve: Serve, ask: Ask) -> None:
     error = InvalidRequest("Not with this template.", param="input[2]", code="invalid_value")
-    refused = (await ask(serve(ScriptedBackend([error])))).refused
-    assert (refused["http"], refused["param"]) == (400, "input[2]")
+    rejection = (await ask(serve(ScriptedBackend([error])))).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "input[2]")
 
 
 @pytest.mark.requirement("VN-14", "D-70", "API-UNEXPECTED")
 @pytest.mark.parametrize("error", [KeyError("secret/path"), BackendError("The engine broke.")])
 async def test_internal_exception_is_not_exposed(serve: Serve, ask: Ask, error: Exception) -> None:
-    answer = await ask(serve(Breaking([error])))
+    answer = await ask(serve(SteppedBackend([error])))
     assert answer.error is not None
     assert answer.error["type"] == answer.error["code"] == "server_error"
     assert "secret" not in str(answer)

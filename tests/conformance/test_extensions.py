@@ -1,5 +1,4 @@
-"""Fields beyond OpenAI's, as vLLM and transformers serve have them: each does what it says or is
-refused by its name."""
+"""Fields of vLLM and transformers beyond OpenAI's: each has its effect or is rejected by name."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, Json, Server, engine, local
 
 
-def asked(server: Server) -> Options:
-    """The options of the last reply."""
+def last_options(server: Server) -> Options:
+    """Return the options of the last reply."""
     backend = server.backend
     assert isinstance(backend, ScriptedBackend)
     return backend.requests[-1][1]
@@ -40,13 +39,13 @@ def asked(server: Server) -> Options:
     ids=["regex", "choice", "grammar", "schema", "schema text", "object"],
 )
 async def test_structured_outputs_constrain_the_answer(
-    serve: Serve, wait: Ask, guides: Json, rule: str, said: str
+    serve: Serve, ask_foreground: Ask, guides: Json, rule: str, said: str
 ) -> None:
-    played = engine([said])
-    answer = await wait(serve(local(played)), structured_outputs=guides)
-    assert answer.ended["text"]["format"] == {"type": "text"}
-    assert answer.ended["status"] == "completed" and answer.text == said
-    constraint = played.requests[-1][1].constraint
+    scripted_engine = engine([said])
+    answer = await ask_foreground(serve(local(scripted_engine)), structured_outputs=guides)
+    assert answer.terminal_response["text"]["format"] == {"type": "text"}
+    assert answer.terminal_response["status"] == "completed" and answer.text == said
+    constraint = scripted_engine.requests[-1][1].constraint
     assert constraint is not None and constraint.needed and rule in constraint.lark
     assert (constraint.schema is not None) == ("json" in next(iter(guides)))
 
@@ -67,10 +66,12 @@ async def test_structured_outputs_constrain_the_answer(
     ],
 )
 async def test_invalid_structured_outputs_are_rejected(
-    serve: Serve, wait: Ask, guides: Any, param: str
+    serve: Serve, ask_foreground: Ask, guides: Any, param: str
 ) -> None:
-    refused = (await wait(serve(local(engine(["7"]))), structured_outputs=guides)).refused
-    assert (refused["http"], refused["param"]) == (400, param)
+    rejection = (
+        await ask_foreground(serve(local(engine(["7"]))), structured_outputs=guides)
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, param)
 
 
 @pytest.mark.parametrize(
@@ -86,19 +87,28 @@ async def test_invalid_structured_outputs_are_rejected(
         {"json": {"type": "string", "pattern": "(a{1000}){100}"}},
     ],
 )
-async def test_unbounded_literal_grammar_is_rejected(serve: Serve, wait: Ask, guides: Json) -> None:
-    refused = (await wait(serve(local(engine(["7"]))), structured_outputs=guides)).refused
-    assert refused["http"] == 400 and refused["code"] in ("invalid_grammar", "invalid_json_schema")
+async def test_unbounded_literal_grammar_is_rejected(
+    serve: Serve, ask_foreground: Ask, guides: Json
+) -> None:
+    rejection = (
+        await ask_foreground(serve(local(engine(["7"]))), structured_outputs=guides)
+    ).rejection
+    assert rejection["http"] == 400 and rejection["code"] in (
+        "invalid_grammar",
+        "invalid_json_schema",
+    )
 
 
-async def test_structured_outputs_and_text_format_are_exclusive(serve: Serve, wait: Ask) -> None:
-    refused = await wait(
+async def test_structured_outputs_and_text_format_are_exclusive(
+    serve: Serve, ask_foreground: Ask
+) -> None:
+    rejection = await ask_foreground(
         serve(), structured_outputs={"regex": "a"}, text={"format": {"type": "json_object"}}
     )
-    assert refused.refused["param"] == "structured_outputs"
+    assert rejection.rejection["param"] == "structured_outputs"
 
 
-# --- what engines are told -----------------------------------------------------------------------
+# --- engine options ------------------------------------------------------------------------------
 
 
 async def test_engine_options_are_passed_through(serve: Serve, ask: Ask) -> None:
@@ -112,7 +122,7 @@ async def test_engine_options_are_passed_through(serve: Serve, ask: Ask) -> None
         mm_processor_kwargs={"b": 2},
         request_id="r-1",
     )
-    options = asked(server)
+    options = last_options(server)
     assert (options.priority, options.cache_salt, options.ignore_eos) == (-3, "mine", True)
     assert options.extra == {"a": 1, "mm_processor_kwargs": {"b": 2}}
 
@@ -127,15 +137,15 @@ async def test_engine_options_are_passed_through(serve: Serve, ask: Ask) -> None
     ],
 )
 async def test_unsupported_engine_options_are_rejected(
-    serve: Serve, wait: Ask, field: str, value: Any
+    serve: Serve, ask_foreground: Ask, field: str, value: Any
 ) -> None:
-    refused = (await wait(serve(local(engine(["7"]))), **{field: value})).refused
-    assert (refused["http"], refused["code"]) == (400, "unsupported_parameter")
-    assert refused["param"].startswith(field)
+    rejection = (await ask_foreground(serve(local(engine(["7"]))), **{field: value})).rejection
+    assert (rejection["http"], rejection["code"]) == (400, "unsupported_parameter")
+    assert rejection["param"].startswith(field)
 
 
-async def test_empty_cache_salt_is_rejected(serve: Serve, wait: Ask) -> None:
-    assert (await wait(serve(), cache_salt="")).refused["param"] == "cache_salt"
+async def test_empty_cache_salt_is_rejected(serve: Serve, ask_foreground: Ask) -> None:
+    assert (await ask_foreground(serve(), cache_salt="")).rejection["param"] == "cache_salt"
 
 
 async def test_trace_context_is_forwarded(serve: Serve) -> None:
@@ -147,13 +157,13 @@ async def test_trace_context_is_forwarded(serve: Serve) -> None:
         headers={"traceparent": parent, "tracestate": "a=b"},
     )
     assert reply.status_code == 200
-    assert asked(server).trace == {"traceparent": parent, "tracestate": "a=b"}
+    assert last_options(server).trace == {"traceparent": parent, "tracestate": "a=b"}
 
 
-async def test_special_tokens_are_never_shown(serve: Serve, wait: Ask) -> None:
-    refused = (await wait(serve(), skip_special_tokens=False)).refused
-    assert refused["param"] == "skip_special_tokens"
-    assert (await wait(serve(), skip_special_tokens=True)).text
+async def test_special_tokens_are_never_shown(serve: Serve, ask_foreground: Ask) -> None:
+    rejection = (await ask_foreground(serve(), skip_special_tokens=False)).rejection
+    assert rejection["param"] == "skip_special_tokens"
+    assert (await ask_foreground(serve(), skip_special_tokens=True)).text
 
 
 @pytest.mark.parametrize(("shown", "text"), [(True, "one two STOP"), (False, "one two ")])
@@ -164,19 +174,21 @@ async def test_stop_string_can_be_included(serve: Serve, ask: Ask, shown: bool, 
 
 
 @pytest.mark.parametrize("as_text", [True, False])
-async def test_generation_config_sets_sampling(serve: Serve, wait: Ask, as_text: bool) -> None:
+async def test_generation_config_sets_sampling(
+    serve: Serve, ask_foreground: Ask, as_text: bool
+) -> None:
     server = serve(ScriptedBackend())
     config = {"max_new_tokens": 9, "top_k": 3, "do_sample": False, "temperature": 0.5}
     given: Any = '{"max_new_tokens": 9, "top_k": 3, "do_sample": false}' if as_text else config
-    await wait(server, generation_config=given, top_p=0.5)
-    options = asked(server)
+    await ask_foreground(server, generation_config=given, top_p=0.5)
+    options = last_options(server)
     assert (options.max_output_tokens, options.top_k, options.top_p) == (9, 3, 0.5)
     assert options.temperature == 0
-    refused = (await wait(server, generation_config={"num_beams": 4})).refused
-    assert refused["param"] == "generation_config.num_beams"
+    rejection = (await ask_foreground(server, generation_config={"num_beams": 4})).rejection
+    assert rejection["param"] == "generation_config.num_beams"
 
 
-# --- what came before, and what is told besides --------------------------------------------------
+# --- earlier messages, raw messages and timings --------------------------------------------------
 
 _HARMONY = [
     {"role": "system", "content": "rebuilt"},
@@ -244,36 +256,43 @@ async def test_previous_messages_set_the_history(serve: Serve, ask: Ask, message
     ],
 )
 async def test_invalid_previous_messages_are_rejected(
-    serve: Serve, wait: Ask, messages: Any, param: str
+    serve: Serve, ask_foreground: Ask, messages: Any, param: str
 ) -> None:
-    refused = (await wait(serve(), previous_input_messages=messages)).refused
-    assert (refused["http"], refused["param"]) == (400, param)
-    both = await wait(serve(), previous_input_messages=[], previous_response_id="resp_1")
-    assert both.refused["param"] == "previous_response_id"
+    rejection = (await ask_foreground(serve(), previous_input_messages=messages)).rejection
+    assert (rejection["http"], rejection["param"]) == (400, param)
+    both = await ask_foreground(serve(), previous_input_messages=[], previous_response_id="resp_1")
+    assert both.rejection["param"] == "previous_response_id"
 
 
 @pytest.mark.requirement("VN-64", "GO-14")
 async def test_raw_input_and_output_messages_can_be_returned(serve: Serve, ask: Ask) -> None:
-    played = engine(["<think>\nHm.\n</think>\n\nHello"])
-    server = serve(local(played))
+    scripted_engine = engine(["<think>\nHm.\n</think>\n\nHello"])
+    server = serve(local(scripted_engine))
     answer = await ask(server, enable_response_messages=True)
-    (given,), (said,) = answer.ended["input_messages"], answer.ended["output_messages"]
-    prompt, sampling = played.requests[-1]
+    (given,), (said,) = (
+        answer.terminal_response["input_messages"],
+        answer.terminal_response["output_messages"],
+    )
+    prompt, sampling = scripted_engine.requests[-1]
     assert isinstance(sampling, Sampling)
-    assert given["tokens"] == list(prompt.ids) and given["message"] == played.text(prompt)
-    assert said["tokens"] == played.sampled[-1]
+    assert given["tokens"] == list(prompt.ids) and given["message"] == scripted_engine.text(prompt)
+    assert said["tokens"] == scripted_engine.sampled[-1]
     assert said["message"].startswith("<think>\nHm.\n</think>\n\nHello")
     plain = await ask(server)
-    assert "input_messages" not in plain.ended and "metrics" not in plain.ended
+    assert (
+        "input_messages" not in plain.terminal_response and "metrics" not in plain.terminal_response
+    )
     assert isinstance(server.backend, LocalBackend)
 
 
-async def test_raw_messages_need_a_model_with_tokens(serve: Serve, wait: Ask) -> None:
-    refused = (await wait(serve(ScriptedBackend()), enable_response_messages=True)).refused
-    assert refused["param"] == "enable_response_messages"
+async def test_raw_messages_need_a_model_with_tokens(serve: Serve, ask_foreground: Ask) -> None:
+    rejection = (
+        await ask_foreground(serve(ScriptedBackend()), enable_response_messages=True)
+    ).rejection
+    assert rejection["param"] == "enable_response_messages"
 
 
 @pytest.mark.requirement("TR-10")
 async def test_timings_can_be_returned(serve: Serve, ask: Ask) -> None:
-    metrics = (await ask(serve(), return_metrics=True)).ended["metrics"]
+    metrics = (await ask(serve(), return_metrics=True)).terminal_response["metrics"]
     assert set(metrics) == {"time_to_first_token_ms", "generation_time_ms", "total_time_ms"}

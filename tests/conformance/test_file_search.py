@@ -19,7 +19,7 @@ from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Server, engine, local
 from tests.conformance.test_files import Clients, client_of
-from tests.conformance.test_tool_search import prompt_list, tool_call
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 __all__ = ["client_of"]
 
@@ -369,7 +369,7 @@ async def test_call_searches_and_the_answer_cites_files(
     assert first["index"] == len("The Sognefjord, of 205 km")
     assert (second["filename"], second["index"]) == ("palm.txt", len(part["text"]) - 1)
     assert first["file_id"].startswith("file-")
-    told = prompt_list(server)[1]
+    told = rendered_prompts(server)[1]
     assert "【f1†fjord.txt】" in told and "205 km" in told
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
@@ -420,7 +420,7 @@ async def test_failed_search_is_reported_to_the_model(
         server, tools=[{"type": "file_search", "vector_store_ids": [store]}]
     )
     assert answer.output[0]["status"] == "failed" and answer.text == "Sorry."
-    assert told in prompt_list(server)[1]
+    assert told in rendered_prompts(server)[1]
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ async def test_passage_numbers_continue_across_responses(
         }
         first = await ask_foreground(server, **asked)
         second = await ask_foreground(server, previous_response_id=first.response["id"], **asked)
-        assert "【f51†palm.txt】" in prompt_list(server)[-1]
+        assert "【f51†palm.txt】" in rendered_prompts(server)[-1]
         (part,) = second.output[1]["content"]
         cited = [note["filename"] for note in part["annotations"]]
         assert cited == (["palm.txt", "fjord.txt"] if include else ["palm.txt"])

@@ -1,4 +1,4 @@
-"""Files by the official client, over every store."""
+"""Files through the official client, over every store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Clients = Callable[..., AsyncOpenAI]
 
 @pytest.fixture
 async def client_of() -> AsyncIterator[Clients]:
-    """``client_of(app)``: the official client of an app in this process."""
+    """Return a function: ``client_of(app)`` is the official client of an app in this process."""
     made: list[httpx.AsyncClient] = []
 
     def make(app: Any, key: str = "none") -> AsyncOpenAI:
@@ -65,9 +65,9 @@ async def test_official_client_manages_files(
         gone = await client.files.delete(first.id)
         assert (gone.id, gone.deleted, gone.object) == (first.id, True, "file")
         for ask in (client.files.retrieve, client.files.content, client.files.delete):
-            with pytest.raises(openai.NotFoundError) as refused:
+            with pytest.raises(openai.NotFoundError) as rejection:
                 await ask(first.id)
-            assert refused.value.body["message"] == f"No such File object: {first.id}"  # type: ignore[index]
+            assert rejection.value.body["message"] == f"No such File object: {first.id}"  # type: ignore[index]
         with pytest.raises(openai.BadRequestError, match="No such File object"):
             await client.files.list(after=first.id)
 
@@ -208,9 +208,9 @@ async def test_file_and_total_size_limits(serve: Serve, client_of: Clients) -> N
     )
     client = client_of(app)
     for size in (101, 1_000_000, 3_000_000):
-        with pytest.raises(openai.APIStatusError) as refused:
+        with pytest.raises(openai.APIStatusError) as rejection:
             await client.files.create(file=("a", b"x" * size), purpose="vision")
-        assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
+        assert (rejection.value.status_code, rejection.value.code) == (413, "request_too_large")
     await client.files.create(file=("a", b"x" * 100), purpose="vision")
     with pytest.raises(openai.BadRequestError) as full:
         await client.files.create(file=("b", b"x" * 51), purpose="vision")
@@ -239,7 +239,7 @@ async def test_any_form_is_accepted_or_rejected(body: bytes, boundary: bytes) ->
 
 
 class _Log:
-    """Says nothing."""
+    """A logger that discards everything."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None

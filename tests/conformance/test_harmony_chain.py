@@ -17,18 +17,20 @@ from tests.dialects import gpt_oss
 
 @pytest.mark.requirement("VN-34")
 async def test_continued_chain_uses_the_new_instructions_and_effort(serve: Serve, ask: Ask) -> None:
-    played = Turns(final("one"), final("two"), final("three"))
-    server = serve(LocalBackend(played, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1))))
+    scripted_engine = Turns(final("one"), final("two"), final("three"))
+    server = serve(
+        LocalBackend(scripted_engine, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    )
     first = await ask(server, instructions="Speak French.", reasoning={"effort": "high"})
     second = await ask(
         server,
         input="And now?",
         instructions="Speak Greek.",
         reasoning={"effort": "low"},
-        previous_response_id=first.ended["id"],
+        previous_response_id=first.terminal_response["id"],
     )
-    await ask(server, input="Go on.", previous_response_id=second.ended["id"])
-    one, two, three = played.prompts
+    await ask(server, input="Go on.", previous_response_id=second.terminal_response["id"])
+    one, two, three = scripted_engine.prompts
     assert "Speak French." in one and "Reasoning: high" in one
     assert "Speak Greek." in two and "French" not in two
     assert "Reasoning: low" in two and "Reasoning: high" not in two
@@ -37,13 +39,13 @@ async def test_continued_chain_uses_the_new_instructions_and_effort(serve: Serve
 
 
 def harmony(*texts: str) -> LocalBackend:
-    """A gpt-oss model that answers ``texts``, one a request."""
-    played = Turns(*(final(text) for text in texts))
-    return LocalBackend(played, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    """Return a gpt-oss model that answers one of ``texts`` per request."""
+    scripted_engine = Turns(*(final(text) for text in texts))
+    return LocalBackend(scripted_engine, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
 
 
 def chat(*texts: str) -> LocalBackend:
-    """A model with a chat template that answers ``texts``, one a request."""
+    """Return a model with a chat template that answers one of ``texts`` per request."""
     return local(engine(texts))
 
 
@@ -52,8 +54,8 @@ def chat(*texts: str) -> LocalBackend:
 async def test_a_prompt_beyond_the_context_is_refused_for_every_format(
     serve: Serve, ask: Ask, model: Callable[..., Backend]
 ) -> None:
-    refused = (await ask(serve(model("ok")), input="word " * 5000)).refused
-    assert (refused["http"], refused["code"]) == (400, "context_length_exceeded")
+    rejection = (await ask(serve(model("ok")), input="word " * 5000)).rejection
+    assert (rejection["http"], rejection["code"]) == (400, "context_length_exceeded")
 
 
 @pytest.mark.requirement("VO-8")
@@ -62,7 +64,9 @@ async def test_usage_counts_the_tokens_of_prompt_and_answer(
     serve: Serve, ask: Ask, model: Callable[..., Backend]
 ) -> None:
     server = serve(model("one", "two two two two"))
-    first, second = [(await ask(server, input=text)).ended["usage"] for text in ("hi", "hi " * 50)]
+    first, second = [
+        (await ask(server, input=text)).terminal_response["usage"] for text in ("hi", "hi " * 50)
+    ]
     assert second["input_tokens"] > first["input_tokens"] > 0
     assert second["output_tokens"] > first["output_tokens"] > 0
     for usage in (first, second):

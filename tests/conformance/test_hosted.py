@@ -1,4 +1,4 @@
-"""Tools that run here, whatever they are: opened before the model is asked, called, told of."""
+"""Server-side tools in general: opened before the model call, called, and shown in the output."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire.tools import Function, Mcp
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import TOOL, call, said, thought
+from tests.conformance.scripts import TOOL, call, message_deltas, reasoning_deltas
 from tests.conformance.served import Ask, engine, local
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 MCP = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}
 
 
 class Dice:
-    """A provider of ``mcp``: one function, ``roll``."""
+    """A provider of ``mcp`` with one function, ``roll``."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails = fails
@@ -80,7 +80,7 @@ class Dice:
 async def test_hosted_tool_is_listed_and_called(serve: Serve, ask: Ask) -> None:
     dice = Dice()
     server = serve(
-        local(engine([called("dice__roll", {"n": 1}), "It is six."])), providers={"mcp": dice}
+        local(engine([tool_call("dice__roll", {"n": 1}), "It is six."])), providers={"mcp": dice}
     )
     answer = await ask(server, tools=[MCP])
     listed, rolled, message = answer.output
@@ -89,7 +89,7 @@ async def test_hosted_tool_is_listed_and_called(serve: Serve, ask: Ask) -> None:
     assert rolled["output"] == "six" and rolled["arguments"] == '{"n": 1}'
     assert message["content"][0]["text"] == "It is six."
     assert dice.open_now == 0 and "x-antiphon-ignored-tools" not in answer.headers
-    first, second = prompts(server)
+    first, second = rendered_prompts(server)
     assert '"dice__roll"' in first and second.startswith(first) and "six" in second
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
@@ -111,16 +111,18 @@ async def test_hosted_tool_is_listed_and_called(serve: Serve, ask: Ask) -> None:
         ]
 
 
-async def test_later_response_sees_the_tool_result(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_later_response_sees_the_tool_result(
+    serve: Serve, ask_foreground: Ask, stores: Store
+) -> None:
     dice = Dice()
-    replies = [called("dice__roll", {}), "It is six.", "As I said, six."]
+    replies = [tool_call("dice__roll", {}), "It is six.", "As I said, six."]
     server = serve(local(engine(replies)), on=stores, providers={"mcp": dice})
-    first = await wait(server, tools=[MCP])
-    second = await wait(
-        server, tools=[MCP], previous_response_id=first.ended["id"], input="And again?"
+    first = await ask_foreground(server, tools=[MCP])
+    second = await ask_foreground(
+        server, tools=[MCP], previous_response_id=first.terminal_response["id"], input="And again?"
     )
     assert [item["type"] for item in second.output] == ["message"]  # listed before
-    last = prompts(server)[-1]
+    last = rendered_prompts(server)[-1]
     assert "six" in last and last.index("It is six.") < last.index("And again?")
 
 
@@ -129,7 +131,7 @@ async def test_tool_that_fails_to_open_is_reported(serve: Serve, ask: Ask) -> No
     answer = await ask(server, tools=[MCP])
     listed, _ = answer.output
     assert listed["error"] == "The server does not answer." and answer.text == "Sorry."
-    assert answer.ended["status"] == "completed"
+    assert answer.terminal_response["status"] == "completed"
 
 
 async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> None:
@@ -149,7 +151,7 @@ async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> No
     )
     assert [item["type"] for item in answer.output] == ["mcp_call", "message"]
     assert answer.output[0]["output"] == "six" and dice.rolled == ["{}"]
-    assert "six" in prompts(server)[0]
+    assert "six" in rendered_prompts(server)[0]
 
 
 @pytest.mark.parametrize(
@@ -164,12 +166,14 @@ async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> No
         },
     ],
 )
-async def test_tool_choice_forces_a_hosted_tool(serve: Serve, wait: Ask, choice: Any) -> None:
-    played = engine([called("dice__roll", {}), "Six."])
-    server = serve(local(played), providers={"mcp": Dice()})
-    answer = await wait(server, tools=[MCP, TOOL], tool_choice=choice)
+async def test_tool_choice_forces_a_hosted_tool(
+    serve: Serve, ask_foreground: Ask, choice: Any
+) -> None:
+    scripted_engine = engine([tool_call("dice__roll", {}), "Six."])
+    server = serve(local(scripted_engine), providers={"mcp": Dice()})
+    answer = await ask_foreground(server, tools=[MCP, TOOL], tool_choice=choice)
     assert answer.text == "Six."
-    first, second = (sampling.constraint for _, sampling in played.requests)
+    first, second = (sampling.constraint for _, sampling in scripted_engine.requests)
     assert first is not None and first.needed and "dice__roll" in first.lark
     assert "get_weather" not in first.lark
     assert second is not None
@@ -178,29 +182,29 @@ async def test_tool_choice_forces_a_hosted_tool(serve: Serve, wait: Ask, choice:
 
 async def test_provider_rejects_fields_by_name(serve: Serve, ask: Ask) -> None:
     server = serve(providers={"mcp": Dice()})
-    refused = (await ask(server, tools=[TOOL, {**MCP, "server_label": "none"}])).refused
-    assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
+    rejection = (await ask(server, tools=[TOOL, {**MCP, "server_label": "none"}])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tools[1].server_label")
 
 
 async def test_hosted_and_client_tools_can_be_mixed(serve: Serve, ask: Ask) -> None:
     script = [
-        called("dice__roll", {}) + called("get_weather", {"city": "Oslo"}),
+        tool_call("dice__roll", {}) + tool_call("get_weather", {"city": "Oslo"}),
         "Six, and rain.",
     ]
     server = serve(local(engine(script)), providers={"mcp": Dice()})
     first = await ask(server, tools=[MCP, TOOL])
     assert [i["type"] for i in first.output] == ["mcp_list_tools", "mcp_call", "function_call"]
-    assert first.ended["status"] == "completed" and first.output[1]["output"] == "six"
+    assert first.terminal_response["status"] == "completed" and first.output[1]["output"] == "six"
     output = {
         "type": "function_call_output",
         "call_id": first.output[2]["call_id"],
         "output": "rain",
     }
-    if first.ended["store"]:
+    if first.terminal_response["store"]:
         second = await ask(
             server,
             tools=[MCP, TOOL],
-            previous_response_id=first.ended["id"],
+            previous_response_id=first.terminal_response["id"],
             input=[output],
         )
         assert second.text == "Six, and rain."
@@ -208,17 +212,17 @@ async def test_hosted_and_client_tools_can_be_mixed(serve: Serve, ask: Ask) -> N
 
 async def test_hosted_tools_work_without_token_ids(serve: Serve, ask: Ask) -> None:
     scripts = [
-        [*thought("Hm."), *call("{}", name="roll")],
-        said("Six."),
+        [*reasoning_deltas("Hm."), *call("{}", name="roll")],
+        message_deltas("Six."),
     ]
     dice = Dice()
-    server = serve(namespaced(scripts), providers={"mcp": dice})
+    server = serve(with_namespace(scripts), providers={"mcp": dice})
     answer = await ask(server, tools=[MCP])
     kinds = [item["type"] for item in answer.output]
     assert kinds == ["mcp_list_tools", "reasoning", "mcp_call", "message"]
 
 
-def namespaced(scripts: Any, namespace: str = "dice") -> Any:
+def with_namespace(scripts: Any, namespace: str = "dice") -> Any:
     from msgspec.structs import replace
 
     from antiphon.backends.scripted import ScriptedBackend

@@ -1,4 +1,4 @@
-"""image_generation: a model that has images made and changed, in every way there is to ask."""
+"""image_generation: images are generated and edited, in every request mode."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from antiphon.store.base import Store
 from antiphon.tools.image_generation.base import ImageRequest
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
-from tests.conformance.line import Line
+from tests.conformance.line import StreamingClient
 from tests.conformance.served import Ask, Server, engine, local
 from tests.conformance.test_background import client, poll
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.image_generation.painter import (
     USED,
     FakeImageGenerator,
@@ -29,18 +29,20 @@ RED = png(color=(255, 0, 0))
 ZEROS = {"num_requests": 0}
 
 
-def asks(prompt: str, **more: Any) -> str:
-    return called("image_generation", {"prompt": prompt, **more})
+def image_call_text(prompt: str, **more: Any) -> str:
+    return tool_call("image_generation", {"prompt": prompt, **more})
 
 
-def over(painter: FakeImageGenerator, **more: Any) -> dict[str, Any]:
-    return {"providers": {"image_generation": image_provider(painter)}, **more}
+def server_options(generator: FakeImageGenerator, **more: Any) -> dict[str, Any]:
+    return {"providers": {"image_generation": image_provider(generator)}, **more}
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION")
 async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
-    painter = FakeImageGenerator()
-    server = serve(local(engine([asks("A cat"), "Here it is."])), **over(painter))
+    generator = FakeImageGenerator()
+    server = serve(
+        local(engine([image_call_text("A cat"), "Here it is."])), **server_options(generator)
+    )
     answer = await ask(server, tools=[{**TOOL, "partial_images": 2, "quality": "low"}])
     image, message = answer.output
     assert base64.b64decode(image.pop("result")) == png(4, 4, (9, 9, 1))
@@ -55,9 +57,9 @@ async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
         "size": "4x4",
     }
     assert message["content"][0]["text"] == "Here it is."
-    assert answer.ended["tool_usage"] == {"image_gen": USED, "web_search": ZEROS}
-    told = prompts(server)[1]
-    assert "Image 1 (4x4 png) is made" in told and "iVBOR" not in told
+    assert answer.terminal_response["tool_usage"] == {"image_gen": USED, "web_search": ZEROS}
+    told = rendered_prompts(server)[1]
+    assert "Image 1 (4x4 png) was generated" in told and "iVBOR" not in told
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
         at = types.index("image_generation_call.in_progress")
@@ -88,35 +90,39 @@ async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
 async def test_failure_sets_the_item_and_informs_the_model(
     serve: Serve, ask: Ask, prompt: str, code: str, told: str
 ) -> None:
-    server = serve(local(engine([asks(prompt), "Sorry."])), **over(FakeImageGenerator()))
+    server = serve(
+        local(engine([image_call_text(prompt), "Sorry."])), **server_options(FakeImageGenerator())
+    )
     answer = await ask(server, tools=[TOOL])
     image = answer.output[0]
     # a string, as the AI SDK wants it
     assert (image["status"], image["result"]) == ("failed", "")
     assert (image["error"]["code"], image["error"]["message"]) == (code, told)
-    assert answer.ended["status"] == "completed" and answer.text == "Sorry."
-    assert told in prompts(server)[1] and "tool_usage" not in answer.ended
+    assert answer.terminal_response["status"] == "completed" and answer.text == "Sorry."
+    assert told in rendered_prompts(server)[1] and "tool_usage" not in answer.terminal_response
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
         assert "image_generation_call.completed" not in types
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
-async def test_slow_generation_times_out(serve: Serve, wait: Ask) -> None:
-    painter = FakeImageGenerator()
+async def test_slow_generation_times_out(serve: Serve, ask_foreground: Ask) -> None:
+    generator = FakeImageGenerator()
     server = serve(
-        local(engine([asks("hang"), "Sorry."])),
-        **over(painter, tool_limits=ToolLimits(call_timeout_s=0.05)),
+        local(engine([image_call_text("hang"), "Sorry."])),
+        **server_options(generator, tool_limits=ToolLimits(call_timeout_s=0.05)),
     )
-    answer = await wait(server, tools=[TOOL])
-    assert answer.output[0]["status"] == "failed" and painter.abandoned_count == 1
+    answer = await ask_foreground(server, tools=[TOOL])
+    assert answer.output[0]["status"] == "failed" and generator.abandoned_count == 1
     assert "took too long" in answer.output[0]["error"]["message"]
 
 
 async def test_call_cut_by_the_token_limit_generates_no_image(serve: Serve, ask: Ask) -> None:
-    server = serve(local(engine([asks("A cat")])), **over(FakeImageGenerator()))
+    server = serve(
+        local(engine([image_call_text("A cat")])), **server_options(FakeImageGenerator())
+    )
     answer = await ask(server, tools=[TOOL], max_output_tokens=80)
-    assert answer.ended["status"] == "incomplete"
+    assert answer.terminal_response["status"] == "incomplete"
     (image,) = answer.output
     assert (image["type"], image["status"], image["result"]) == (
         "image_generation_call",
@@ -126,86 +132,103 @@ async def test_call_cut_by_the_token_limit_generates_no_image(serve: Serve, ask:
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
-async def test_tool_choice_forces_the_call(serve: Serve, wait: Ask) -> None:
-    played = engine([asks("A cat"), "There."])
-    server = serve(local(played), **over(FakeImageGenerator()))
+async def test_tool_choice_forces_the_call(serve: Serve, ask_foreground: Ask) -> None:
+    scripted_engine = engine([image_call_text("A cat"), "There."])
+    server = serve(local(scripted_engine), **server_options(FakeImageGenerator()))
     function = {"type": "function", "name": "f", "parameters": {"type": "object"}}
-    answer = await wait(server, tools=[TOOL, function], tool_choice={"type": "image_generation"})
+    answer = await ask_foreground(
+        server, tools=[TOOL, function], tool_choice={"type": "image_generation"}
+    )
     assert answer.output[0]["type"] == "image_generation_call"
-    first, second = (sampling.constraint for _, sampling in played.requests)
+    first, second = (sampling.constraint for _, sampling in scripted_engine.requests)
     assert first is not None and first.needed and "image_generation" in first.lark
     assert '"f"' not in first.lark and (second is None or not second.needed)
 
 
-async def test_client_function_keeps_its_name(serve: Serve, wait: Ask) -> None:
-    painter = FakeImageGenerator()
-    script = [called("image_generation_", {"prompt": "A cat"}), called("image_generation", {})]
-    server = serve(local(engine(script)), **over(painter))
+async def test_client_function_keeps_its_name(serve: Serve, ask_foreground: Ask) -> None:
+    generator = FakeImageGenerator()
+    script = [
+        tool_call("image_generation_", {"prompt": "A cat"}),
+        tool_call("image_generation", {}),
+    ]
+    server = serve(local(engine(script)), **server_options(generator))
     function = {"type": "function", "name": "image_generation", "parameters": {"type": "object"}}
-    answer = await wait(server, tools=[TOOL, function], tool_choice={"type": "image_generation"})
+    answer = await ask_foreground(
+        server, tools=[TOOL, function], tool_choice={"type": "image_generation"}
+    )
     assert [item["type"] for item in answer.output] == ["image_generation_call", "function_call"]
-    assert answer.output[0]["status"] == "completed" and len(painter.tasks) == 1
+    assert answer.output[0]["status"] == "completed" and len(generator.tasks) == 1
 
 
-# --- images to change ----------------------------------------------------------------------------
+# --- edits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-EDIT")
 async def test_user_image_is_edited(serve: Serve, ask: Ask) -> None:
-    painter = FakeImageGenerator()
-    server = serve(local(engine([asks("Bluer", images=[1]), "Done."])), **over(painter))
+    generator = FakeImageGenerator()
+    server = serve(
+        local(engine([image_call_text("Bluer", images=[1]), "Done."])), **server_options(generator)
+    )
     parts = [
         {"type": "input_text", "text": "Make it bluer"},
         {"type": "input_image", "image_url": data_url(RED)},
     ]
     answer = await ask(server, tools=[TOOL], input=[{"role": "user", "content": parts}])
     assert answer.output[0]["action"] == "edit"
-    assert [image.content for image in painter.tasks[-1].images] == [RED]
+    assert [image.content for image in generator.tasks[-1].images] == [RED]
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
 async def test_generated_image_is_edited_in_the_next_response(
-    serve: Serve, wait: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, stores: Store
 ) -> None:
-    painter = FakeImageGenerator()
-    script = [asks("A cat"), "A cat.", asks("A blue cat", images=[1]), "Blue."]
-    server = serve(local(engine(script)), on=stores, **over(painter))
-    first = await wait(server, tools=[TOOL])
-    second = await wait(
-        server, tools=[TOOL], previous_response_id=first.ended["id"], input="Make it blue"
+    generator = FakeImageGenerator()
+    script = [
+        image_call_text("A cat"),
+        "A cat.",
+        image_call_text("A blue cat", images=[1]),
+        "Blue.",
+    ]
+    server = serve(local(engine(script)), on=stores, **server_options(generator))
+    first = await ask_foreground(server, tools=[TOOL])
+    second = await ask_foreground(
+        server,
+        tools=[TOOL],
+        previous_response_id=first.terminal_response["id"],
+        input="Make it blue",
     )
     assert second.output[0]["action"] == "edit"
-    assert painter.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
-    told = prompts(server)[-1]
+    assert generator.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
+    told = rendered_prompts(server)[-1]
     assert "A cat" in told and "iVBOR" not in told
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
 @pytest.mark.parametrize("named", ["item_reference", "image_generation_call", "whole"])
 async def test_image_can_be_referenced_by_id(
-    serve: Serve, wait: Ask, stores: Store, named: str
+    serve: Serve, ask_foreground: Ask, stores: Store, named: str
 ) -> None:
-    painter = FakeImageGenerator()
-    script = [asks("A cat"), "A cat.", asks("Blue"), "Blue."]
-    server = serve(local(engine(script)), on=stores, **over(painter))
-    made = (await wait(server, tools=[TOOL])).output[0]
+    generator = FakeImageGenerator()
+    script = [image_call_text("A cat"), "A cat.", image_call_text("Blue"), "Blue."]
+    server = serve(local(engine(script)), on=stores, **server_options(generator))
+    made = (await ask_foreground(server, tools=[TOOL])).output[0]
     image = made if named == "whole" else {"type": named, "id": made["id"]}
-    answer = await wait(
+    answer = await ask_foreground(
         server,
         tools=[{**TOOL, "action": "edit"}],
         input=[{"role": "user", "content": "Make it blue"}, image],
     )
     assert answer.output[0]["action"] == "edit"
-    assert painter.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
-    assert "iVBOR" not in prompts(server)[-1] and "A cat" in prompts(server)[-1]
+    assert generator.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
+    assert "iVBOR" not in rendered_prompts(server)[-1] and "A cat" in rendered_prompts(server)[-1]
 
 
 async def test_unknown_image_is_rejected(serve: Serve, ask: Ask) -> None:
-    server = serve(**over(FakeImageGenerator()))
-    refused = (
+    server = serve(**server_options(FakeImageGenerator()))
+    rejection = (
         await ask(server, tools=[TOOL], input=[{"type": "image_generation_call", "id": "ig_9"}])
-    ).refused
-    assert (refused["http"], refused["param"]) == (404, "input")
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (404, "input")
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FIELDS")
@@ -225,17 +248,17 @@ async def test_unknown_image_is_rejected(serve: Serve, ask: Ask) -> None:
 async def test_unsupported_options_are_rejected(
     serve: Serve, ask: Ask, tool: Any, param: str
 ) -> None:
-    server = serve(**over(FakeImageGenerator()))
-    refused = (await ask(server, tools=[{**TOOL, **tool}])).refused
-    assert (refused["http"], refused["param"]) == (400, f"tools[0].{param}")
+    server = serve(**server_options(FakeImageGenerator()))
+    rejection = (await ask(server, tools=[{**TOOL, **tool}])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, f"tools[0].{param}")
 
 
-async def test_tool_options_reach_the_generator(serve: Serve, wait: Ask) -> None:
-    painter = FakeImageGenerator()
-    server = serve(local(engine([asks("A cat"), "There."])), **over(painter))
+async def test_tool_options_reach_the_generator(serve: Serve, ask_foreground: Ask) -> None:
+    generator = FakeImageGenerator()
+    server = serve(local(engine([image_call_text("A cat"), "There."])), **server_options(generator))
     tool = {**TOOL, "output_format": "webp", "output_compression": 70, "moderation": "low"}
-    await wait(server, tools=[{**tool, "background": "transparent"}])
-    assert painter.tasks[0].request == ImageRequest(
+    await ask_foreground(server, tools=[{**tool, "background": "transparent"}])
+    assert generator.tasks[0].request == ImageRequest(
         size=(4, 4),
         output_format="webp",
         output_compression=70,
@@ -244,25 +267,25 @@ async def test_tool_options_reach_the_generator(serve: Serve, wait: Ask) -> None
     )
 
 
-# --- leaving -------------------------------------------------------------------------------------
+# --- cancellation --------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
 async def test_disconnect_stops_the_generation(serve: Serve) -> None:
-    painter = FakeImageGenerator()
-    server: Server = serve(local(engine([asks("hang")])), **over(painter))
-    async with Line(server.app, model="tiny", tools=[TOOL]) as line:
+    generator = FakeImageGenerator()
+    server: Server = serve(local(engine([image_call_text("hang")])), **server_options(generator))
+    async with StreamingClient(server.app, model="tiny", tools=[TOOL]) as line:
         while "generating" not in (await line.event())["type"]:
             pass
-        await painter.is_hanging.wait()
-        line.hang_up()
-    assert painter.abandoned_count == 1
+        await generator.is_hanging.wait()
+        line.disconnect()
+    assert generator.abandoned_count == 1
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
 async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
-    painter = FakeImageGenerator()
-    server = serve(local(engine([asks("hang")])), on=stores, **over(painter))
+    generator = FakeImageGenerator()
+    server = serve(local(engine([image_call_text("hang")])), on=stores, **server_options(generator))
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(
             model="tiny",
@@ -270,22 +293,28 @@ async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
             background=True,
             tools=[TOOL],  # type: ignore[list-item]
         )
-        await painter.is_hanging.wait()
+        await generator.is_hanging.wait()
         while not (await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
         await asking.responses.cancel(queued.id)
         ended = await poll(asking, queued.id)
         assert ended.status == "cancelled"
         assert [item.status for item in ended.output] == ["failed"]  # type: ignore[union-attr]
-        while not painter.abandoned_count:
+        while not generator.abandoned_count:
             await asyncio.sleep(0)
 
 
-async def test_unstored_response_stores_no_image(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_unstored_response_stores_no_image(
+    serve: Serve, ask_foreground: Ask, stores: Store
+) -> None:
     server = serve(
-        local(engine([asks("A cat"), "There."])), on=stores, **over(FakeImageGenerator())
+        local(engine([image_call_text("A cat"), "There."])),
+        on=stores,
+        **server_options(FakeImageGenerator()),
     )
-    made = (await wait(server, tools=[TOOL], store=False)).output[0]
+    made = (await ask_foreground(server, tools=[TOOL], store=False)).output[0]
     assert made["result"]
-    again = await wait(server, tools=[TOOL], input=[{"type": "item_reference", "id": made["id"]}])
-    assert again.refused["http"] == 404
+    again = await ask_foreground(
+        server, tools=[TOOL], input=[{"type": "item_reference", "id": made["id"]}]
+    )
+    assert again.rejection["http"] == 404

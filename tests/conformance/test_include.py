@@ -1,4 +1,4 @@
-"""``include``: every value adds what it names, and what is not named is not told."""
+"""``include``: every value adds the fields it names; other fields are absent."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.request import INCLUDES
-from tests.conformance.boxes import containers, with_code
+from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
-from tests.conformance.test_file_search import searched
+from tests.conformance.test_file_search import create_searchable_store
 from tests.conformance.test_files import Clients, client_of
-from tests.conformance.test_tool_search import called
+from tests.conformance.test_tool_search import tool_call
 
 __all__ = ["client_of"]
 
-SEARCH = [called("browser__search", {"query": "fjord"}), "Well."]
-FILES = [called("file_search", {"queries": ["longest fjord"]}), "Well."]
-CODE = [called("python", {"input": "say hello"}), "Well."]
+SEARCH = [tool_call("browser__search", {"query": "fjord"}), "Well."]
+FILES = [tool_call("file_search", {"queries": ["longest fjord"]}), "Well."]
+CODE = [tool_call("python", {"input": "say hello"}), "Well."]
 PICTURE = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 
-#: Value → what the model says, and where what it names stands.
+#: Value → the model's replies, and a function that reads the named field.
 NAMED: dict[str, tuple[list[str], Callable[[Any], Any]]] = {
     "web_search_call.action.sources": (SEARCH, lambda a: a.output[0]["action"].get("sources")),
     "web_search_call.results": (SEARCH, lambda a: a.output[0].get("results")),
@@ -39,7 +39,7 @@ NAMED: dict[str, tuple[list[str], Callable[[Any], Any]]] = {
         lambda a: a.output[0]["content"][0].get("logprobs"),
     ),
 }
-#: What these name is the client's own, and always told where input is listed.
+#: These name fields of the client's input, which listed input always has.
 OWN = ("message.input_image.image_url", "computer_call_output.output.image_url")
 
 
@@ -55,15 +55,15 @@ async def test_include_adds_the_named_fields(
     script, found = NAMED[value]
     index = PageIndex(":memory:")
     await index.add([PageDocument(url="https://a.example/", title="A", text="A fjord.")])
-    held = with_code(containers())
-    held["providers"]["web_search"] = WebSearchProvider(index, is_external=False)
-    server = serve(local(engine(script * 2)), **held)
+    registry = code_interpreter_options(containers())
+    registry["providers"]["web_search"] = WebSearchProvider(index, is_external=False)
+    server = serve(local(engine(script * 2)), **registry)
     tools: list[Any] = [
         {"type": "web_search"},
         {"type": "code_interpreter", "container": {"type": "auto"}},
     ]
     if value.startswith("file"):
-        store = await searched(server, client_of)
+        store = await create_searchable_store(server, client_of)
         tools = [{"type": "file_search", "vector_store_ids": [store]}]
     with_it = await ask(server, tools=tools, include=[value], store=True)
     without = await ask(server, tools=tools, store=True)
@@ -76,7 +76,7 @@ async def test_include_adds_the_named_fields(
 @pytest.mark.requirement("D-65")
 @pytest.mark.parametrize("include", [[], list(OWN)])
 async def test_input_images_are_listed_unchanged(
-    serve: Serve, wait: Ask, include: list[str]
+    serve: Serve, ask_foreground: Ask, include: list[str]
 ) -> None:
     message = {
         "role": "user",
@@ -89,9 +89,9 @@ async def test_input_images_are_listed_unchanged(
         "output": {"type": "computer_screenshot", "image_url": PICTURE},
     }
     server = serve(["Well."])
-    answer = await wait(server, input=[message, call, output], include=include)
+    answer = await ask_foreground(server, input=[message, call, output], include=include)
     listed = await server.get(
-        f"responses/{answer.ended['id']}/input_items", include=include, order="asc"
+        f"responses/{answer.terminal_response['id']}/input_items", include=include, order="asc"
     )
     told, _, shot = listed.json()["data"]
     assert told["content"][0]["image_url"] == PICTURE

@@ -1,4 +1,4 @@
-"""MCP labels that stand for tools of this server, and tools that are there for every model."""
+"""MCP labels that select a tool of this server, and server tools for every model."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.parsing.requests import parse_create_response
-from tests.conformance.boxes import containers, with_code
+from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import call, said
+from tests.conformance.scripts import call, message_deltas
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_hosted import namespaced
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.golden.models import MODELS
 
 LABELS = {"code_interpreter": "code_interpreter", "container": "shell", "browser": "web_search"}
 
 
-def labelled(label: str, **more: Any) -> dict[str, Any]:
+def labelled_tool(label: str, **more: Any) -> dict[str, Any]:
     return {
         "type": "mcp",
         "server_label": label,
@@ -34,21 +34,25 @@ def labelled(label: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.requirement("VO-3")
 @pytest.mark.parametrize("forced", [True, False])
 async def test_mcp_label_can_select_a_server_tool(serve: Serve, ask: Ask, forced: bool) -> None:
-    played = engine([called("python", {"input": "say hello"}), "It said hello."])
-    server = serve(local(played), mcp_labels=LABELS, **with_code(containers()))
+    scripted_engine = engine([tool_call("python", {"input": "say hello"}), "It said hello."])
+    server = serve(
+        local(scripted_engine), mcp_labels=LABELS, **code_interpreter_options(containers())
+    )
     chosen = {"tool_choice": {"type": "mcp", "server_label": "code_interpreter"}} if forced else {}
-    answer = await ask(server, tools=[labelled("code_interpreter")], **chosen)
+    answer = await ask(server, tools=[labelled_tool("code_interpreter")], **chosen)
     ran, _ = answer.output
     assert (ran["type"], ran["code"]) == ("code_interpreter_call", "say hello")
-    assert answer.text == "It said hello." and "hello" in prompts(server)[1]
-    assert answer.ended["tools"][0]["type"] == "mcp"  # as it was asked for
-    constraint = played.requests[0][1].constraint
+    assert answer.text == "It said hello." and "hello" in rendered_prompts(server)[1]
+    assert answer.terminal_response["tools"][0]["type"] == "mcp"  # as it was asked for
+    constraint = scripted_engine.requests[0][1].constraint
     assert (constraint is not None and constraint.needed) == forced
 
 
-async def test_other_labels_are_mcp_servers(serve: Serve, wait: Ask) -> None:
+async def test_other_labels_are_mcp_servers(serve: Serve, ask_foreground: Ask) -> None:
     server = serve(mcp_labels=LABELS)
-    answer = await wait(server, tools=[labelled("elsewhere"), labelled("browser")])
+    answer = await ask_foreground(
+        server, tools=[labelled_tool("elsewhere"), labelled_tool("browser")]
+    )
     assert answer.headers["x-antiphon-ignored-tools"] == "mcp, web_search"
 
 
@@ -56,12 +60,12 @@ async def test_other_labels_are_mcp_servers(serve: Serve, wait: Ask) -> None:
     ("field", "value"), [("require_approval", "always"), ("allowed_tools", ["search"])]
 )
 async def test_mcp_only_fields_are_rejected_for_server_tools(
-    serve: Serve, wait: Ask, field: str, value: Any
+    serve: Serve, ask_foreground: Ask, field: str, value: Any
 ) -> None:
-    server = serve(mcp_labels=LABELS, **with_code(containers()))
-    asked = labelled("code_interpreter", **{field: value})
-    refused = (await wait(server, tools=[asked])).refused
-    assert (refused["http"], refused["param"]) == (400, f"tools[0].{field}")
+    server = serve(mcp_labels=LABELS, **code_interpreter_options(containers()))
+    asked = labelled_tool("code_interpreter", **{field: value})
+    rejection = (await ask_foreground(server, tools=[asked])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, f"tools[0].{field}")
 
 
 def test_allowed_tools_follow_the_label() -> None:
@@ -80,7 +84,7 @@ def test_allowed_tools_follow_the_label() -> None:
 # --- every model ---------------------------------------------------------------------------------
 
 
-async def _searching() -> WebSearchProvider:
+async def _search_script() -> WebSearchProvider:
     index = PageIndex(":memory:")
     await index.add([PageDocument(url="https://a.example/", title="A", text="A fjord.")])
     return WebSearchProvider(index, is_external=False)
@@ -89,20 +93,20 @@ async def _searching() -> WebSearchProvider:
 @pytest.mark.requirement("VO-7")
 @pytest.mark.parametrize("model", sorted(MODELS))
 async def test_server_tools_are_available_for_every_model(
-    serve: Serve, wait: Ask, model: str
+    serve: Serve, ask_foreground: Ask, model: str
 ) -> None:
-    """By the template's own way to show tools, or in words."""
+    """Tools are rendered by the chat template, or described in words."""
     server = serve(
-        local(engine(["I know."], model), model), providers={"web_search": await _searching()}
+        local(engine(["I know."], model), model), providers={"web_search": await _search_script()}
     )
-    answer = await wait(server, tools=[{"type": "web_search"}])
+    answer = await ask_foreground(server, tools=[{"type": "web_search"}])
     assert "x-antiphon-ignored-tools" not in answer.headers
-    assert '"browser__search"' in prompts(server)[0]
+    assert '"browser__search"' in rendered_prompts(server)[0]
 
 
 @pytest.mark.requirement("VO-7")
-async def test_server_tools_are_available_for_upstreams(serve: Serve, wait: Ask) -> None:
-    scripts = [call('{"query": "fjord"}', name="search"), said("So it is.")]
-    server = serve(namespaced(scripts, "browser"), providers={"web_search": await _searching()})
-    answer = await wait(server, tools=[{"type": "web_search"}])
+async def test_server_tools_are_available_for_upstreams(serve: Serve, ask_foreground: Ask) -> None:
+    scripts = [call('{"query": "fjord"}', name="search"), message_deltas("So it is.")]
+    server = serve(namespaced(scripts, "browser"), providers={"web_search": await _search_script()})
+    answer = await ask_foreground(server, tools=[{"type": "web_search"}])
     assert answer.output[0]["action"]["query"] == "fjord" and answer.text == "So it is."

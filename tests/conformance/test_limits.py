@@ -1,4 +1,4 @@
-"""Time and limits: who leaves, who is slow, who is silent, and how much anybody may say."""
+"""Time and limits: disconnects, slow readers, idle streams, time-outs and output limits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
-from tests.conformance.line import Line
-from tests.conformance.scripts import finish, said
+from tests.conformance.line import StreamingClient
+from tests.conformance.scripts import finish, message_deltas
 from tests.conformance.served import Ask, engine
 
 ANSWER = Open(Message(role="assistant", content=()))
@@ -23,8 +23,8 @@ ANSWER = Open(Message(role="assistant", content=()))
 @pytest.mark.requirement("D-28", "CL-KEEPALIVE", "API-KEEPALIVE")
 async def test_idle_stream_sends_keepalive_events(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([gate, *said("Hello"), finish()]), keepalive_s=0.005)
-    async with Line(server.app) as line:
+    server = serve(SteppedBackend([gate, *message_deltas("Hello"), finish()]), keepalive_s=0.005)
+    async with StreamingClient(server.app) as line:
         first = await line.event()
         assert first["type"] == "response.created"
         seen = [first]
@@ -40,7 +40,7 @@ async def test_idle_stream_sends_keepalive_events(serve: Serve) -> None:
 @pytest.mark.requirement("CL-KEEPALIVE-SKIPPED")
 async def test_official_client_ignores_keepalives(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([gate, *said("Hello"), finish()]), keepalive_s=0.005)
+    server = serve(SteppedBackend([gate, *message_deltas("Hello"), finish()]), keepalive_s=0.005)
     seen: list[str] = []
     async with (
         asyncio.timeout(10),
@@ -59,13 +59,13 @@ async def test_official_client_ignores_keepalives(serve: Serve) -> None:
 
 
 class _Piecewise(httpx.AsyncBaseTransport):
-    """The app, its answer handed on as it comes."""
+    """A wrapper of the app that passes each piece of the answer on as it comes."""
 
     def __init__(self, app: object) -> None:
         self._app = app
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        line = Line(self._app, input="hi")  # type: ignore[arg-type]
+        line = StreamingClient(self._app, input="hi")  # type: ignore[arg-type]
         await line.__aenter__()
         return httpx.Response(
             200, headers={"content-type": "text/event-stream"}, stream=_Said(line)
@@ -73,7 +73,7 @@ class _Piecewise(httpx.AsyncBaseTransport):
 
 
 class _Said(httpx.AsyncByteStream):
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: StreamingClient) -> None:
         self._line = line
 
     async def __aiter__(self):  # type: ignore[no-untyped-def]
@@ -86,26 +86,26 @@ class _Said(httpx.AsyncByteStream):
 
 @pytest.mark.requirement("D-91", "GO-13", "HF-12", "API-DISCONNECT")
 async def test_disconnect_stops_the_model(serve: Serve) -> None:
-    backend = Breaking([ANSWER, Text("Hel"), asyncio.Event()])
+    backend = SteppedBackend([ANSWER, Text("Hel"), asyncio.Event()])
     server = serve(backend)
-    async with Line(server.app) as line:
+    async with StreamingClient(server.app) as line:
         while "delta" not in await line.event():
             pass
-        line.hang_up()
-        await backend.left.wait()
+        line.disconnect()
+        await backend.closed.wait()
         while server.service.active_runs:
             await asyncio.sleep(0)
 
 
 @pytest.mark.requirement("D-91", "TR-13", "API-DISCONNECT")
 async def test_disconnect_from_a_plain_request_stops_the_model(serve: Serve) -> None:
-    backend = Breaking([ANSWER, Text("Hel"), asyncio.Event()])
+    backend = SteppedBackend([ANSWER, Text("Hel"), asyncio.Event()])
     server = serve(backend)
-    async with Line(server.app, stream=False) as line:
-        while not backend.said:
+    async with StreamingClient(server.app, stream=False) as line:
+        while not backend.delta_count:
             await asyncio.sleep(0)
-        line.hang_up()
-        await backend.left.wait()
+        line.disconnect()
+        await backend.closed.wait()
         while server.service.active_runs:
             await asyncio.sleep(0)
 
@@ -114,27 +114,27 @@ async def test_disconnect_from_a_plain_request_stops_the_model(serve: Serve) -> 
 async def test_slow_reader_applies_backpressure(serve: Serve) -> None:
     ready = asyncio.Event()
     ready.set()
-    backend = Breaking([ANSWER, *([Text("word "), ready] * 100_000)])
+    backend = SteppedBackend([ANSWER, *([Text("word "), ready] * 100_000)])
     server = serve(backend)
-    async with Line(server.app) as line:
+    async with StreamingClient(server.app) as line:
         while "delta" not in await line.event():
             pass
         before = -1
-        while backend.said != before:  # until it goes no further by itself
-            before = backend.said
+        while backend.delta_count != before:  # until it goes no further by itself
+            before = backend.delta_count
             for _ in range(20):
                 await asyncio.sleep(0)
         assert before < 2_000
         for _ in range(1_000):
             await line.event()
-        assert backend.said > before
+        assert backend.delta_count > before
 
 
 @pytest.mark.requirement("HF-13")
 async def test_ready_events_are_sent_in_one_write(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([ANSWER, Text("a"), gate, *([Text("b")] * 9), Close(), finish()]))
-    async with Line(server.app) as line:
+    server = serve(SteppedBackend([ANSWER, Text("a"), gate, *([Text("b")] * 9), Close(), finish()]))
+    async with StreamingClient(server.app) as line:
         while "delta" not in await line.event():
             pass
         pieces = line.pieces()
@@ -148,8 +148,8 @@ async def test_ready_events_are_sent_in_one_write(serve: Serve) -> None:
 @pytest.mark.requirement("D-90", "GO-1", "API-CONCURRENT")
 async def test_responses_run_concurrently(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
-    lines = [Line(server.app) for _ in range(20)]
+    server = serve(SteppedBackend([ANSWER, Text("a"), gate, Close(), finish()]))
+    lines = [StreamingClient(server.app) for _ in range(20)]
     async with asyncio.timeout(10):
         for line in lines:
             await line.__aenter__()
@@ -166,8 +166,8 @@ async def test_responses_run_concurrently(serve: Serve) -> None:
 
 @pytest.mark.requirement("D-92", "VN-41", "HF-4", "API-SAMPLING")
 async def test_sampling_options_are_per_request(serve: Serve, ask: Ask) -> None:
-    played = engine(["one", "two"])
-    server = serve(played)
+    scripted_engine = engine(["one", "two"])
+    server = serve(scripted_engine)
     wished = {
         "temperature": 0,
         "top_p": 0.5,
@@ -180,7 +180,7 @@ async def test_sampling_options_are_per_request(serve: Serve, ask: Ask) -> None:
     }
     await ask(server, **wished, stop=["\n"], logit_bias={"65": -1}, prompt_cache_key="mine")
     await ask(server, temperature=1.5)
-    (_, first), (_, second) = played.requests
+    (_, first), (_, second) = scripted_engine.requests
     assert {name: getattr(first, name) for name in wished} == wished
     assert (first.stop[-1], first.logit_bias, first.cache_key) == ("\n", {65: -1}, "mine")
     unset = dict.fromkeys(wished) | {"temperature": 1.5, "top_p": 1}
@@ -191,37 +191,37 @@ async def test_sampling_options_are_per_request(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("VN-40", "TR-9", "GO-18", "HF-9", "D-62", "API-MAX-TOKENS")
 async def test_output_limit_is_the_request_or_the_context(serve: Serve, ask: Ask) -> None:
-    played = engine(["Hello there"])
-    server = serve(played)
+    scripted_engine = engine(["Hello there"])
+    server = serve(scripted_engine)
     cut = await ask(server, max_output_tokens=5)
-    assert (cut.text, cut.ended["usage"]["output_tokens"]) == ("Hello", 5)
-    assert cut.ended["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (cut.text, cut.terminal_response["usage"]["output_tokens"]) == ("Hello", 5)
+    assert cut.terminal_response["incomplete_details"] == {"reason": "max_output_tokens"}
     await ask(server, max_output_tokens=100_000)
     await ask(server)
-    for prompt, sampling in played.requests[1:]:
+    for prompt, sampling in scripted_engine.requests[1:]:
         assert sampling.max_tokens == 4096 - len(prompt.ids)
 
 
 @pytest.mark.requirement("API-CONTEXT-FULL")
 async def test_full_context_makes_the_response_incomplete(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine(["word " * 2000], chunk=1000)))
-    assert answer.ended["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert answer.ended["usage"]["total_tokens"] == 4096
+    assert answer.terminal_response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer.terminal_response["usage"]["total_tokens"] == 4096
 
 
 @pytest.mark.requirement("API-MAX-TOKENS-THINKING")
 async def test_output_limit_includes_reasoning(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine(["<think>\nHm, so, well."])), max_output_tokens=14)
     assert [item["type"] for item in answer.output] == ["reasoning"]
-    usage = answer.ended["usage"]
+    usage = answer.terminal_response["usage"]
     assert usage["output_tokens"] == 14
     assert usage["output_tokens_details"]["reasoning_tokens"] > 0
-    assert answer.ended["status"] == "incomplete"
+    assert answer.terminal_response["status"] == "incomplete"
 
 
 @pytest.mark.requirement("API-TIMEOUT")
 async def test_run_timeout_fails_the_response(serve: Serve, ask: Ask) -> None:
-    server = serve(Breaking([ANSWER, Text("Hel"), asyncio.Event()]), timeout_s=0.01)
+    server = serve(SteppedBackend([ANSWER, Text("Hel"), asyncio.Event()]), timeout_s=0.01)
     answer = await ask(server)
     assert answer.error is not None
     assert answer.error["message"] == "The response took longer than this server allows."
@@ -229,8 +229,8 @@ async def test_run_timeout_fails_the_response(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("API-SHUTDOWN")
 async def test_shutdown_ends_runs_and_rejects_requests(serve: Serve) -> None:
-    server = serve(Breaking([ANSWER, Text("Hel"), asyncio.Event()]))
-    async with Line(server.app) as line:
+    server = serve(SteppedBackend([ANSWER, Text("Hel"), asyncio.Event()]))
+    async with StreamingClient(server.app) as line:
         while "delta" not in await line.event():
             pass
         stopping = asyncio.create_task(server.service.drain(0))
@@ -238,19 +238,19 @@ async def test_shutdown_ends_runs_and_rejects_requests(serve: Serve) -> None:
             pass
         assert event["response"]["error"]["code"] == "server_error"
         await stopping
-    refused = await server.post()
-    assert refused.status_code == 503
-    assert refused.json()["error"]["code"] == "server_is_overloaded"
-    assert refused.headers["retry-after"]
+    rejection = await server.post()
+    assert rejection.status_code == 503
+    assert rejection.json()["error"]["code"] == "server_is_overloaded"
+    assert rejection.headers["retry-after"]
 
 
 @pytest.mark.requirement("VN-65", "TR-14", "API-NO-CONTENT-IN-LOGS")
 async def test_content_is_never_logged(
-    serve: Serve, wait: Ask, caplog: pytest.LogCaptureFixture
+    serve: Serve, ask_foreground: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(ScriptedBackend(["CANARY-OUT"]))
     with caplog.at_level("DEBUG"):
-        await wait(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
+        await ask_foreground(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
     assert "CANARY" not in caplog.text
     assert "CANARY" not in server.log.getvalue()
     assert '"output_tokens":' in server.log.getvalue()

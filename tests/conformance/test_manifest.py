@@ -1,4 +1,4 @@
-"""The manifest holds: every row has its proof or its reason, every proof its row."""
+"""The manifest is consistent: every row has a test or a reason, every mark a row."""
 
 from __future__ import annotations
 

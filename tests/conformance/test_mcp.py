@@ -1,4 +1,4 @@
-"""Tools of real MCP servers, over every way to ask."""
+"""Tools of real MCP servers, in every request mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from antiphon.tools.mcp.sessions import SessionPool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, engine, local
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.mcp.process import Toys, run_server
 
 HERE = (ipaddress.ip_network("127.0.0.1"),)
@@ -53,15 +53,15 @@ def tool(url: str, **more: Any) -> dict[str, Any]:
 async def test_tools_are_listed_and_called(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
-    played = engine([called("toys__add", {"a": 2, "b": 3}), "Five."])
-    server = serve(local(played), providers={"mcp": mcp})
+    scripted_engine = engine([tool_call("toys__add", {"a": 2, "b": 3}), "Five."])
+    server = serve(local(scripted_engine), providers={"mcp": mcp})
     answer = await ask(server, tools=[tool(toys.url, allowed_tools=["add"])])
     listed, ran, _ = answer.output
     assert [each["name"] for each in listed["tools"]] == ["add"] and "error" not in listed
     assert (ran["name"], ran["server_label"], ran["status"]) == ("add", "toys", "completed")
     assert ran["output"] == "5" and ran["error"] is None and json.loads(ran["arguments"])["a"] == 2
     assert answer.text == "Five."
-    first, second = prompts(server)
+    first, second = rendered_prompts(server)
     assert "toys__add" in first and "toys__delete" not in first
     assert second.startswith(first) and "5" in second[len(first) :]
     if answer.events:
@@ -81,22 +81,22 @@ async def test_tools_are_listed_and_called(
     [("fail", "mcp_tool_execution_error"), ("absent", None), ("hang", "mcp_protocol_error")],
 )
 async def test_failed_calls_are_reported(
-    serve: Serve, wait: Ask, toys: Toys, name: str, error: str | None
+    serve: Serve, ask_foreground: Ask, toys: Toys, name: str, error: str | None
 ) -> None:
     mcp = McpProvider({}, SessionPool(call_s=0.5), networks=HERE)
-    played = engine([called(f"toys__{name}", {}), "Sorry."])
-    server = serve(local(played), providers={"mcp": mcp})
-    answer = await wait(server, tools=[tool(toys.url)])
+    scripted_engine = engine([tool_call(f"toys__{name}", {}), "Sorry."])
+    server = serve(local(scripted_engine), providers={"mcp": mcp})
+    answer = await ask_foreground(server, tools=[tool(toys.url)])
     await mcp.close()
-    assert answer.ended["status"] == "completed"
+    assert answer.terminal_response["status"] == "completed"
     if error is None:  # the model made it up: it is told, and nobody else
         assert [item["type"] for item in answer.output] == ["mcp_list_tools", "message"]
-        assert "There is no tool 'toys__absent'" in prompts(server)[1]
+        assert "There is no tool 'toys__absent'" in rendered_prompts(server)[1]
         return
     ran = answer.output[1]
     assert (ran["type"], ran["status"], ran["error"]["type"]) == ("mcp_call", "failed", error)
     assert ran["output"] is None and answer.text == "Sorry."
-    assert error in prompts(server)[1]
+    assert error in rendered_prompts(server)[1]
     if answer.events:
         assert "response.mcp_call.failed" in [e["type"] for e in answer.events]
 
@@ -108,7 +108,7 @@ async def test_failed_listing_is_reported(
     answer = await ask(server, tools=[tool(f"{toys.root}/locked")])
     listed, _ = answer.output
     assert listed["tools"] == [] and "Http status code: 401" in listed["error"]
-    assert answer.ended["status"] == "completed" and answer.text == "Sorry."
+    assert answer.terminal_response["status"] == "completed" and answer.text == "Sorry."
     if answer.events:
         assert "response.mcp_list_tools.failed" in [e["type"] for e in answer.events]
 
@@ -116,16 +116,16 @@ async def test_failed_listing_is_reported(
 @pytest.mark.parametrize("approve", [True, False])
 @pytest.mark.requirement("D-75")
 async def test_user_approves_or_denies_a_call(
-    serve: Serve, wait: Ask, mcp: McpProvider, toys: Toys, stores: Store, approve: bool
+    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys, stores: Store, approve: bool
 ) -> None:
     before = toys.log.count("delete attic")
-    replies = [called("toys__delete", {"name": "attic"}), "So be it.", "As I said."]
+    replies = [tool_call("toys__delete", {"name": "attic"}), "So be it.", "As I said."]
     server = serve(local(engine(replies)), on=stores, providers={"mcp": mcp})
     asks = tool(toys.url, require_approval={"never": {"read_only": True}})
-    first = await wait(server, tools=[asks])
+    first = await ask_foreground(server, tools=[asks])
     assert [item["type"] for item in first.output] == ["mcp_list_tools", "mcp_approval_request"]
     request = first.output[1]
-    assert first.ended["status"] == "completed"
+    assert first.terminal_response["status"] == "completed"
     assert (request["name"], request["arguments"]) == ("delete", '{"name": "attic"}')
     assert toys.log.count("delete attic") == before
     answer = {
@@ -134,8 +134,8 @@ async def test_user_approves_or_denies_a_call(
         "approve": approve,
         "reason": "Not that one.",
     }
-    second = await wait(
-        server, tools=[asks], previous_response_id=first.ended["id"], input=[answer]
+    second = await ask_foreground(
+        server, tools=[asks], previous_response_id=first.terminal_response["id"], input=[answer]
     )
     assert toys.log.count("delete attic") == before + approve
     assert second.text == "So be it."
@@ -143,11 +143,13 @@ async def test_user_approves_or_denies_a_call(
         ran = second.output[0]
         assert (ran["type"], ran["output"]) == ("mcp_call", "attic is gone")
         assert ran["approval_request_id"] == request["id"]
-        assert "attic is gone" in prompts(server)[-1]
+        assert "attic is gone" in rendered_prompts(server)[-1]
     else:
         assert [item["type"] for item in second.output] == ["message"]
-        assert "did not allow this call: Not that one." in prompts(server)[-1]
-    third = await wait(server, tools=[asks], previous_response_id=second.ended["id"], input="And?")
+        assert "did not allow this call: Not that one." in rendered_prompts(server)[-1]
+    third = await ask_foreground(
+        server, tools=[asks], previous_response_id=second.terminal_response["id"], input="And?"
+    )
     assert [item["type"] for item in third.output] == ["message"]
     assert toys.log.count("delete attic") == before + approve  # not once more
 
@@ -155,7 +157,7 @@ async def test_user_approves_or_denies_a_call(
 async def test_mcp_and_client_tools_can_be_mixed(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
-    script = [called("toys__add", {"a": 1, "b": 1}) + called("get_weather", {"city": "Oslo"})]
+    script = [tool_call("toys__add", {"a": 1, "b": 1}) + tool_call("get_weather", {"city": "Oslo"})]
     server = serve(local(engine(script)), providers={"mcp": mcp})
     answer = await ask(server, tools=[tool(toys.url), TOOL])
     kinds = [item["type"] for item in answer.output]
@@ -164,15 +166,15 @@ async def test_mcp_and_client_tools_can_be_mixed(
 
 
 async def test_two_servers_may_share_a_tool_name(
-    serve: Serve, wait: Ask, mcp: McpProvider, toys: Toys
+    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys
 ) -> None:
-    replies = [called("toys__whoami", {}) + called("more__whoami", {}), "Fine."]
+    replies = [tool_call("toys__whoami", {}) + tool_call("more__whoami", {}), "Fine."]
     server = serve(local(engine(replies)), providers={"mcp": mcp})
     both = [
         tool(toys.url, server_label=label, authorization=key, allowed_tools=["whoami"])
         for label, key in (("toys", "one"), ("more", "other"))
     ]
-    answer = await wait(server, tools=both)
+    answer = await ask_foreground(server, tools=both)
     ran = [item for item in answer.output if item["type"] == "mcp_call"]
     assert [(item["server_label"], item["output"]) for item in ran] == [
         ("toys", "Bearer one None"),
@@ -183,19 +185,19 @@ async def test_two_servers_may_share_a_tool_name(
 async def test_secrets_are_sent_only_to_the_mcp_server(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not into answers, nor logs."""
+    """Neither answers nor logs contain them."""
     caplog.set_level(logging.DEBUG)
-    replies = [called("toys__add", {"a": 1, "b": 1}), "Two."]
+    replies = [tool_call("toys__add", {"a": 1, "b": 1}), "Two."]
     server = serve(local(engine(replies)), providers={"mcp": mcp})
     asked = tool(
         f"{toys.root}/locked", authorization="secret", headers={"X-Toy": "canary-in-a-header"}
     )
     answer = await ask(server, tools=[asked])
     assert answer.text == "Two."
-    told = json.dumps([answer.ended, list(answer.events)])
+    told = json.dumps([answer.terminal_response, list(answer.events)])
     for text in (told, server.log.getvalue(), caplog.text):
         assert "canary-in-a-header" not in text and "Bearer secret" not in text
-    (echoed,) = answer.ended["tools"]
+    (echoed,) = answer.terminal_response["tools"]
     assert "headers" not in echoed and "authorization" not in echoed
 
 
@@ -207,22 +209,24 @@ async def test_invalid_fields_are_rejected(
     serve: Serve, ask: Ask, mcp: McpProvider, given: Any, param: str
 ) -> None:
     server = serve(providers={"mcp": mcp})
-    refused = (await ask(server, tools=[TOOL, tool("http://x/") | given])).refused
-    assert (refused["http"], refused["param"]) == (400, f"tools[1].{param}")
+    rejection = (await ask(server, tools=[TOOL, tool("http://x/") | given])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, f"tools[1].{param}")
 
 
-async def test_label_must_be_unique(serve: Serve, wait: Ask, mcp: McpProvider) -> None:
+async def test_label_must_be_unique(serve: Serve, ask_foreground: Ask, mcp: McpProvider) -> None:
     server = serve(providers={"mcp": mcp})
-    refused = (await wait(server, tools=[tool("http://x/"), tool("http://y/")])).refused
-    assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
+    rejection = (
+        await ask_foreground(server, tools=[tool("http://x/"), tool("http://y/")])
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tools[1].server_label")
 
 
 async def test_secrets_are_not_stored(
     serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys, tmp_path: Path
 ) -> None:
-    """Nowhere in the files of a store, whatever of a run is kept."""
+    """No file of a store contains them."""
     store = await open_store(f"sqlite:{tmp_path}/kept.db")
-    replies = [called("toys__whoami", {}), "You."]
+    replies = [tool_call("toys__whoami", {}), "You."]
     server = serve(local(engine(replies)), on=store, providers={"mcp": mcp})
     asked = tool(toys.url, headers={"Cookie": "canary-cookie"}, authorization="canary-token")
     asked["allowed_tools"] = ["add", "whoami"]
@@ -236,9 +240,9 @@ async def test_secrets_are_not_stored(
 async def test_interrupted_call_is_not_repeated(
     serve: Serve, mcp: McpProvider, toys: Toys, stores: Store
 ) -> None:
-    """The process dies while a tool runs; the one that goes on tells the model."""
+    """The process dies while a tool runs; the process that continues informs the model."""
     before = toys.log.count("hang crash")
-    replies = [called("toys__hang", {"name": "crash"}), "It broke off."]
+    replies = [tool_call("toys__hang", {"name": "crash"}), "It broke off."]
     dying = serve(
         local(engine(replies)), on=stores, providers={"mcp": mcp}, lease=LeaseConfig(lease_s=0.2)
     )
@@ -249,8 +253,8 @@ async def test_interrupted_call_is_not_repeated(
         while toys.log.count("hang crash") == before:
             await asyncio.sleep(0.01)
     await dying.service.drain(0)  # what is not done is given back
-    played = engine(["It broke off."])
-    going_on = serve(local(played), on=stores, providers={"mcp": mcp})
+    scripted_engine = engine(["It broke off."])
+    going_on = serve(local(scripted_engine), on=stores, providers={"mcp": mcp})
     async with asyncio.timeout(10):
         while True:
             found = (await going_on.get(f"responses/{queued.json()['id']}")).json()

@@ -1,4 +1,4 @@
-"""programmatic_tool_calling: programs of the model call tools, here and at the client's."""
+"""programmatic_tool_calling: programs of the model call tools of the server and of the client."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from antiphon.tools.base import ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.tools.shell import ShellProvider
-from tests.conformance.boxes import containers, with_code
+from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Json, engine, local
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 PROGRAMS = {"type": "programmatic_tool_calling"}
 BOTH, ONLY = ["direct", "programmatic"], ["programmatic"]
@@ -43,7 +43,7 @@ def stock(callers: list[str] | None = None, **more: Any) -> Json:
 
 
 def program(code: str) -> str:
-    return called("program", {"input": code})
+    return tool_call("program", {"input": code})
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def javascript() -> Iterator[JavaScript]:
 
 
 @pytest.fixture
-def on(javascript: JavaScript) -> Mapping[str, Any]:
-    """What a server that runs programs is made with."""
+def program_options(javascript: JavaScript) -> Mapping[str, Any]:
+    """Return the options of a server that runs programs."""
     held = containers()
     providers: dict[str, ToolProvider] = {
         **CLIENT_TOOLS,
         "shell": ShellProvider(held),
-        **with_code(held)["providers"],
+        **code_interpreter_options(held)["providers"],
         "programmatic_tool_calling": ProgramProvider(
             javascript, SEAL, clock=lambda: NOW, max_calls=20
         ),
@@ -68,7 +68,7 @@ def on(javascript: JavaScript) -> Mapping[str, Any]:
     return {"providers": providers, "containers": held, "seal": SEAL}
 
 
-def kinds(output: list[Json]) -> list[str]:
+def item_types(output: list[Json]) -> list[str]:
     return [item["type"] for item in output]
 
 
@@ -78,12 +78,12 @@ text(a.trim() + " and " + b.trim());"""
 
 @pytest.mark.requirement("API-PROGRAM")
 async def test_program_calls_server_side_tools(
-    serve: Serve, ask: Ask, on: Mapping[str, Any]
+    serve: Serve, ask: Ask, program_options: Mapping[str, Any]
 ) -> None:
-    server = serve(local(engine([program(TWO), "Four and five."])), **on)
+    server = serve(local(engine([program(TWO), "Four and five."])), **program_options)
     answer = await ask(server, tools=[PYTHON, PROGRAMS])
     made, first, second, output, message = answer.output
-    assert kinds(answer.output) == [
+    assert item_types(answer.output) == [
         "program",
         "code_interpreter_call",
         "code_interpreter_call",
@@ -97,14 +97,14 @@ async def test_program_calls_server_side_tools(
     assert output["call_id"] == made["call_id"]
     assert (output["result"], output["status"]) == ("four and five", "completed")
     assert message["content"][0]["text"] == "Four and five."
-    before, after = prompts(server)
+    before, after = rendered_prompts(server)
     assert '"name": "program"' in before and "tools.python(input: string)" in before
     assert '"name": "python"' not in before
     assert "four and five" in after and "say four" in after
 
 
-def answers(output: list[Json], **values: Any) -> list[Json]:
-    """What a client sends back for the calls of an output: each as JSON, with its caller."""
+def client_outputs(output: list[Json], **values: Any) -> list[Json]:
+    """Return the outputs that a client sends for the calls of an output, with their caller."""
     return [
         {
             "type": "function_call_output",
@@ -124,56 +124,60 @@ text({ total: a.pieces + b.pieces + c.pieces });"""
 
 @pytest.mark.requirement("API-PROGRAM-CLIENT")
 async def test_program_continues_after_client_output(
-    serve: Serve, wait: Ask, on: Mapping[str, Any], stores: Store
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any], stores: Store
 ) -> None:
-    server = serve(local(engine([program(ADDS), "Six."])), on=stores, **on)
+    server = serve(local(engine([program(ADDS), "Six."])), on=stores, **program_options)
     tools = [stock(), PROGRAMS]
-    first = await wait(server, tools=tools)
-    assert kinds(first.output) == ["program", "function_call", "function_call"]
-    assert first.ended["status"] == "completed"
+    first = await ask_foreground(server, tools=tools)
+    assert item_types(first.output) == ["program", "function_call", "function_call"]
+    assert first.terminal_response["status"] == "completed"
     caller = {"type": "program", "caller_id": first.output[0]["call_id"]}
     assert [item["caller"] for item in first.output[1:]] == [caller, caller]
     assert [item["arguments"] for item in first.output[1:]] == ['{"sku":"x"}', '{"sku":"y"}']
-    second = await wait(
+    second = await ask_foreground(
         server,
         tools=tools,
-        previous_response_id=first.ended["id"],
-        input=answers(first.output, x={"pieces": 1}, y={"pieces": 2}),
+        previous_response_id=first.terminal_response["id"],
+        input=client_outputs(first.output, x={"pieces": 1}, y={"pieces": 2}),
     )
-    assert kinds(second.output) == ["function_call"]
+    assert item_types(second.output) == ["function_call"]
     assert second.output[0]["arguments"] == '{"sku":"z"}'
-    third = await wait(
+    third = await ask_foreground(
         server,
         tools=tools,
-        previous_response_id=second.ended["id"],
-        input=answers(second.output, z={"pieces": 3}),
+        previous_response_id=second.terminal_response["id"],
+        input=client_outputs(second.output, z={"pieces": 3}),
     )
     output, message = third.output
     assert output["type"] == "program_output" and output["call_id"] == caller["caller_id"]
     assert (output["result"], output["status"]) == ('{"total":6}', "completed")
     assert message["content"][0]["text"] == "Six."
-    assert len(prompts(server)) == 2, "the model is not asked while a program runs"
-    assert '{"pieces": 2}' not in prompts(server)[1], "nor is it told what the calls came to"
+    assert len(rendered_prompts(server)) == 2, "the model is not asked while a program runs"
+    assert '{"pieces": 2}' not in rendered_prompts(server)[1], (
+        "nor is it told what the calls came to"
+    )
 
 
 @pytest.mark.requirement("API-PROGRAM-CLIENT")
 async def test_stateless_client_can_continue_a_program(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
 ) -> None:
     script = [program(ADDS), "Six.", "You are welcome."]
-    server = serve(local(engine(script)), **on)
+    server = serve(local(engine(script)), **program_options)
     tools = [stock(), PROGRAMS]
     input: list[Json] = [{"role": "user", "content": "How many?"}]
     pieces = {"x": {"pieces": 1}, "y": {"pieces": 2}, "z": {"pieces": 3}}
     for expected in (["program", "function_call", "function_call"], ["function_call"]):
-        answer = await wait(server, tools=tools, input=input, store=False)
-        assert kinds(answer.output) == expected
-        input += [*answer.output, *answers(answer.output, **pieces)]
-    answer = await wait(server, tools=tools, input=input, store=False)
-    assert kinds(answer.output) == ["program_output", "message"]
+        answer = await ask_foreground(server, tools=tools, input=input, store=False)
+        assert item_types(answer.output) == expected
+        input += [*answer.output, *client_outputs(answer.output, **pieces)]
+    answer = await ask_foreground(server, tools=tools, input=input, store=False)
+    assert item_types(answer.output) == ["program_output", "message"]
     assert answer.output[0]["result"] == '{"total":6}'
     input += [*answer.output, {"role": "user", "content": "Thanks."}]
-    assert (await wait(server, tools=tools, input=input, store=False)).text == "You are welcome."
+    assert (
+        await ask_foreground(server, tools=tools, input=input, store=False)
+    ).text == "You are welcome."
 
 
 MIXED = """const here = await tools.python("say four");
@@ -182,19 +186,19 @@ text(here.trim(), there.pieces, await tools.python("say five"));"""
 
 
 async def test_server_side_calls_are_not_repeated(
-    serve: Serve, ask: Ask, on: Mapping[str, Any]
+    serve: Serve, ask: Ask, program_options: Mapping[str, Any]
 ) -> None:
-    server = serve(local(engine([program(MIXED), "Done."])), **on)
+    server = serve(local(engine([program(MIXED), "Done."])), **program_options)
     tools = [stock(), PYTHON, PROGRAMS]
     first = await ask(server, tools=tools)
-    assert kinds(first.output) == ["program", "code_interpreter_call", "function_call"]
+    assert item_types(first.output) == ["program", "code_interpreter_call", "function_call"]
     second = await ask(
         server,
         tools=tools,
-        previous_response_id=first.ended["id"],
-        input=answers(first.output, x={"pieces": 7}),
+        previous_response_id=first.terminal_response["id"],
+        input=client_outputs(first.output, x={"pieces": 7}),
     )
-    assert kinds(second.output) == ["code_interpreter_call", "program_output", "message"]
+    assert item_types(second.output) == ["code_interpreter_call", "program_output", "message"]
     assert second.output[0]["code"] == "say five"
     assert second.output[1]["result"] == "four 7 five\n"
 
@@ -216,52 +220,54 @@ async def test_server_side_calls_are_not_repeated(
     ],
 )
 async def test_program_failure_is_reported(
-    serve: Serve, wait: Ask, on: Mapping[str, Any], code: str, told: str
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any], code: str, told: str
 ) -> None:
-    server = serve(local(engine([program(code), "Hm."])), **on)
-    answer = await wait(server, tools=[stock(), PYTHON, PROGRAMS])
+    server = serve(local(engine([program(code), "Hm."])), **program_options)
+    answer = await ask_foreground(server, tools=[stock(), PYTHON, PROGRAMS])
     output = next(item for item in answer.output if item["type"] == "program_output")
     assert output["status"] == "incomplete" and told in output["result"]
-    assert told.split("\n")[-1] in prompts(server)[1]
-    assert answer.ended["status"] == "completed" and answer.text == "Hm."
+    assert told.split("\n")[-1] in rendered_prompts(server)[1]
+    assert answer.terminal_response["status"] == "completed" and answer.text == "Hm."
 
 
 @pytest.mark.requirement("API-PROGRAM-CALLERS")
 async def test_direct_calls_name_their_caller(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
 ) -> None:
-    script = [program("text(1)"), called("stock", {"sku": "x"})]
-    server = serve(local(engine(script)), **on)
-    answer = await wait(server, tools=[stock(BOTH), PROGRAMS])
-    assert kinds(answer.output) == ["program", "program_output", "function_call"]
+    script = [program("text(1)"), tool_call("stock", {"sku": "x"})]
+    server = serve(local(engine(script)), **program_options)
+    answer = await ask_foreground(server, tools=[stock(BOTH), PROGRAMS])
+    assert item_types(answer.output) == ["program", "program_output", "function_call"]
     assert answer.output[-1]["caller"] == {"type": "direct"}
-    server = serve(local(engine([called("stock", {"sku": "x"})])), **on)
-    answer = await wait(server, tools=[stock(["direct"])])
+    server = serve(local(engine([tool_call("stock", {"sku": "x"})])), **program_options)
+    answer = await ask_foreground(server, tools=[stock(["direct"])])
     assert "caller" not in answer.output[0]
 
 
 @pytest.mark.requirement("API-PROGRAM-CHOICE")
-async def test_tool_choice_forces_a_program(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
-    played = engine([program("await tools.stock({sku: 'x'})"), "Done."])
-    server = serve(local(played), **on)
+async def test_tool_choice_forces_a_program(
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
+) -> None:
+    scripted_engine = engine([program("await tools.stock({sku: 'x'})"), "Done."])
+    server = serve(local(scripted_engine), **program_options)
     asked: Json = {"tools": [stock(BOTH), PROGRAMS], "tool_choice": PROGRAMS}
-    first = await wait(server, **asked)
-    (_, sampling) = played.requests[0]
+    first = await ask_foreground(server, **asked)
+    (_, sampling) = scripted_engine.requests[0]
     assert sampling.constraint is not None and sampling.constraint.needed
     assert "program" in sampling.constraint.lark and "stock" not in sampling.constraint.lark
-    second = await wait(
+    second = await ask_foreground(
         server,
         **asked,
-        previous_response_id=first.ended["id"],
-        input=answers(first.output, x={}),
+        previous_response_id=first.terminal_response["id"],
+        input=client_outputs(first.output, x={}),
     )
-    assert kinds(second.output) == ["program_output", "message"]
-    (_, sampling) = played.requests[1]
+    assert item_types(second.output) == ["program_output", "message"]
+    (_, sampling) = scripted_engine.requests[1]
     assert sampling.constraint is None or not sampling.constraint.needed, "the choice is met"
 
 
 async def test_custom_tools_namespaces_patches_and_shells(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
 ) -> None:
     code = """const [a, b, c] = await Promise.all([
   tools.note("remember"),
@@ -288,8 +294,8 @@ text(a, b, c.status, run.stdout.trim());"""
         },
         PROGRAMS,
     ]
-    server = serve(local(engine([program(code), "Done."])), **on)
-    first = await wait(server, tools=tools)
+    server = serve(local(engine([program(code), "Done."])), **program_options)
+    first = await ask_foreground(server, tools=tools)
     made, noted, found, patched = first.output
     assert (noted["type"], noted["input"]) == ("custom_tool_call", "remember")
     assert (found["name"], found["namespace"]) == ("find", "crm")
@@ -306,13 +312,13 @@ text(a, b, c.status, run.stdout.trim());"""
             "output": "",
         },
     ]
-    second = await wait(
+    second = await ask_foreground(
         server,
         tools=tools,
-        previous_response_id=first.ended["id"],
+        previous_response_id=first.terminal_response["id"],
         input=[{**output, "caller": caller} for output in outputs],
     )
-    assert kinds(second.output) == [
+    assert item_types(second.output) == [
         "shell_call",
         "shell_call_output",
         "program_output",
@@ -340,54 +346,54 @@ text(a, b, c.status, run.stdout.trim());"""
     ],
 )
 async def test_invalid_fields_are_rejected(
-    serve: Serve, ask: Ask, on: Mapping[str, Any], body: Json, param: str, said: str
+    serve: Serve, ask: Ask, program_options: Mapping[str, Any], body: Json, param: str, said: str
 ) -> None:
-    refused = (await ask(serve(**on), **body)).refused
-    assert (refused["http"], refused["param"]) == (400, param)
-    assert said in refused["message"]
+    rejection = (await ask(serve(**program_options), **body)).rejection
+    assert (rejection["http"], rejection["param"]) == (400, param)
+    assert said in rejection["message"]
 
 
 async def test_unsupported_programs_are_dropped_and_cannot_be_forced(
-    serve: Serve, wait: Ask
+    serve: Serve, ask_foreground: Ask
 ) -> None:
     server = serve(local(engine(["Hello."])))
-    answer = await wait(server, tools=[stock(BOTH), PROGRAMS])
+    answer = await ask_foreground(server, tools=[stock(BOTH), PROGRAMS])
     assert answer.headers["x-antiphon-ignored-tools"] == "programmatic_tool_calling"
-    assert answer.text == "Hello." and "tools.stock" not in prompts(server)[0]
-    refused = (await wait(server, tools=[PROGRAMS], tool_choice=PROGRAMS)).refused
-    assert (refused["http"], refused["param"]) == (400, "tool_choice")
+    assert answer.text == "Hello." and "tools.stock" not in rendered_prompts(server)[0]
+    rejection = (await ask_foreground(server, tools=[PROGRAMS], tool_choice=PROGRAMS)).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tool_choice")
 
 
 @pytest.mark.requirement("API-PROGRAM-FINGERPRINT")
 async def test_outputs_for_a_waiting_program_are_required(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
 ) -> None:
     script = [program("await tools.stock({sku: 'x'})"), "Done."]
-    server = serve(local(engine(script)), **on)
+    server = serve(local(engine(script)), **program_options)
     tools = [stock(), PROGRAMS]
-    first = await wait(server, tools=tools)
+    first = await ask_foreground(server, tools=tools)
     made, call = first.output
-    asked: Json = {"tools": tools, "previous_response_id": first.ended["id"]}
-    refused = (await wait(server, **asked, input="And?")).refused
-    assert refused["message"] == f"No tool output found for function call {call['call_id']}."
-    output = answers(first.output, x=1)
-    refused = (await wait(server, **{**asked, "tools": []}, input=output)).refused
-    assert refused["param"] == "tools" and made["call_id"] in refused["message"]
+    asked: Json = {"tools": tools, "previous_response_id": first.terminal_response["id"]}
+    rejection = (await ask_foreground(server, **asked, input="And?")).rejection
+    assert rejection["message"] == f"No tool output found for function call {call['call_id']}."
+    output = client_outputs(first.output, x=1)
+    rejection = (await ask_foreground(server, **{**asked, "tools": []}, input=output)).rejection
+    assert rejection["param"] == "tools" and made["call_id"] in rejection["message"]
     for change in ({"code": "text('mine')"}, {"fingerprint": "mine"}):
         replayed = ["hi", {**made, **change}, call, *output]
         input = [{"role": "user", "content": "hi"}, *replayed[1:]]
-        refused = (await wait(server, tools=tools, input=input)).refused
-        assert refused["param"] == "input" and "fingerprint" in refused["message"]
+        rejection = (await ask_foreground(server, tools=tools, input=input)).rejection
+        assert rejection["param"] == "input" and "fingerprint" in rejection["message"]
 
 
 async def test_program_calls_count_toward_max_tool_calls(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
 ) -> None:
     code = """const all = await Promise.allSettled([1, 2, 3].map(n => tools.python("say " + n)));
 text(all.map(one => one.status === "fulfilled" ? one.value.trim() : one.reason.message));"""
-    server = serve(local(engine([program(code), "Done."])), **on)
-    answer = await wait(server, tools=[PYTHON, PROGRAMS], max_tool_calls=2)
-    assert kinds(answer.output) == [
+    server = serve(local(engine([program(code), "Done."])), **program_options)
+    answer = await ask_foreground(server, tools=[PYTHON, PROGRAMS], max_tool_calls=2)
+    assert item_types(answer.output) == [
         "program",
         "code_interpreter_call",
         "program_output",
@@ -400,11 +406,15 @@ text(all.map(one => one.status === "fulfilled" ? one.value.trim() : one.reason.m
 
 
 async def test_model_cannot_call_program_only_tools(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any]
 ) -> None:
-    script = [called("stock", {"sku": "x"}), called("python", {"input": "say hi"}), "I cannot."]
-    server = serve(local(engine(script)), **on)
-    answer = await wait(server, tools=[stock(), PYTHON, PROGRAMS])
-    assert kinds(answer.output) == ["message"] and answer.text == "I cannot."
-    assert "There is no tool 'stock'" in prompts(server)[1]
-    assert "There is no tool 'python'" in prompts(server)[2]
+    script = [
+        tool_call("stock", {"sku": "x"}),
+        tool_call("python", {"input": "say hi"}),
+        "I cannot.",
+    ]
+    server = serve(local(engine(script)), **program_options)
+    answer = await ask_foreground(server, tools=[stock(), PYTHON, PROGRAMS])
+    assert item_types(answer.output) == ["message"] and answer.text == "I cannot."
+    assert "There is no tool 'stock'" in rendered_prompts(server)[1]
+    assert "There is no tool 'python'" in rendered_prompts(server)[2]

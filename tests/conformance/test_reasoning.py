@@ -1,4 +1,4 @@
-"""Thinking as clients are shown it: raw, summarised, cut short, or not at all."""
+"""Reasoning as clients see it: raw, summarized, limited, or excluded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Reasoning
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import call, said, thought
+from tests.conformance.scripts import call, message_deltas, reasoning_deltas
 from tests.conformance.served import Ask, engine
 from tests.dialects.families import source
 
@@ -26,26 +26,26 @@ def _last(conversation: Conversation) -> str:
     return "".join(getattr(part, "text", "") for part in conversation.items[-1].content)  # type: ignore[union-attr]
 
 
-def thinker(summary: Any = "**Checking** Twice.", answer: Any = None) -> ScriptedBackend:
-    """A model that thinks before it answers, and says ``summary`` when it is shown its notes."""
+def reasoning_model(summary: Any = "**Checking** Twice.", answer: Any = None) -> ScriptedBackend:
+    """Return a model that reasons before it answers, and writes ``summary`` for its reasoning."""
 
     def reply(conversation: Conversation, options: Options) -> Any:
         if NOTES in _last(conversation):
             return summary
-        return answer or [*thought("Two and ", "two."), *said("Four", ".")]
+        return answer or [*reasoning_deltas("Two and ", "two."), *message_deltas("Four", ".")]
 
     return ScriptedBackend(reply, tokens=True)
 
 
 @pytest.mark.requirement("API-SUMMARISED")
 async def test_summary_streams_between_reasoning_and_answer(serve: Serve, ask: Ask) -> None:
-    server = serve(thinker())
+    server = serve(reasoning_model())
     answer = await ask(server, reasoning={"effort": "high", "summary": "auto"})
     reasoning, message = answer.output
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Two and two."}]
     assert reasoning["summary"] == [{"type": "summary_text", "text": "**Checking** Twice."}]
     assert message["content"][0]["text"] == "Four."
-    assert answer.ended["reasoning"]["summary"] == "auto"
+    assert answer.terminal_response["reasoning"]["summary"] == "auto"
     if answer.events:
         types = [event["type"] for event in answer.events]
         first = types.index("response.reasoning_summary_part.added")
@@ -61,12 +61,14 @@ async def test_summary_streams_between_reasoning_and_answer(serve: Serve, ask: A
         assert types[last + 1] == "response.output_item.done"
 
 
-async def test_summary_prompt_has_the_reasoning_and_the_detail(serve: Serve, wait: Ask) -> None:
-    backend = thinker()
+async def test_summary_prompt_has_the_reasoning_and_the_detail(
+    serve: Serve, ask_foreground: Ask
+) -> None:
+    backend = reasoning_model()
     server = serve(backend)
     lengths = []
     for level in ("concise", "auto", "detailed"):
-        await wait(server, reasoning={"summary": level})
+        await ask_foreground(server, reasoning={"summary": level})
         asked, options = backend.requests[-1]
         assert "Two and two." in _last(asked)
         assert options.reasoning is not None and options.reasoning.effort == "none"
@@ -74,39 +76,50 @@ async def test_summary_prompt_has_the_reasoning_and_the_detail(serve: Serve, wai
     assert lengths == sorted(set(lengths))
 
 
-async def test_summarizer_does_not_reason_or_has_tokens_for_it(serve: Serve, wait: Ask) -> None:
+async def test_summarizer_does_not_reason_or_has_tokens_for_it(
+    serve: Serve, ask_foreground: Ask
+) -> None:
     asked: list[Options] = []
 
     def reply(conversation: Conversation, options: Options) -> Any:
         if NOTES not in _last(conversation):
-            return [*thought("Two and two."), *said("Four.")]
+            return [*reasoning_deltas("Two and two."), *message_deltas("Four.")]
         asked.append(options)
         if options.thinking_budget is not None:
             return InvalidRequest("no", param="thinking_token_budget")
         return "**Checking** Twice."
 
-    answer = await wait(serve(ScriptedBackend(reply)), reasoning={"summary": "concise"})
+    answer = await ask_foreground(serve(ScriptedBackend(reply)), reasoning={"summary": "concise"})
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
     first, second = asked
     assert (first.thinking_budget, second.thinking_budget) == (0, None)
     assert (second.max_output_tokens or 0) >= (first.max_output_tokens or 0) + 500
 
 
-async def test_generate_summary_is_accepted(serve: Serve, wait: Ask) -> None:
-    answer = await wait(serve(thinker()), reasoning={"generate_summary": "concise"})
+async def test_generate_summary_is_accepted(serve: Serve, ask_foreground: Ask) -> None:
+    answer = await ask_foreground(
+        serve(reasoning_model()), reasoning={"generate_summary": "concise"}
+    )
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
 
 
 @pytest.mark.parametrize("reasoning", [None, {}, {"effort": "low"}, {"summary": None}])
-async def test_no_summary_without_a_request(serve: Serve, wait: Ask, reasoning: Any) -> None:
-    backend = thinker()
-    answer = await wait(serve(backend), reasoning=reasoning)
+async def test_no_summary_without_a_request(
+    serve: Serve, ask_foreground: Ask, reasoning: Any
+) -> None:
+    backend = reasoning_model()
+    answer = await ask_foreground(serve(backend), reasoning=reasoning)
     assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
 
 
 async def test_each_reasoning_item_has_its_own_summary(serve: Serve, ask: Ask) -> None:
-    script = [*thought("One."), *call('{"city": "Oslo"}'), *thought("Two."), *said("Done.")]
-    server = serve(thinker(answer=script))
+    script = [
+        *reasoning_deltas("One."),
+        *call('{"city": "Oslo"}'),
+        *reasoning_deltas("Two."),
+        *message_deltas("Done."),
+    ]
+    server = serve(reasoning_model(answer=script))
     answer = await ask(server, reasoning={"summary": "auto"})
     kinds = [item["type"] for item in answer.output]
     assert kinds == ["reasoning", "function_call", "reasoning", "message"]
@@ -114,17 +127,17 @@ async def test_each_reasoning_item_has_its_own_summary(serve: Serve, ask: Ask) -
 
 
 @pytest.mark.parametrize("words", [(), (Text("Two and two."),)])
-async def test_existing_summary_is_kept(serve: Serve, wait: Ask, words: Any) -> None:
+async def test_existing_summary_is_kept(serve: Serve, ask_foreground: Ask, words: Any) -> None:
     told = (Open(Reasoning()), *words, Text("Adding.", channel="summary"), Close())
-    backend = thinker(answer=[*told, *said("Four.")])
-    answer = await wait(serve(backend), reasoning={"summary": "auto"})
+    backend = reasoning_model(answer=[*told, *message_deltas("Four.")])
+    answer = await ask_foreground(serve(backend), reasoning={"summary": "auto"})
     assert answer.output[0]["summary"] == [{"type": "summary_text", "text": "Adding."}]
     assert len(backend.requests) == 1
 
 
-async def test_empty_reasoning_has_no_summary(serve: Serve, wait: Ask) -> None:
-    backend = thinker(answer=[*thought(), *said("Four.")])
-    answer = await wait(serve(backend), reasoning={"summary": "auto"})
+async def test_empty_reasoning_has_no_summary(serve: Serve, ask_foreground: Ask) -> None:
+    backend = reasoning_model(answer=[*reasoning_deltas(), *message_deltas("Four.")])
+    answer = await ask_foreground(serve(backend), reasoning={"summary": "auto"})
     assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
 
 
@@ -136,17 +149,17 @@ async def test_empty_reasoning_has_no_summary(serve: Serve, wait: Ask) -> None:
 async def test_failed_summary_does_not_fail_the_response(
     serve: Serve, ask: Ask, failure: Any
 ) -> None:
-    answer = await ask(serve(thinker(failure)), reasoning={"summary": "detailed"})
-    assert answer.ended["status"] == "completed" and answer.text == "Four."
+    answer = await ask(serve(reasoning_model(failure)), reasoning={"summary": "detailed"})
+    assert answer.terminal_response["status"] == "completed" and answer.text == "Four."
     assert answer.output[0]["content"][0]["text"] == "Two and two."
     assert answer.output[0]["summary"] == []
 
 
-# --- thinking nobody wants to see, or not so much of ---------------------------------------------
+# --- excluded and limited reasoning --------------------------------------------------------------
 
 
 async def test_reasoning_can_be_excluded_from_the_output(serve: Serve, ask: Ask) -> None:
-    backend = thinker()
+    backend = reasoning_model()
     answer = await ask(
         serve(backend), include_reasoning=False, reasoning={"effort": "low", "summary": "auto"}
     )
@@ -166,20 +179,20 @@ async def test_reasoning_can_be_excluded_from_the_output(serve: Serve, ask: Ask)
     ],
 )
 async def test_thinking_budget_comes_from_the_request_or_effort(
-    serve: Serve, wait: Ask, body: Any, budget: int | None
+    serve: Serve, ask_foreground: Ask, body: Any, budget: int | None
 ) -> None:
     backend = ScriptedBackend()
     server = serve(backend, thinking_budgets={"low": 2})
-    await wait(server, **body)
+    await ask_foreground(server, **body)
     assert backend.requests[-1][1].thinking_budget == budget
 
 
 @pytest.mark.requirement("API-REASONING-CONTEXT")
 @pytest.mark.parametrize("asked", ["auto", "current_turn", "all_turns"])
 async def test_reasoning_context_echoes_the_effective_value(
-    serve: Serve, wait: Ask, asked: str
+    serve: Serve, ask_foreground: Ask, asked: str
 ) -> None:
-    """Of most models the template decides which thinking they are shown again."""
+    """For most models the chat template decides which reasoning is rendered again."""
     forgets = engine(["Hi."])
     forgets.card = replace(forgets.card, chat_template=source("qwen"))
     for backend, told in (
@@ -187,6 +200,8 @@ async def test_reasoning_context_echoes_the_effective_value(
         (LocalBackend(forgets, ChatDialect(forgets.card, forgets.tokenizer)), "current_turn"),
         (ScriptedBackend(("Hi.",)), asked),  # who does not know
     ):
-        answer = await wait(serve(backend), reasoning={"context": asked})
-        assert answer.ended["reasoning"]["context"] == told
-        assert "context" not in (await wait(serve(backend))).ended["reasoning"]
+        answer = await ask_foreground(serve(backend), reasoning={"context": asked})
+        assert answer.terminal_response["reasoning"]["context"] == told
+        assert (
+            "context" not in (await ask_foreground(serve(backend))).terminal_response["reasoning"]
+        )

@@ -16,11 +16,13 @@ from tests.conformance.served import Ask, engine
 async def test_a_request_wins_over_the_values_of_the_models_files(serve: Serve, ask: Ask) -> None:
     plain = engine(["ok"])
     generation = {"temp": 0.25, "top_k": 40, "penalty_repeat": 1.5}
-    played = ScriptedEngine(["ok"], card=replace(plain.card, generation=generation))
-    server = serve(LocalBackend(played, ChatDialect(played.card, played.tokenizer)))
-    echoed = (await ask(server, temperature=0.75)).ended
+    scripted_engine = ScriptedEngine(["ok"], card=replace(plain.card, generation=generation))
+    server = serve(
+        LocalBackend(scripted_engine, ChatDialect(scripted_engine.card, scripted_engine.tokenizer))
+    )
+    echoed = (await ask(server, temperature=0.75)).terminal_response
     await ask(server)
-    (_, stated), (_, recommended) = played.requests
+    (_, stated), (_, recommended) = scripted_engine.requests
     assert (stated.temperature, stated.top_k, stated.repetition_penalty) == (0.75, 40, 1.5)
     assert (recommended.temperature, recommended.top_k) == (0.25, 40)
     assert echoed["temperature"] == 0.75

@@ -1,4 +1,4 @@
-"""Requests that come twice under one ``Idempotency-Key``, over every store."""
+"""Repeated requests with one ``Idempotency-Key``, over every store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
@@ -23,11 +23,11 @@ KEY = {"idempotency-key": "stainless-python-retry-1"}
 
 
 class Waiting(asyncio.Event):
-    """How many runs have come to it."""
+    """A backend that counts its runs and holds them."""
 
     number = 0
 
-    async def wait(self) -> Literal[True]:
+    async def ask_foreground(self) -> Literal[True]:
         self.number += 1
         return await super().wait()
 
@@ -74,7 +74,7 @@ async def test_different_requests_make_new_responses(serve: Serve, stores: Store
 async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, stores: Store) -> None:
     waiting = Waiting()
     server = serve(
-        Breaking([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
+        SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
     )
     asked = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
     async with asyncio.timeout(20):
@@ -93,7 +93,7 @@ async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, stores
 async def test_answer_is_available_after_a_disconnect(serve: Serve, stores: Store) -> None:
     waiting = Waiting()
     server = serve(
-        Breaking([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
+        SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
     )
     asking = asyncio.create_task(ask(server))
     async with asyncio.timeout(20):
@@ -111,14 +111,14 @@ async def test_answer_is_available_after_a_disconnect(serve: Serve, stores: Stor
 async def test_rejected_request_can_be_repeated(serve: Serve, stores: Store) -> None:
     server = serve(ScriptedBackend(["a"]), on=stores)
     for _ in range(2):
-        refused = await ask(server, max_output_tokens=10**9, truncation="never")
-        assert refused.status_code == 400
-        assert "idempotent-replayed" not in refused.headers
+        rejection = await ask(server, max_output_tokens=10**9, truncation="never")
+        assert rejection.status_code == 400
+        assert "idempotent-replayed" not in rejection.headers
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_failure_is_replayed(serve: Serve, stores: Store) -> None:
-    server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
+    server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
     first, again = await ask(server), await ask(server)
     assert (first.status_code, first.content) == (again.status_code, again.content)
     assert again.headers["idempotent-replayed"] == "true"
@@ -127,6 +127,6 @@ async def test_failure_is_replayed(serve: Serve, stores: Store) -> None:
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
 @pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_invalid_idempotency_key_is_rejected(serve: Serve, key: str) -> None:
-    refused = await ask(serve(ScriptedBackend(["a"])), {"idempotency-key": key})
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "Idempotency-Key"
+    rejection = await ask(serve(ScriptedBackend(["a"])), {"idempotency-key": key})
+    assert rejection.status_code == 400
+    assert rejection.json()["error"]["param"] == "Idempotency-Key"

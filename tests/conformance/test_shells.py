@@ -1,4 +1,4 @@
-"""Tools that clients run by the names of the API, and the shell that may also run here."""
+"""Client-side tools of the API, and the shell that may also run on the server."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.shell import ShellProvider
 from tests.attachments.test_skill_bundles import zipped
-from tests.conformance.boxes import Clock, containers, play, with_code
+from tests.conformance.boxes import Clock, code_interpreter_options, containers, run_command
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_skills import manifest
-from tests.conformance.test_tool_search import called, prompts
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.sandbox.boxes import SMALL, sandbox
 
 CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": ShellProvider(None)}}
 HERE = {"type": "shell", "environment": {"type": "container_auto"}}
-#: Half a surrogate pair wherever a text may stand.
+#: Arguments with a lone surrogate in every text.
 HALF = (
     '{"commands": ["a\\ud800"], "command": ["a\\ud800"], "path": "a\\ud800", "diff": "a\\ud800",'
     ' "action": {"type": "type", "text": "a\\ud800"}}'
@@ -32,26 +32,26 @@ HALF = (
 KEPT = {"type": "skill_reference", "skill_id": "skill"}
 
 
-def inline(name: str, about: str = "What for.", **source: str) -> dict[str, Any]:
-    """A skill that comes with the request."""
+def inline_skill(name: str, about: str = "What for.", **source: str) -> dict[str, Any]:
+    """Return a skill that the request contains."""
     content = zipped({"any/skill.md": manifest(name), "any/data.txt": b"7"})
     zip = {"type": "base64", "media_type": "application/zip", "data": b64encode(content).decode()}
     return {"type": "inline", "name": name, "description": about, "source": {**zip, **source}}
 
 
 async def library() -> Skills:
-    """One skill in two versions; the first is the default."""
+    """Return a library with one skill in two versions; the first is the default."""
     kept = Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix)
     for about in ("Adds numbers.", "Adds more."):
         files = {"SKILL.md": manifest("sums", about), "add.py": about.encode()}
         if about == "Adds numbers.":
             await kept.create("default", files)
         else:
-            await kept.add("default", "skill", files, default=False)
+            await kept.add_version("default", "skill", files, default=False)
     return kept
 
 
-#: The tool, what the model writes, the call on the wire, what the client brings, what is told.
+#: Tool, model output, call item, client output, text that the model sees.
 CALLS: list[Any] = [
     (
         {"type": "local_shell"},
@@ -120,30 +120,30 @@ CALLS: list[Any] = [
 
 
 @pytest.mark.requirement("API-CLIENT-TOOLS")
-@pytest.mark.parametrize(("tool", "written", "item", "output", "told"), CALLS)
+@pytest.mark.parametrize(("tool", "arguments", "item", "output", "told"), CALLS)
 async def test_client_runs_the_command(
-    serve: Serve, ask: Ask, tool: Any, written: Any, item: Any, output: Any, told: str
+    serve: Serve, ask: Ask, tool: Any, arguments: Any, item: Any, output: Any, told: str
 ) -> None:
     name = "local_shell" if tool["type"] == "local_shell" else tool["type"]
-    server = serve(local(engine([called(name, written), "So it is."])), **CLIENTS)
+    server = serve(local(engine([tool_call(name, arguments), "So it is."])), **CLIENTS)
     answer = await ask(server, tools=[tool])
     (made,) = answer.output
     assert {key: made[key] for key in item} == item
-    assert made["status"] == "completed" and answer.ended["status"] == "completed"
-    assert f'"{name}"' in prompts(server)[0]
-    if output is None or not answer.ended["store"]:
+    assert made["status"] == "completed" and answer.terminal_response["status"] == "completed"
+    assert f'"{name}"' in rendered_prompts(server)[0]
+    if output is None or not answer.terminal_response["store"]:
         return
     second = await ask(
         server,
         tools=[tool],
-        previous_response_id=answer.ended["id"],
+        previous_response_id=answer.terminal_response["id"],
         input=[{**output, "call_id": made["call_id"]}],
     )
-    assert second.text == "So it is." and told in prompts(server)[1]
+    assert second.text == "So it is." and told in rendered_prompts(server)[1]
 
 
 async def test_commands_stream_one_by_one(serve: Serve, ask: Ask) -> None:
-    server = serve(local(engine([called("shell", {"commands": ["ls", "pwd"]})])), **CLIENTS)
+    server = serve(local(engine([tool_call("shell", {"commands": ["ls", "pwd"]})])), **CLIENTS)
     answer = await ask(server, tools=[{"type": "shell"}])
     told = [e for e in answer.events or () if "shell_call_command" in e["type"]]
     if answer.events:
@@ -160,42 +160,42 @@ async def test_commands_stream_one_by_one(serve: Serve, ask: Ask) -> None:
 
 
 async def test_truncated_commands_are_closed(serve: Serve, ask: Ask) -> None:
-    script = [called("shell", {"commands": ["ls", "pwd and so on"]})]
+    script = [tool_call("shell", {"commands": ["ls", "pwd and so on"]})]
     server = serve(local(engine(script)), **CLIENTS)
     limit = script[0].index(" so on")
     answer = await ask(server, tools=[{"type": "shell"}], max_output_tokens=limit)
-    assert answer.ended["status"] == "incomplete"
+    assert answer.terminal_response["status"] == "incomplete"
     if answer.events:
         done = [e["command"] for e in answer.events if e["type"].endswith("command.done")]
         assert done[0] == "ls" and len(done) == 2 and "pwd and so on".startswith(done[1])
 
 
 @pytest.mark.parametrize("tool", sorted(CLIENT_TOOLS))
-@pytest.mark.parametrize("written", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null", HALF])
-def test_any_arguments_make_a_valid_item(tool: str, written: str) -> None:
-    row = CLIENT_TOOLS[tool]._row
-    fields = row.parse_fields(written)
+@pytest.mark.parametrize("arguments", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null", HALF])
+def test_any_arguments_make_a_valid_item(tool: str, arguments: str) -> None:
+    spec = CLIENT_TOOLS[tool]._spec
+    fields = spec.parse_fields(arguments)
     assert fields.keys() <= {"action", "actions", "operation"}
     json.dumps(fields, ensure_ascii=False).encode()
-    assert (row.argument_observer is not None) == (tool == "shell")
+    assert (spec.argument_observer is not None) == (tool == "shell")
 
 
-async def test_tool_choice_forces_the_call(serve: Serve, wait: Ask) -> None:
-    played = engine([called("apply_patch", {"type": "delete_file", "path": "a"})])
-    answer = await wait(
-        serve(local(played), **CLIENTS),
+async def test_tool_choice_forces_the_call(serve: Serve, ask_foreground: Ask) -> None:
+    scripted_engine = engine([tool_call("apply_patch", {"type": "delete_file", "path": "a"})])
+    answer = await ask_foreground(
+        serve(local(scripted_engine), **CLIENTS),
         tools=[{"type": "apply_patch"}],
         tool_choice={"type": "apply_patch"},
     )
     assert answer.output[0]["operation"] == {"type": "delete_file", "path": "a"}
-    ((_, sampling),) = played.requests
+    ((_, sampling),) = scripted_engine.requests
     assert sampling.constraint is not None and sampling.constraint.needed
 
 
 @pytest.mark.requirement("API-SHELL", "API-SHELL-STREAM")
 async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
     held = containers()
-    script = [called("shell", {"commands": ["say hello", "fail", "hang", "say never"]}), "Hm."]
+    script = [tool_call("shell", {"commands": ["say hello", "fail", "hang", "say never"]}), "Hm."]
     server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
     answer = await ask(server, tools=[HERE])
     call, output, message = answer.output
@@ -216,15 +216,15 @@ async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
         },
         {"stdout": "so far\n", "stderr": "", "outcome": {"type": "timeout"}},
     ]
-    assert "hello" in prompts(server)[1]
+    assert "hello" in rendered_prompts(server)[1]
     if answer.events:
-        heard = [
+        prompt_texts = [
             (e["type"].removeprefix("response."), e.get("command_index", e["output_index"]))
             for e in answer.events
             if e.get("output_index", 2) < 2 and not e["type"].startswith("response.shell_call_com")
         ]
         content = "shell_call_output_content"
-        assert heard == [
+        assert prompt_texts == [
             ("output_item.added", 0),
             ("output_item.done", 0),
             ("output_item.added", 1),
@@ -248,19 +248,21 @@ async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
         assert [chunk for (chunk,) in done] == output["output"]
 
 
-async def test_shell_reuses_its_container(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, stores: Store) -> None:
     held = containers()
     script = [
-        called("shell", {"commands": ["save a.txt 1"]}),
+        tool_call("shell", {"commands": ["save a.txt 1"]}),
         "Saved.",
-        called("shell", {"commands": ["list"]}),
+        tool_call("shell", {"commands": ["list"]}),
         "There.",
     ]
     server = serve(
         local(engine(script)), on=stores, providers={"shell": ShellProvider(held)}, containers=held
     )
-    first = await wait(server, tools=[HERE])
-    second = await wait(server, tools=[HERE], previous_response_id=first.ended["id"], input="And?")
+    first = await ask_foreground(server, tools=[HERE])
+    second = await ask_foreground(
+        server, tools=[HERE], previous_response_id=first.terminal_response["id"], input="And?"
+    )
     assert second.output[1]["output"][0]["stdout"] == "a.txt\n"
 
 
@@ -290,19 +292,19 @@ async def test_shell_reuses_its_container(serve: Serve, wait: Ask, stores: Store
         ),
         ({"type": "container_auto", "skills": [KEPT, KEPT]}, "tools[0].environment.skills[1]"),
         (
-            {"type": "container_auto", "skills": [inline("../x")]},
+            {"type": "container_auto", "skills": [inline_skill("../x")]},
             "tools[0].environment.skills[0].name",
         ),
         (
-            {"type": "container_auto", "skills": [inline("x", data="no base64")]},
+            {"type": "container_auto", "skills": [inline_skill("x", data="no base64")]},
             "tools[0].environment.skills[0].source.data",
         ),
         (
-            {"type": "container_auto", "skills": [inline("x", data="UEs=")]},
+            {"type": "container_auto", "skills": [inline_skill("x", data="UEs=")]},
             "tools[0].environment.skills[0].source.data",
         ),
         (
-            {"type": "container_auto", "skills": [inline("x", media_type="text/plain")]},
+            {"type": "container_auto", "skills": [inline_skill("x", media_type="text/plain")]},
             "tools[0].environment.skills[0].source.media_type",
         ),
         (
@@ -330,28 +332,32 @@ async def test_shell_reuses_its_container(serve: Serve, wait: Ask, stores: Store
     ],
 )
 async def test_invalid_environment_is_rejected(
-    serve: Serve, wait: Ask, environment: Any, param: str
+    serve: Serve, ask_foreground: Ask, environment: Any, param: str
 ) -> None:
     server = serve(providers={"shell": ShellProvider(containers(library=await library()))})
-    refused = (await wait(server, tools=[{"type": "shell", "environment": environment}])).refused
-    assert (refused["http"], refused["param"]) == (400, param)
+    rejection = (
+        await ask_foreground(server, tools=[{"type": "shell", "environment": environment}])
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, param)
 
 
-async def test_only_the_local_shell_works_without_a_sandbox(serve: Serve, wait: Ask) -> None:
-    refused = (await wait(serve(**CLIENTS), tools=[HERE])).refused
-    assert (refused["http"], refused["param"]) == (400, "tools[0].environment")
+async def test_only_the_local_shell_works_without_a_sandbox(
+    serve: Serve, ask_foreground: Ask
+) -> None:
+    rejection = (await ask_foreground(serve(**CLIENTS), tools=[HERE])).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tools[0].environment")
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
 async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> None:
-    box = FakeSandbox(play)
+    box = FakeSandbox(run_command)
     held = containers(box, library=await library())
-    script = [called("shell", {"commands": ["say hi"]}), "Hi."]
+    script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."]
     server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
-    skills = [{**KEPT, "version": "latest"}, inline("dice", "Rolls\n dice.")]
+    skills = [{**KEPT, "version": "latest"}, inline_skill("dice", "Rolls\n dice.")]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
     answer = await ask(server, tools=[tool])
-    assert answer.ended["tools"][0]["environment"]["skills"] == skills
+    assert answer.terminal_response["tools"][0]["environment"]["skills"] == skills
     assert answer.output[1]["output"][0]["stdout"] == "hi\n"
     (made,) = box.boxes
     assert {name: sorted(files) for name, files in made.shared.items()} == {
@@ -359,15 +365,17 @@ async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> N
         "dice": ["SKILL.md", "data.txt"],
     }
     assert made.shared["sums"]["add.py"] == b"Adds more."
-    told = prompts(server)[0]
+    told = rendered_prompts(server)[0]
     assert "- sums (/mnt/skills/sums/SKILL.md): Adds more." in told
     assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in told
 
 
-async def test_later_request_may_replace_skills(serve: Serve, wait: Ask, stores: Store) -> None:
-    box = FakeSandbox(play)
+async def test_later_request_may_replace_skills(
+    serve: Serve, ask_foreground: Ask, stores: Store
+) -> None:
+    box = FakeSandbox(run_command)
     held = containers(box, library=await library())
-    script = [called("shell", {"commands": ["say hi"]}), "Hi."] * 2
+    script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."] * 2
     server = serve(
         local(engine(script)), on=stores, providers={"shell": ShellProvider(held)}, containers=held
     )
@@ -376,47 +384,49 @@ async def test_later_request_may_replace_skills(serve: Serve, wait: Ask, stores:
         skills = [{**KEPT, "version": version}]
         return {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
 
-    first = await wait(server, tools=[tool("1")])
+    first = await ask_foreground(server, tools=[tool("1")])
     assert box.boxes[0].shared["sums"]["add.py"] == b"Adds numbers."
-    await wait(server, tools=[tool("2")], previous_response_id=first.ended["id"], input="And?")
+    await ask_foreground(
+        server, tools=[tool("2")], previous_response_id=first.terminal_response["id"], input="And?"
+    )
     assert len(box.boxes) == 1 and box.boxes[0].shared["sums"]["add.py"] == b"Adds more."
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
-async def test_client_container_has_skills(serve: Serve, wait: Ask) -> None:
-    box = FakeSandbox(play)
+async def test_client_container_has_skills(serve: Serve, ask_foreground: Ask) -> None:
+    box = FakeSandbox(run_command)
     held = containers(box, library=await library())
-    script = [called("shell", {"commands": ["say hi"]}), "Hi."]
+    script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."]
     server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
-    asked = {"name": "mine", "skills": [KEPT, inline("dice")]}
+    asked = {"name": "mine", "skills": [KEPT, inline_skill("dice")]}
     made = (await server.client.post("/v1/containers", json=asked)).json()
     assert sorted(box.boxes[0].shared) == ["dice", "sums"]
     environment = {"type": "container_reference", "container_id": made["id"]}
-    await wait(server, tools=[{"type": "shell", "environment": environment}])
-    assert "- sums (/mnt/skills/sums/SKILL.md): Adds numbers." in prompts(server)[0]
+    await ask_foreground(server, tools=[{"type": "shell", "environment": environment}])
+    assert "- sums (/mnt/skills/sums/SKILL.md): Adds numbers." in rendered_prompts(server)[0]
     for skills, param in (
         ([{**KEPT, "skill_id": "x"}], "skills[0].skill_id"),
-        ([inline("x", data="UEs=")], "skills[0].source.data"),
+        ([inline_skill("x", data="UEs=")], "skills[0].source.data"),
     ):
         body = {"name": "mine", "skills": skills}
-        refused = await server.client.post("/v1/containers", json=body)
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        rejection = await server.client.post("/v1/containers", json=body)
+        assert (rejection.status_code, rejection.json()["error"]["param"]) == (400, param)
 
 
 @pytest.mark.requirement("API-SHELL-SKILLS")
 async def test_local_skills_are_in_the_prompt(serve: Serve, ask: Ask) -> None:
-    server = serve(local(engine([called("shell", {"commands": ["ls"]})])), **CLIENTS)
+    server = serve(local(engine([tool_call("shell", {"commands": ["ls"]})])), **CLIENTS)
     skills = [{"name": "sums", "description": "Adds numbers.", "path": "/home/me/sums"}]
     tool = {"type": "shell", "environment": {"type": "local", "skills": skills}}
     answer = await ask(server, tools=[tool])
-    assert "- sums (/home/me/sums/SKILL.md): Adds numbers." in prompts(server)[0]
+    assert "- sums (/home/me/sums/SKILL.md): Adds numbers." in rendered_prompts(server)[0]
     assert answer.output[0]["environment"] == {"type": "local"}
 
 
-async def test_skill_deleted_before_use_fails_the_call(serve: Serve, wait: Ask) -> None:
+async def test_skill_deleted_before_use_fails_the_call(serve: Serve, ask_foreground: Ask) -> None:
     kept = await library()
     held = containers(library=kept)
-    script = [called("shell", {"commands": ["say hi"]}), "No."]
+    script = [tool_call("shell", {"commands": ["say hi"]}), "No."]
     server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
 
     async def bundle(tenant: str, skill_id: str, version: str | None = None) -> bytes:
@@ -425,25 +435,25 @@ async def test_skill_deleted_before_use_fails_the_call(serve: Serve, wait: Ask) 
 
     kept.bundle = bundle  # type: ignore[method-assign]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [KEPT]}}
-    answer = await wait(server, tools=[tool])
+    answer = await ask_foreground(server, tools=[tool])
     assert answer.output[0]["status"] == "incomplete"
     assert answer.output[0]["action"]["commands"] == ["say hi"]
-    assert "Skill with id 'skill' not found" in prompts(server)[1]
+    assert "Skill with id 'skill' not found" in rendered_prompts(server)[1]
 
 
-async def test_commands_run_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
+async def test_commands_run_in_a_real_sandbox(serve: Serve, ask_foreground: Ask) -> None:
     real = await sandbox(SMALL)
     held = containers(real, disk_bytes=SMALL.disk_bytes)
     script = [
-        called("shell", {"commands": ["echo 42 > x; id -u", "cat x; exit 3"]}),
+        tool_call("shell", {"commands": ["echo 42 > x; id -u", "cat x; exit 3"]}),
         "42.",
     ]
     async with held:
         server = serve(
             local(engine(script)),
-            **{**with_code(held), "providers": {"shell": ShellProvider(held)}},
+            **{**code_interpreter_options(held), "providers": {"shell": ShellProvider(held)}},
         )
-        answer = await wait(server, tools=[HERE])
+        answer = await ask_foreground(server, tools=[HERE])
         outputs = answer.output[1]["output"]
         assert [each["stdout"] for each in outputs] == ["1000\n", "42\n"]
         assert outputs[1]["outcome"] == {"type": "exit", "exit_code": 3}

@@ -1,4 +1,4 @@
-"""``/v1/skills``: kept in versions, shown, listed, read and deleted; of one tenant."""
+"""``/v1/skills``: versions, content, quotas and tenants."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def manifest(name: str = "sums", about: str = "Adds numbers.") -> bytes:
     return f"---\nname: {name}\ndescription: {about}\n---\nRun add.py.\n".encode()
 
 
-def form(name: str = "sums", about: str = "Adds numbers.") -> list[Any]:
-    """As clients upload a folder."""
+def skill_form(name: str = "sums", about: str = "Adds numbers.") -> list[Any]:
+    """Return form files as clients upload a folder."""
     return [
         ("files[]", (f"{name}/SKILL.md", manifest(name, about))),
         ("files[]", (f"{name}/lib/add.py", b"print(1 + 1)")),
     ]
 
 
-async def made(server: Server, url: str = URL, **said: str) -> Any:
-    answer = await server.client.post(url, files=form(**said))
+async def create_skill(server: Server, url: str = URL, **fields: str) -> Any:
+    answer = await server.client.post(url, files=skill_form(**fields))
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -37,7 +37,7 @@ async def made(server: Server, url: str = URL, **said: str) -> Any:
 @pytest.mark.requirement("API-SKILLS")
 async def test_skill_lifecycle(serve: Serve, stores: Store) -> None:
     server = serve(on=stores)
-    first = await made(server)
+    first = await create_skill(server)
     assert first == {
         "id": first["id"],
         "object": "skill",
@@ -48,7 +48,7 @@ async def test_skill_lifecycle(serve: Serve, stores: Store) -> None:
         "description": "Adds numbers.",
     }
     assert first["id"].startswith("skill_")
-    second = await made(server, name="other")
+    second = await create_skill(server, name="other")
     one = f"{URL}/{first['id']}"
     assert (await server.client.get(one)).json() == first
     listed = (await server.client.get(URL)).json()
@@ -83,10 +83,10 @@ async def test_skill_content_is_a_zip(serve: Serve) -> None:
 @pytest.mark.requirement("API-SKILLS")
 async def test_skill_versions_lifecycle(serve: Serve, stores: Store) -> None:
     server = serve(on=stores)
-    skill = await made(server)
+    skill = await create_skill(server)
     one = f"{URL}/{skill['id']}"
     versions = one + "/versions"
-    second = await made(server, versions, about="Better.")
+    second = await create_skill(server, versions, about="Better.")
     assert second == {
         "id": second["id"],
         "object": "skill.version",
@@ -99,7 +99,9 @@ async def test_skill_versions_lifecycle(serve: Serve, stores: Store) -> None:
     shown = (await server.client.get(one)).json()
     assert (shown["default_version"], shown["latest_version"]) == ("1", "2")
     third = (
-        await server.client.post(versions, files=form(about="Best."), data={"default": "true"})
+        await server.client.post(
+            versions, files=skill_form(about="Best."), data={"default": "true"}
+        )
     ).json()
     shown = (await server.client.get(one)).json()
     assert (shown["default_version"], shown["description"]) == ("3", "Best.")
@@ -110,8 +112,8 @@ async def test_skill_versions_lifecycle(serve: Serve, stores: Store) -> None:
     assert (await server.client.get(versions + "/2")).json() == second
     chosen = (await server.client.post(one, json={"default_version": "2"})).json()
     assert (chosen["default_version"], chosen["description"]) == ("2", "Better.")
-    refused = await server.client.delete(versions + "/2")
-    assert refused.status_code == 400 and "default" in refused.json()["error"]["message"]
+    rejection = await server.client.delete(versions + "/2")
+    assert rejection.status_code == 400 and "default" in rejection.json()["error"]["message"]
     gone = (await server.client.delete(versions + "/3")).json()
     assert gone == {
         "id": third["id"],
@@ -128,30 +130,30 @@ async def test_skill_versions_lifecycle(serve: Serve, stores: Store) -> None:
 @pytest.mark.parametrize("version", ["9", "0", "-1", "x", "1.0", "٣", "9" * 40])
 async def test_unknown_version_returns_404(serve: Serve, version: str) -> None:
     server = serve()
-    one = f"{URL}/{(await made(server))['id']}"
+    one = f"{URL}/{(await create_skill(server))['id']}"
     assert (await server.client.get(f"{one}/versions/{version}")).status_code == 404
-    refused = await server.client.post(one, json={"default_version": version})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "default_version")
+    rejection = await server.client.post(one, json={"default_version": version})
+    assert (rejection.status_code, rejection.json()["error"]["param"]) == (400, "default_version")
 
 
 @pytest.mark.requirement("API-SKILLS-SAFE")
 @pytest.mark.parametrize(
-    ("files", "why"),
+    ("files", "message"),
     [
-        ([("files", ("a.zip", zipped({"../SKILL.md": manifest()})))], "no path"),
+        ([("files", ("a.zip", zipped({"../SKILL.md": manifest()})))], "not a valid relative path"),
         ([("files", ("a.zip", zipped({"a": bytes(26 << 20)})))], "more than 26214400 bytes"),
-        ([("files", ("a.zip", b"PK\x03\x04"))], "no zip"),
-        ([("files[]", ("../../SKILL.md", manifest()))], "no path"),
+        ([("files", ("a.zip", b"PK\x03\x04"))], "not a zip"),
+        ([("files[]", ("../../SKILL.md", manifest()))], "not a valid relative path"),
         ([("files[]", ("a/b.txt", b""))], "SKILL.md"),
-        ([("files[]", ("SKILL.md", manifest())), ("files[]", ("SKILL.md", b""))], "there twice"),
+        ([("files[]", ("SKILL.md", manifest())), ("files[]", ("SKILL.md", b""))], "occurs twice"),
         ([("files[]", ("SKILL.md", b"no front matter"))], "front matter"),
     ],
 )
-async def test_invalid_bundle_is_rejected(serve: Serve, files: Any, why: str) -> None:
+async def test_invalid_bundle_is_rejected(serve: Serve, files: Any, message: str) -> None:
     server = serve()
-    refused = (await server.client.post(URL, files=files)).json()["error"]
-    assert (refused["param"], refused["code"]) == ("files", "invalid_skill")
-    assert why in refused["message"]
+    rejection = (await server.client.post(URL, files=files)).json()["error"]
+    assert (rejection["param"], rejection["code"]) == ("files", "invalid_skill")
+    assert message in rejection["message"]
     assert (await server.client.get(URL)).json()["data"] == []
 
 
@@ -161,19 +163,21 @@ async def test_form_without_files_is_rejected(serve: Serve) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "files")
     answer = await server.client.post(URL, json={})
     assert answer.json()["error"]["code"] == "invalid_content_type"
-    one = f"{URL}/{(await made(server))['id']}"
+    one = f"{URL}/{(await create_skill(server))['id']}"
     answer = await server.client.post(one, json={})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "default_version")
-    answer = await server.client.post(one + "/versions", files=form(), data={"default": "maybe"})
+    answer = await server.client.post(
+        one + "/versions", files=skill_form(), data={"default": "maybe"}
+    )
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "default")
 
 
 async def test_tenant_quota(serve: Serve) -> None:
     server = serve(max_files_bytes=400)
-    skill = await made(server)
+    skill = await create_skill(server)
     for url in (URL, f"{URL}/{skill['id']}/versions"):
-        refused = await server.client.post(url, files=form())
-        assert refused.json()["error"]["code"] == "storage_limit_exceeded"
+        rejection = await server.client.post(url, files=skill_form())
+        assert rejection.json()["error"]["code"] == "storage_limit_exceeded"
 
 
 async def test_skill_of_another_tenant_is_unknown(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""The WebSocket mode: lanes, memory of its own, errors that end nothing, and an end in time."""
+"""The WebSocket mode: streams, unstored responses, errors and lifetimes."""
 
 from __future__ import annotations
 
@@ -29,75 +29,75 @@ from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
-from tests.conformance.line import Wire
+from tests.conformance.line import WebSocketClient
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
 
 ANSWER = Open(Message(role="assistant", content=()))
 
 
-async def asked(wire: Wire, **body: Any) -> dict[str, Any]:
-    """The last frame of an answer."""
+async def last_frame(wire: WebSocketClient, **body: Any) -> dict[str, Any]:
+    """Return the last frame of an answer."""
     wire.create(**body)
     return (await wire.events())[-1]
 
 
-def heard(backend: ScriptedBackend, number: int = -1) -> list[str]:
+def prompt_texts(backend: ScriptedBackend, number: int = -1) -> list[str]:
     conversation, _ = backend.requests[number]
     return [i.content[0].text for i in conversation.items]  # type: ignore[union-attr]
 
 
-# --- memory --------------------------------------------------------------------------------------
+# --- continuing ----------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-WEBSOCKET")
 async def test_unstored_response_can_be_continued_on_its_connection(serve: Serve) -> None:
     backend, store = ScriptedBackend(["one", "two", "three"]), MemoryStore()
     server = serve(backend, on=store)
-    async with Wire(server.app) as wire:
-        first = (await asked(wire, input="a", store=False))["response"]
-        second = (await asked(wire, input="b", store=False, previous_response_id=first["id"]))[
+    async with WebSocketClient(server.app) as wire:
+        first = (await last_frame(wire, input="a", store=False))["response"]
+        second = (await last_frame(wire, input="b", store=False, previous_response_id=first["id"]))[
             "response"
         ]
         assert second["previous_response_id"] == first["id"]
-        await asked(wire, input="c", store=False, previous_response_id=second["id"])
-        assert heard(backend) == ["a", "one", "b", "two", "c"]
+        await last_frame(wire, input="c", store=False, previous_response_id=second["id"])
+        assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
     assert await store.load("default", first["id"]) is None
-    async with Wire(server.app) as wire:
-        refused = await asked(wire, store=False, previous_response_id=second["id"])
-    assert (refused["status"], refused["error"]["code"]) == (400, "previous_response_not_found")
-    assert refused["error"]["param"] == "previous_response_id"
+    async with WebSocketClient(server.app) as wire:
+        rejection = await last_frame(wire, store=False, previous_response_id=second["id"])
+    assert (rejection["status"], rejection["error"]["code"]) == (400, "previous_response_not_found")
+    assert rejection["error"]["param"] == "previous_response_id"
 
 
 async def test_stored_response_can_be_continued_elsewhere(serve: Serve) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend)
     stored = (await server.post(input="a")).json()
-    async with Wire(server.app) as wire:
-        second = (await asked(wire, input="b", previous_response_id=stored["id"]))["response"]
+    async with WebSocketClient(server.app) as wire:
+        second = (await last_frame(wire, input="b", previous_response_id=stored["id"]))["response"]
     await server.post(input="c", previous_response_id=second["id"])
-    assert heard(backend) == ["a", "one", "b", "two", "c"]
+    assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
 
 
 async def test_stored_child_of_unstored_parent_has_the_whole_history(serve: Serve) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend)
-    async with Wire(server.app) as wire:
-        first = (await asked(wire, input="a", store=False))["response"]
-        second = (await asked(wire, input="b", previous_response_id=first["id"]))["response"]
+    async with WebSocketClient(server.app) as wire:
+        first = (await last_frame(wire, input="a", store=False))["response"]
+        second = (await last_frame(wire, input="b", previous_response_id=first["id"]))["response"]
     await server.post(input="c", previous_response_id=second["id"])
-    assert heard(backend) == ["a", "one", "b", "two", "c"]
+    assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
 
 
 async def test_stream_remembers_its_latest_response(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one", "two", "three"]))
-    async with Wire(server.app) as wire:
-        first = (await asked(wire, store=False))["response"]
-        await asked(wire, store=False, previous_response_id=first["id"])
-        refused = await asked(wire, store=False, previous_response_id=first["id"])
-    assert refused["error"]["code"] == "previous_response_not_found"
+    async with WebSocketClient(server.app) as wire:
+        first = (await last_frame(wire, store=False))["response"]
+        await last_frame(wire, store=False, previous_response_id=first["id"])
+        rejection = await last_frame(wire, store=False, previous_response_id=first["id"])
+    assert rejection["error"]["code"] == "previous_response_not_found"
 
 
 async def test_failed_continuation_evicts_the_parent(serve: Serve) -> None:
@@ -106,29 +106,29 @@ async def test_failed_continuation_evicts_the_parent(serve: Serve) -> None:
         "store": False,
         "input": [{"type": "function_call_output", "call_id": "c", "output": ""}],
     }
-    async with Wire(server.app) as wire:
-        first = (await asked(wire, store=False))["response"]
-        refused = await asked(wire, previous_response_id=first["id"], **bad)
-        assert refused["error"]["message"].startswith("No tool call found")
-        again = await asked(wire, store=False, previous_response_id=first["id"])
+    async with WebSocketClient(server.app) as wire:
+        first = (await last_frame(wire, store=False))["response"]
+        rejection = await last_frame(wire, previous_response_id=first["id"], **bad)
+        assert rejection["error"]["message"].startswith("No tool call found")
+        again = await last_frame(wire, store=False, previous_response_id=first["id"])
         assert again["error"]["code"] == "previous_response_not_found"
-        assert (await asked(wire, store=False))["type"] == "response.completed"
+        assert (await last_frame(wire, store=False))["type"] == "response.completed"
 
 
 async def test_failed_fork_keeps_its_parent(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one", "two"]))
-    async with Wire(server.app) as wire:
-        first = (await asked(wire, store=False))["response"]
+    async with WebSocketClient(server.app) as wire:
+        first = (await last_frame(wire, store=False))["response"]
         follow = {"store": False, "previous_response_id": first["id"]}
-        refused = await asked(wire, stream_id="fork", temperature=9, **follow)
-        assert (refused["type"], refused["stream_id"]) == ("error", "fork")
-        assert (await asked(wire, **follow))["type"] == "response.completed"
+        rejection = await last_frame(wire, stream_id="fork", temperature=9, **follow)
+        assert (rejection["type"], rejection["stream_id"]) == ("error", "fork")
+        assert (await last_frame(wire, **follow))["type"] == "response.completed"
 
 
 async def test_warm_up_has_no_output_and_can_be_continued(serve: Serve) -> None:
     backend = ScriptedBackend(["one", "two"])
     server = serve(backend)
-    async with Wire(server.app) as wire:
+    async with WebSocketClient(server.app) as wire:
         wire.create(generate=False, input="a", instructions="Be brief.", store=False)
         events = await wire.events()
         assert [event["type"] for event in events] == [
@@ -138,18 +138,18 @@ async def test_warm_up_has_no_output_and_can_be_continued(serve: Serve) -> None:
         ]
         warm = events[-1]["response"]
         assert (warm["output"], warm["usage"]["output_tokens"]) == ([], 0)
-        await asked(wire, input="b", store=False, previous_response_id=warm["id"])
-    assert heard(backend) == ["a", "b"]
+        await last_frame(wire, input="b", store=False, previous_response_id=warm["id"])
+    assert prompt_texts(backend) == ["a", "b"]
 
 
-# --- lanes ---------------------------------------------------------------------------------------
+# --- streams -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-WEBSOCKET")
 async def test_streams_run_concurrently_and_each_in_order(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
-    async with Wire(server.app) as wire:
+    server = serve(SteppedBackend([ANSWER, Text("a"), gate, Close(), finish()]))
+    async with WebSocketClient(server.app) as wire:
         for name in ("one", "one", "two"):
             wire.create(stream_id=name)
         begun = []
@@ -171,8 +171,8 @@ async def test_streams_run_concurrently_and_each_in_order(serve: Serve) -> None:
 
 async def test_at_most_sixteen_streams_run_concurrently(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
-    async with Wire(server.app) as wire:
+    server = serve(SteppedBackend([ANSWER, Text("a"), gate, Close(), finish()]))
+    async with WebSocketClient(server.app) as wire:
         for number in range(20):
             wire.create(stream_id=f"lane{number}")
         deltas = 0
@@ -186,25 +186,25 @@ async def test_at_most_sixteen_streams_run_concurrently(serve: Serve) -> None:
 
 async def test_at_most_thirty_two_stream_ids(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one"]))
-    async with Wire(server.app) as wire:
+    async with WebSocketClient(server.app) as wire:
         for number in range(32):
-            assert (await asked(wire, stream_id=f"{number}"))["type"] == "response.completed"
-        refused = await asked(wire, stream_id="32")
-        assert refused["error"]["code"] == "websocket_stream_limit_reached"
-        assert (await asked(wire, stream_id="7"))["type"] == "response.completed"
-        assert (await asked(wire))["type"] == "response.completed"
+            assert (await last_frame(wire, stream_id=f"{number}"))["type"] == "response.completed"
+        rejection = await last_frame(wire, stream_id="32")
+        assert rejection["error"]["code"] == "websocket_stream_limit_reached"
+        assert (await last_frame(wire, stream_id="7"))["type"] == "response.completed"
+        assert (await last_frame(wire))["type"] == "response.completed"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 257, "ä", 7])
 async def test_stream_id_characters_are_checked(serve: Serve, name: object) -> None:
-    async with Wire(serve().app) as wire:
-        refused = await asked(wire, stream_id=name)
-        assert refused["error"]["code"] == "invalid_stream_id"
+    async with WebSocketClient(serve().app) as wire:
+        rejection = await last_frame(wire, stream_id=name)
+        assert rejection["error"]["code"] == "invalid_stream_id"
 
 
 async def test_too_many_queued_frames_return_429(serve: Serve) -> None:
-    server = serve(Breaking([ANSWER, Text("a"), asyncio.Event()]))
-    async with Wire(server.app) as wire:
+    server = serve(SteppedBackend([ANSWER, Text("a"), asyncio.Event()]))
+    async with WebSocketClient(server.app) as wire:
         for _ in range(140):
             wire.create()
         while (event := await wire.event())["type"] != "error":
@@ -234,68 +234,68 @@ async def test_too_many_queued_frames_return_429(serve: Serve) -> None:
 async def test_error_does_not_close_the_connection(
     serve: Serve, frame: Any, param: str | None
 ) -> None:
-    async with Wire(serve().app) as wire:
+    async with WebSocketClient(serve().app) as wire:
         wire.send(frame)
-        refused = await wire.event()
-        assert (refused["type"], refused["error"]["param"]) == ("error", param)
-        assert refused["status"] in (400, 404)
-        assert (await asked(wire))["type"] == "response.completed"
+        rejection = await wire.event()
+        assert (rejection["type"], rejection["error"]["param"]) == ("error", param)
+        assert rejection["status"] in (400, 404)
+        assert (await last_frame(wire))["type"] == "response.completed"
 
 
 async def test_failed_run_does_not_close_the_connection(serve: Serve) -> None:
     server = serve([BackendError("It broke."), "fine"])
-    async with Wire(server.app) as wire:
+    async with WebSocketClient(server.app) as wire:
         wire.create(stream_id="x")
         events = await wire.events()
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         assert events[-2]["status"] == 500
         assert {event["stream_id"] for event in events} == {"x"}
-        assert (await asked(wire))["type"] == "response.completed"
+        assert (await last_frame(wire))["type"] == "response.completed"
 
 
 async def test_steering_is_rejected(serve: Serve) -> None:
-    async with Wire(serve().app) as wire:
+    async with WebSocketClient(serve().app) as wire:
         wire.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "x"})
         failed = await wire.event()
         assert failed["type"] == "response.steer.failed"
         assert failed["error"]["code"] == "steering_not_supported"
 
 
-# --- coming and going ----------------------------------------------------------------------------
+# --- connections ---------------------------------------------------------------------------------
 
 
 async def test_disconnect_stops_the_model(serve: Serve) -> None:
-    backend = Breaking([ANSWER, Text("a"), asyncio.Event()])
+    backend = SteppedBackend([ANSWER, Text("a"), asyncio.Event()])
     server = serve(backend)
-    async with Wire(server.app) as wire:
+    async with WebSocketClient(server.app) as wire:
         wire.create()
         while (await wire.event())["type"] != "response.output_text.delta":
             pass
-        wire.hang_up()
-        await backend.left.wait()
+        wire.disconnect()
+        await backend.closed.wait()
 
 
 async def test_connection_has_a_maximum_lifetime(serve: Serve) -> None:
     gate = asyncio.Event()
-    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
+    server = serve(SteppedBackend([ANSWER, Text("a"), gate, Close(), finish()]))
     log = open_log(io.StringIO())
     dependencies = EndpointDependencies(
         service=server.service,
-        gate=AdmissionQueue(10, 10),
+        admission=AdmissionQueue(10, 10),
         metrics=Metrics(),
         clock=time.monotonic,
         limits=RequestLimits(),
         log=log,
     )
     short = WebSocketEndpoint(dependencies, lifetime_s=0.05)
-    async with Wire(_exchanged(short)) as wire:
+    async with WebSocketClient(_exchanged(short)) as wire:
         wire.create()
         while (await wire.event())["type"] != "response.output_text.delta":
             pass
-        refused = None
-        while refused != "websocket_connection_limit_reached":
+        rejection = None
+        while rejection != "websocket_connection_limit_reached":
             wire.create(stream_id="late", input=7)
-            refused = (await wire.event())["error"]["code"]
+            rejection = (await wire.event())["error"]["code"]
         gate.set()  # what ran may end
         while (await wire.event())["type"] != "response.completed":
             pass
@@ -305,13 +305,13 @@ async def test_connection_has_a_maximum_lifetime(serve: Serve) -> None:
 
 
 def _exchanged(app: Any) -> Any:
-    """With an exchange in the scope, which the outer layers would bring."""
+    """Wrap an app with an exchange in its scope, which the outer middleware provides."""
 
-    async def called(scope: Any, receive: Any, send: Any) -> None:
+    async def tool_call(scope: Any, receive: Any, send: Any) -> None:
         scope["antiphon.exchange"] = RequestContext("req_1", 0.0)
         await app(scope, receive, send)
 
-    return called
+    return tool_call
 
 
 async def test_unauthorized_or_cross_site_handshake_is_rejected() -> None:
@@ -323,13 +323,13 @@ async def test_unauthorized_or_cross_site_handshake_is_rejected() -> None:
         ids=lambda prefix: prefix,
         log=open_log(io.StringIO()),
     )
-    async with Wire(guarded) as wire:
-        refused = await wire.message()
-        assert (refused["type"], refused["status"]) == ("websocket.http.response.start", 401)
-    async with Wire(server.app, origin="https://evil.example") as wire:
+    async with WebSocketClient(guarded) as wire:
+        rejection = await wire.message()
+        assert (rejection["type"], rejection["status"]) == ("websocket.http.response.start", 401)
+    async with WebSocketClient(server.app, origin="https://evil.example") as wire:
         assert (await wire.message())["status"] == 400
-    async with Wire(server.app, origin="http://localhost") as wire:
-        assert (await asked(wire))["type"] == "response.completed"
+    async with WebSocketClient(server.app, origin="http://localhost") as wire:
+        assert (await last_frame(wire))["type"] == "response.completed"
     await server.close()
 
 
@@ -337,7 +337,7 @@ async def test_unauthorized_or_cross_site_handshake_is_rejected() -> None:
 
 
 @contextlib.asynccontextmanager
-async def listening(server: Server, **options: Any) -> AsyncIterator[str]:
+async def listen(server: Server, **options: Any) -> AsyncIterator[str]:
     sockets = bind("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
 
@@ -358,7 +358,7 @@ async def test_real_client_compression_ping_and_frame_limit(serve: Serve) -> Non
     server = serve(ScriptedBackend(["one"]))
     async with (
         asyncio.timeout(20),
-        listening(server, max_frame_bytes=10_000) as url,
+        listen(server, max_frame_bytes=10_000) as url,
         connect(url, compression="deflate") as wire,
     ):
         await (await wire.ping())

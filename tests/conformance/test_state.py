@@ -1,4 +1,4 @@
-"""State: what is kept, how it is continued, listed and forgotten. Over every store."""
+"""State: storage, continuation, listing and deletion, over every store."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import TOOL, call, finish, said, shapes, thought
+from tests.conformance.scripts import (
+    TOOL,
+    call,
+    event_types,
+    finish,
+    message_deltas,
+    reasoning_deltas,
+)
 from tests.conformance.served import NOW, Answer, Ask, Json, Server, engine
 
 ANSWERED = {"type": "function_call_output", "output": "22 degrees"}
 
 
-def heard(backend: Any, number: int = -1) -> list[str]:
-    """What a model was shown, as texts."""
+def prompt_texts(backend: Any, number: int = -1) -> list[str]:
+    """Return the texts of the model's prompt."""
     conversation, _ = backend.requests[number]
     return [
         "".join(part.text for part in item.content)
@@ -30,8 +37,12 @@ def heard(backend: Any, number: int = -1) -> list[str]:
     ]
 
 
-async def after(ask: Ask, server: Server, previous: Answer, text: str, **more: Any) -> Answer:
-    return await ask(server, input=text, previous_response_id=previous.ended["id"], **more)
+async def continue_response(
+    ask: Ask, server: Server, previous: Answer, text: str, **more: Any
+) -> Answer:
+    return await ask(
+        server, input=text, previous_response_id=previous.terminal_response["id"], **more
+    )
 
 
 # --- continuing ----------------------------------------------------------------------------------
@@ -44,11 +55,11 @@ async def test_chain_contains_all_earlier_inputs_and_outputs(
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
-    second = await after(ask, server, first, "b")
-    third = await after(ask, server, second, "c")
-    assert heard(backend) == ["a", "one", "b", "two", "c"]
-    assert third.ended["previous_response_id"] == second.ended["id"]
-    kept = await stores.load("default", third.ended["id"])
+    second = await continue_response(ask, server, first, "b")
+    third = await continue_response(ask, server, second, "c")
+    assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
+    assert third.terminal_response["previous_response_id"] == second.terminal_response["id"]
+    kept = await stores.load("default", third.terminal_response["id"])
     assert kept is not None and len(kept.input) == 1  # a turn costs what it adds
 
 
@@ -58,15 +69,17 @@ async def test_settings_are_not_inherited(serve: Serve, ask: Ask, stores: Store)
     server = serve(backend, on=stores)
     asked: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
     first = await ask(server, instructions="Old.", **asked)
-    second = await after(ask, server, first, "b")
-    await after(ask, server, second, "c", instructions="New.", reasoning={"effort": "low"})
+    second = await continue_response(ask, server, first, "b")
+    await continue_response(
+        ask, server, second, "c", instructions="New.", reasoning={"effort": "low"}
+    )
     told = [conversation.instructions for conversation, _ in backend.requests]
     assert told == ["Old.", None, "New."]
     options = [options for _, options in backend.requests]
     assert [len(each.tools) for each in options] == [1, 0, 0]
     assert [each.reasoning and each.reasoning.effort for each in options] == ["high", None, "low"]
     assert [each.temperature for each in options] == [0.1, 1.0, 1.0]
-    assert second.ended["instructions"] is None
+    assert second.terminal_response["instructions"] is None
 
 
 @pytest.mark.requirement("API-SYSTEM-STAYS")
@@ -75,8 +88,8 @@ async def test_developer_messages_stay_in_the_chain(serve: Serve, ask: Ask, stor
     server = serve(backend, on=stores)
     rules = {"role": "developer", "content": "Be kind."}
     first = await ask(server, input=[rules, {"role": "user", "content": "a"}])
-    await after(ask, server, first, "b")
-    assert heard(backend) == ["Be kind.", "a", "one", "b"]
+    await continue_response(ask, server, first, "b")
+    assert prompt_texts(backend) == ["Be kind.", "a", "one", "b"]
     assert backend.requests[1][0].items[0].role == "developer"
 
 
@@ -85,24 +98,29 @@ async def test_response_can_be_continued_twice(serve: Serve, ask: Ask, stores: S
     backend = ScriptedBackend(["root", "left", "right", "far left"])
     server = serve(backend, on=stores)
     root = await ask(server, input="a")
-    left = await after(ask, server, root, "b")
-    await after(ask, server, root, "c")
-    assert heard(backend) == ["a", "root", "c"]
-    await after(ask, server, left, "d")
-    assert heard(backend) == ["a", "root", "b", "left", "d"]
+    left = await continue_response(ask, server, root, "b")
+    await continue_response(ask, server, root, "c")
+    assert prompt_texts(backend) == ["a", "root", "c"]
+    await continue_response(ask, server, left, "d")
+    assert prompt_texts(backend) == ["a", "root", "b", "left", "d"]
 
 
 @pytest.mark.requirement("D-47", "TR-11", "VO-5", "API-CHAIN-CALLS")
 async def test_chain_includes_reasoning_and_calls(serve: Serve, ask: Ask, stores: Store) -> None:
-    turn = [*thought("Hm."), *said("I look."), *call('{"city": "Rome"}'), finish()]
+    turn = [
+        *reasoning_deltas("Hm."),
+        *message_deltas("I look."),
+        *call('{"city": "Rome"}'),
+        finish(),
+    ]
     backend = ScriptedBackend([turn, "It is warm."])
     server = serve(backend, on=stores)
     first = await ask(server, tools=[TOOL])
     answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
     second = await ask(
-        server, input=[answered], tools=[TOOL], previous_response_id=first.ended["id"]
+        server, input=[answered], tools=[TOOL], previous_response_id=first.terminal_response["id"]
     )
-    assert second.ended["status"] == "completed"
+    assert second.terminal_response["status"] == "completed"
     items = backend.requests[1][0].items
     assert [type(item).__name__ for item in items] == [
         "Message", "Reasoning", "Message", "FunctionCall", "FunctionCallOutput",
@@ -114,8 +132,11 @@ FIRST = "<think>\nHm.\n</think>\n\nfirst"
 
 
 class Merging(ByteTokenizer):
-    """To it "first" is one token. The model writes it in five, as real ones may: what it wrote can
-    be extended only if it was kept."""
+    """A tokenizer that encodes "first" as one token.
+
+    The model writes it in five tokens, as real models may. Its output can be extended only if its
+    tokens were stored.
+    """
 
     ONE = 1000
 
@@ -126,11 +147,11 @@ class Merging(ByteTokenizer):
     def encode(self, text: str, *, special: bool) -> list[int]:
         if text == FIRST or "first" not in text:
             return super().encode(text, special=special)
-        before, after = text.split("first")
+        before, continue_response = text.split("first")
         return [
             *super().encode(before, special=special),
             self.ONE,
-            *super().encode(after, special=special),
+            *super().encode(continue_response, special=special),
         ]
 
     def piece(self, token: int) -> bytes:
@@ -141,17 +162,17 @@ class Merging(ByteTokenizer):
 async def test_next_prompt_extends_the_sampled_tokens(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    played = engine([FIRST, "second"])
-    played.tokenizer = Merging(tuple(played.tokenizer.special))
-    server = serve(played, on=stores)
+    scripted_engine = engine([FIRST, "second"])
+    scripted_engine.tokenizer = Merging(tuple(scripted_engine.tokenizer.special))
+    server = serve(scripted_engine, on=stores)
     first = await ask(server, input="a")
-    second = await after(ask, server, first, "b")
-    (before, _), (prompt, _) = played.requests
-    whole = (*before.ids, *played.sampled[0])
+    second = await continue_response(ask, server, first, "b")
+    (before, _), (prompt, _) = scripted_engine.requests
+    whole = (*before.ids, *scripted_engine.sampled[0])
     assert prompt.ids[: len(whole)] == whole
-    cached = second.ended["usage"]["input_tokens_details"]["cached_tokens"]
+    cached = second.terminal_response["usage"]["input_tokens_details"]["cached_tokens"]
     assert cached == len(whole)
-    assert second.ended["usage"]["input_tokens"] == len(prompt.ids)
+    assert second.terminal_response["usage"]["input_tokens"] == len(prompt.ids)
 
 
 @pytest.mark.requirement("VN-16", "D-39", "D-49", "API-PREVIOUS")
@@ -181,58 +202,60 @@ async def test_invalid_previous_response_is_rejected(
     elif why == "failed":
         events = (await server.post(stream=True, previous_response_id=previous)).text
         previous = events.partition('"id":"')[2].partition('"')[0]
-    refused = (await ask(server, previous_response_id=previous)).refused
-    assert refused["param"] == "previous_response_id"
-    assert refused["http"] == 400
+    rejection = (await ask(server, previous_response_id=previous)).rejection
+    assert rejection["param"] == "previous_response_id"
+    assert rejection["http"] == 400
     if why == "failed":
-        assert "failed" in refused["message"]
+        assert "failed" in rejection["message"]
     else:
-        assert refused["code"] == "previous_response_not_found"
-        assert refused["message"] == f"Previous response with id '{previous}' not found."
+        assert rejection["code"] == "previous_response_not_found"
+        assert rejection["message"] == f"Previous response with id '{previous}' not found."
 
 
 @pytest.mark.requirement("API-CONTINUE-CUT")
 async def test_incomplete_response_can_be_continued(serve: Serve, ask: Ask, stores: Store) -> None:
-    backend = ScriptedBackend([[*said("Hel"), finish("length")], "lo"])
+    backend = ScriptedBackend([[*message_deltas("Hel"), finish("length")], "lo"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
-    assert first.ended["status"] == "incomplete"
-    await after(ask, server, first, "go on")
-    assert heard(backend) == ["a", "Hel", "go on"]
+    assert first.terminal_response["status"] == "incomplete"
+    await continue_response(ask, server, first, "go on")
+    assert prompt_texts(backend) == ["a", "Hel", "go on"]
 
 
 @pytest.mark.requirement("D-39", "API-PAIRS")
 async def test_pending_call_requires_its_output(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(ScriptedBackend([[*call("{}", call_id="call_7"), finish()], "x"]), on=stores)
     first = await ask(server, tools=[TOOL])
-    refused = (await after(ask, server, first, "And?")).refused
-    assert (refused["http"], refused["param"]) == (400, "input")
-    assert refused["message"] == "No tool output found for function call call_7."
+    rejection = (await continue_response(ask, server, first, "And?")).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "input")
+    assert rejection["message"] == "No tool output found for function call call_7."
 
 
-# --- keeping -------------------------------------------------------------------------------------
+# --- storage -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("VN-3", "VN-15", "VN-21", "GO-10", "API-STORE")
 async def test_stored_response_can_be_retrieved(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(on=stores)
     kept = await ask(server)
-    assert kept.ended["store"] is True
-    again = await server.get(f"responses/{kept.ended['id']}")
-    assert again.json() == kept.ended
+    assert kept.terminal_response["store"] is True
+    again = await server.get(f"responses/{kept.terminal_response['id']}")
+    assert again.json() == kept.terminal_response
 
 
 @pytest.mark.requirement("API-STORE-FALSE", "VN-15", "GO-10")
-async def test_unstored_response_is_not_retrievable(serve: Serve, wait: Ask, stores: Store) -> None:
+async def test_unstored_response_is_not_retrievable(
+    serve: Serve, ask_foreground: Ask, stores: Store
+) -> None:
     server = serve(on=stores)
-    passing = await wait(server, store=False)
-    assert passing.ended["store"] is False
-    assert passing.ended["id"].startswith("resp_")
-    assert (await server.get(f"responses/{passing.ended['id']}")).status_code == 404
+    passing = await ask_foreground(server, store=False)
+    assert passing.terminal_response["store"] is False
+    assert passing.terminal_response["id"].startswith("resp_")
+    assert (await server.get(f"responses/{passing.terminal_response['id']}")).status_code == 404
     reference = {"type": "item_reference", "id": passing.output[0]["id"]}
-    refused = (await wait(server, input=[reference])).refused
-    assert refused["http"] == 404
-    assert "Items are not persisted when `store` is set to false" in refused["message"]
+    rejection = (await ask_foreground(server, input=[reference])).rejection
+    assert rejection["http"] == 404
+    assert "Items are not persisted when `store` is set to false" in rejection["message"]
 
 
 @pytest.mark.requirement("API-PERSIST-FIRST", "CL-CHAIN-AT-ONCE")
@@ -253,11 +276,11 @@ async def test_response_is_stored_before_its_terminal_event(serve: Serve) -> Non
         if b"response.completed" in message.get("body", b""):
             order.append("told")
 
-    await _spoken(server, send)
+    await _message_texts(server, send)
     assert order == ["kept", "told"]
 
 
-async def _spoken(server: Server, send: Any) -> None:
+async def _message_texts(server: Server, send: Any) -> None:
     body = iter([{"type": "http.request", "body": b'{"input": "hi", "stream": true}'}])
 
     async def receive() -> Any:
@@ -286,22 +309,22 @@ async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
     assert reply.status_code == 500
     assert reply.json()["error"]["message"] == "The store could not be written."
     body = (await server.post(stream=True)).text
-    assert shapes([{"type": line[7:]} for line in body.split("\n") if line[:7] == "event: "])[
+    assert event_types([{"type": line[7:]} for line in body.split("\n") if line[:7] == "event: "])[
         -3:
     ] == ["output_item.done", "error", "failed"]
 
 
 @pytest.mark.requirement("VN-66", "API-ABANDONED")
 async def test_abandoned_response_is_not_stored(serve: Serve, stores: Store) -> None:
-    from tests.conformance.breaking import Breaking
-    from tests.conformance.line import Line
+    from tests.conformance.breaking import SteppedBackend
+    from tests.conformance.line import StreamingClient
 
-    backend = Breaking([*said("Hello")[:2], asyncio.Event()])
+    backend = SteppedBackend([*message_deltas("Hello")[:2], asyncio.Event()])
     server = serve(backend, on=stores)
-    async with Line(server.app) as line:
+    async with StreamingClient(server.app) as line:
         created = await line.event()
-        line.hang_up()
-        await backend.left.wait()
+        line.disconnect()
+        await backend.closed.wait()
     assert (await server.get(f"responses/{created['response']['id']}")).status_code == 404
 
 
@@ -310,12 +333,15 @@ async def test_evicted_response_returns_404(serve: Serve, ask: Ask, stores: Stor
     server = serve(on=stores)
     old, new = await ask(server), await ask(server)
     assert await stores.sweep(Retention(max_responses=1), NOW) == 1
-    gone = await server.get(f"responses/{old.ended['id']}")
+    gone = await server.get(f"responses/{old.terminal_response['id']}")
     assert gone.status_code == 404
-    assert gone.json()["error"]["message"] == f"Response with id '{old.ended['id']}' not found."
-    assert (await server.get(f"responses/{new.ended['id']}")).status_code == 200
-    refused = (await after(ask, server, old, "b")).refused
-    assert refused["code"] == "previous_response_not_found"
+    assert (
+        gone.json()["error"]["message"]
+        == f"Response with id '{old.terminal_response['id']}' not found."
+    )
+    assert (await server.get(f"responses/{new.terminal_response['id']}")).status_code == 200
+    rejection = (await continue_response(ask, server, old, "b")).rejection
+    assert rejection["code"] == "previous_response_not_found"
 
 
 @pytest.mark.requirement("TR-6", "API-RETENTION")
@@ -323,26 +349,26 @@ async def test_evicted_response_returns_404(serve: Serve, ask: Ask, stores: Stor
     "bound", [{"max_responses": 2}, {"max_age_s": 15}, {"max_bytes": 250_000}], ids=str
 )
 async def test_retention_removes_the_oldest_beyond_each_limit(
-    serve: Serve, wait: Ask, stores: Store, bound: dict[str, int]
+    serve: Serve, ask_foreground: Ask, stores: Store, bound: dict[str, int]
 ) -> None:
     server = serve(on=stores)
     made = []
     for age in (30, 20, 10, 0):
         server.now = NOW - age
-        made.append((await wait(server, input="x" * 100_000)).ended["id"])
+        made.append((await ask_foreground(server, input="x" * 100_000)).terminal_response["id"])
     assert await stores.sweep(Retention(**bound), NOW) == 2
     found = [(await server.get(f"responses/{id}")).status_code for id in made]
     assert found == [404, 404, 200, 200]
 
 
-# --- asking about it -----------------------------------------------------------------------------
+# --- routes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("API-REFERENCE", "CL-REFERENCE")
 async def test_item_reference_resolves_any_stored_item(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    turn = [*thought("Hm."), *said("Yes."), *call("{}"), finish()]
+    turn = [*reasoning_deltas("Hm."), *message_deltas("Yes."), *call("{}"), finish()]
     backend = ScriptedBackend([turn, "ok"])
     server = serve(backend, on=stores)
     first = await ask(server, tools=[TOOL])
@@ -358,8 +384,8 @@ async def test_item_reference_resolves_any_stored_item(
 async def test_input_items_are_paginated(serve: Serve, ask: Ask, stores: Store) -> None:
     server = serve(ScriptedBackend(["one", "two"]), on=stores)
     first = await ask(server, input="a")
-    second = await after(ask, server, first, "b")
-    path = f"responses/{second.ended['id']}/input_items"
+    second = await continue_response(ask, server, first, "b")
+    path = f"responses/{second.terminal_response['id']}/input_items"
     listed = (await server.get(path)).json()
     assert listed["object"] == "list"
     assert _texts(listed["data"]) == ["b", "one", "a"]  # newest first, never its own output
@@ -385,22 +411,26 @@ async def test_deleting_a_response_keeps_its_children(
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=stores)
     first = await ask(server, input="a")
-    second = await after(ask, server, first, "b")
-    path = f"/v1/responses/{first.ended['id']}"
+    second = await continue_response(ask, server, first, "b")
+    path = f"/v1/responses/{first.terminal_response['id']}"
     gone = await server.client.delete(path)
-    assert gone.json() == {"id": first.ended["id"], "object": "response", "deleted": True}
+    assert gone.json() == {
+        "id": first.terminal_response["id"],
+        "object": "response",
+        "deleted": True,
+    }
     assert (await server.client.get(path)).status_code == 404
     assert (await server.client.delete(path)).status_code == 404
-    await after(ask, server, second, "c")
-    assert heard(backend) == ["a", "one", "b", "two", "c"]
+    await continue_response(ask, server, second, "c")
+    assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
 
 
 @pytest.mark.requirement("VN-74", "D-34", "API-CANCEL-SYNC")
 async def test_finished_foreground_response_cannot_be_cancelled_or_streamed(
-    serve: Serve, wait: Ask
+    serve: Serve, ask_foreground: Ask
 ) -> None:
     server = serve()
-    ended = (await wait(server)).ended
+    ended = (await ask_foreground(server)).terminal_response
     cancelled = await server.client.post(f"/v1/responses/{ended['id']}/cancel")
     assert cancelled.status_code == 400
     assert cancelled.json()["error"]["message"] == "Cannot cancel a synchronous response."
@@ -413,18 +443,18 @@ async def test_finished_foreground_response_cannot_be_cancelled_or_streamed(
 async def test_token_count_equals_the_rendered_prompt(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    played = engine(["first", "second"])
-    server = serve(played, on=stores)
+    scripted_engine = engine(["first", "second"])
+    server = serve(scripted_engine, on=stores)
     first = await ask(server, input="a", tools=[TOOL])
     asked = {
         "input": "b",
         "instructions": "Be brief.",
         "tools": [TOOL],
-        "previous_response_id": first.ended["id"],
+        "previous_response_id": first.terminal_response["id"],
     }
     counted = await server.client.post("/v1/responses/input_tokens", json=asked)
     second = await ask(server, **asked)
     assert counted.json() == {
         "object": "response.input_tokens",
-        "input_tokens": second.ended["usage"]["input_tokens"],
+        "input_tokens": second.terminal_response["usage"]["input_tokens"],
     }

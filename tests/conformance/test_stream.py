@@ -1,4 +1,4 @@
-"""The stream: what comes in which order, under which ids and at which positions."""
+"""The stream: order, ids and positions of events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ import pytest
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Close, Delta, Open, Text
 from antiphon.wire.items import FunctionCall, Message, Reasoning, UrlCitation
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import TOOL, call, custom, finish, said, shapes, thought
-from tests.conformance.served import Ask, Json, engine, put
+from tests.conformance.scripts import (
+    TOOL,
+    call,
+    custom_call_deltas,
+    event_types,
+    finish,
+    message_deltas,
+    reasoning_deltas,
+)
+from tests.conformance.served import Ask, Json, engine, send_in_mode
 
 MESSAGE = [
     "output_item.added",
@@ -41,8 +49,8 @@ CALL = [
     "output_item.done",
 ]
 TURN: list[Delta] = [
-    *thought("Let me ", "look."),
-    *said("I will ", "look."),
+    *reasoning_deltas("Let me ", "look."),
+    *message_deltas("I will ", "look."),
     *call('{"city": ', '"Paris"}'),
     *call('{"city": ', '"Rome"}'),
     finish(),
@@ -54,16 +62,16 @@ OPENING: dict[str, Delta] = {
 }
 
 
-# --- how it ends ---------------------------------------------------------------------------------
+# --- terminal events -----------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("D-1", "D-3", "VN-61", "TR-12", "API-TERMINAL", "API-INCOMPLETE")
 @pytest.mark.parametrize(
     ("script", "status", "reason"),
     [
-        ([*said("Hello"), finish()], "completed", None),
+        ([*message_deltas("Hello"), finish()], "completed", None),
         ([OPENING["message"], Text("Hel"), finish("length")], "incomplete", "max_output_tokens"),
-        ([*said("Hel"), finish("content_filter")], "incomplete", "content_filter"),
+        ([*message_deltas("Hel"), finish("content_filter")], "incomplete", "content_filter"),
         ([OPENING["message"], Text("Hel"), BackendError("!")], "failed", None),
     ],
     ids=["completed", "cut", "filtered", "failed"],
@@ -71,12 +79,12 @@ OPENING: dict[str, Delta] = {
 async def test_terminal_event_matches_the_status(
     serve: Serve, script: list[Any], status: str, reason: str | None
 ) -> None:
-    answer = await put("stream", serve(Breaking(script)), {})
-    assert shapes(answer.events)[-1] == status
-    assert answer.ended["status"] == status
-    assert answer.ended["incomplete_details"] == (reason and {"reason": reason})
-    assert (answer.ended["error"] is not None) == (status == "failed")
-    assert (answer.ended["completed_at"] is not None) == (status == "completed")
+    answer = await send_in_mode("stream", serve(SteppedBackend(script)), {})
+    assert event_types(answer.events)[-1] == status
+    assert answer.terminal_response["status"] == status
+    assert answer.terminal_response["incomplete_details"] == (reason and {"reason": reason})
+    assert (answer.terminal_response["error"] is not None) == (status == "failed")
+    assert (answer.terminal_response["completed_at"] is not None) == (status == "completed")
 
 
 @pytest.mark.requirement("D-72", "D-73", "API-CUT-ITEM")
@@ -86,24 +94,24 @@ async def test_item_cut_by_a_limit_is_incomplete(serve: Serve, ask: Ask, kind: s
     (item,) = answer.output
     assert item["type"] == kind
     assert item["status"] == "incomplete"
-    assert answer.ended["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer.terminal_response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert '{"ci' in str(item)
 
 
 @pytest.mark.requirement("CL-CUT-CALL")
 async def test_complete_call_survives_a_limit(serve: Serve, ask: Ask) -> None:
-    """Clients drop the calls of an incomplete response; after this one nothing was missing."""
+    """Clients drop the calls of an incomplete response, and here nothing is missing."""
     answer = await ask(serve([[*call("{}"), finish("length")]]))
-    assert answer.ended["status"] == "completed"
+    assert answer.terminal_response["status"] == "completed"
     assert answer.output[0]["status"] == "completed"
 
 
 @pytest.mark.requirement("D-2", "HF-11", "CL-FAILURE", "API-ERROR-EVENT")
 @pytest.mark.parametrize("kind", OPENING)
 async def test_failure_closes_open_items_and_sends_two_events(serve: Serve, kind: str) -> None:
-    server = serve(Breaking([OPENING[kind], Text("x"), BackendError("The engine broke.")]))
-    answer = await put("stream", server, {})
-    seen = shapes(answer.events)
+    server = serve(SteppedBackend([OPENING[kind], Text("x"), BackendError("The engine broke.")]))
+    answer = await send_in_mode("stream", server, {})
+    seen = event_types(answer.events)
     assert seen[-3:] == ["output_item.done", "error", "failed"]
     assert seen.count("output_item.added") == seen.count("output_item.done") == 1
     assert answer.events[-3]["item"]["status"] == "incomplete"
@@ -119,13 +127,13 @@ async def test_failure_closes_open_items_and_sends_two_events(serve: Serve, kind
         "message": "The engine broke.",
         "param": None,
     }
-    assert answer.ended["error"] == said_["error"]
-    assert answer.ended["usage"]["total_tokens"] > 0
+    assert answer.terminal_response["error"] == said_["error"]
+    assert answer.terminal_response["usage"]["total_tokens"] > 0
 
 
 @pytest.mark.requirement("CL-FAILURE-PLAIN")
 async def test_failure_without_streaming_is_an_http_error(serve: Serve) -> None:
-    answer = await put("plain", serve(Breaking([Text("x")])), {})
+    answer = await send_in_mode("plain", serve(SteppedBackend([Text("x")])), {})
     assert answer.http == 500
     assert answer.error is not None and answer.error["type"] == "server_error"
 
@@ -134,15 +142,15 @@ async def test_failure_without_streaming_is_an_http_error(serve: Serve) -> None:
 async def test_empty_reply_gives_an_empty_output(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine([""])))
     assert answer.output == []
-    assert answer.ended["status"] == "completed"
-    assert answer.ended["usage"]["output_tokens"] == 1
+    assert answer.terminal_response["status"] == "completed"
+    assert answer.terminal_response["usage"]["output_tokens"] == 1
 
 
 @pytest.mark.requirement("D-80", "VN-62", "GO-17", "CL-USAGE", "API-USAGE")
 @pytest.mark.parametrize("reason", ["stop", "length"])
 async def test_usage_is_null_until_the_terminal_event(serve: Serve, ask: Ask, reason: Any) -> None:
-    answer = await ask(serve([[*said("Hello"), finish(reason)]]))
-    assert answer.ended["usage"] == {
+    answer = await ask(serve([[*message_deltas("Hello"), finish(reason)]]))
+    assert answer.terminal_response["usage"] == {
         "input_tokens": 5,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": 4,
@@ -153,7 +161,7 @@ async def test_usage_is_null_until_the_terminal_event(serve: Serve, ask: Ask, re
     assert set(earlier) == ({None} if answer.events else set())
 
 
-# --- what comes between --------------------------------------------------------------------------
+# --- item events ---------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement(
@@ -161,8 +169,8 @@ async def test_usage_is_null_until_the_terminal_event(serve: Serve, ask: Ask, re
     "API-LADDER", "API-ORDER", "CL-LADDER", "CL-DELTAS", "CL-EVENT-TYPES", "VO-6",
 )  # fmt: skip
 async def test_item_events_come_in_order(serve: Serve) -> None:
-    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
-    assert shapes(answer.events) == [
+    answer = await send_in_mode("stream", serve([TURN]), {"tools": [TOOL]})
+    assert event_types(answer.events) == [
         "created", "in_progress", *REASONING, *MESSAGE, *CALL, *CALL, "completed",
     ]  # fmt: skip
     parts = [e["part"]["type"] for e in answer.events if "part" in e]
@@ -171,7 +179,7 @@ async def test_item_events_come_in_order(serve: Serve) -> None:
 
 @pytest.mark.requirement("D-4", "D-5", "API-INDICES")
 async def test_indices_match_the_output(serve: Serve) -> None:
-    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
+    answer = await send_in_mode("stream", serve([TURN]), {"tools": [TOOL]})
     for event in answer.events:
         if "item" in event:
             assert answer.output[event["output_index"]]["id"] == event["item"]["id"]
@@ -184,7 +192,7 @@ async def test_indices_match_the_output(serve: Serve) -> None:
 @pytest.mark.requirement("D-6", "D-7", "D-19", "GO-15", "API-IDS", "CL-IDS")
 async def test_ids_are_unique_and_stable(serve: Serve) -> None:
     server = serve([TURN])
-    answer = await put("stream", server, {"tools": [TOOL]})
+    answer = await send_in_mode("stream", server, {"tools": [TOOL]})
     ids = [item["id"] for item in answer.output]
     assert [id.split("_")[0] for id in ids] == ["rs", "msg", "fc", "fc"]
     assert len(set(ids)) == 4
@@ -192,13 +200,13 @@ async def test_ids_are_unique_and_stable(serve: Serve) -> None:
     for event in of_items:
         id = event["item"]["id"] if "item" in event else event["item_id"]
         assert id == ids[event["output_index"]]
-    kept = (await server.get(f"responses/{answer.ended['id']}")).json()
+    kept = (await server.get(f"responses/{answer.terminal_response['id']}")).json()
     assert [item["id"] for item in kept["output"]] == ids
 
 
 @pytest.mark.requirement("D-8", "D-23", "API-CALL-ID")
 async def test_call_ids_are_unique_and_stable(serve: Serve) -> None:
-    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
+    answer = await send_in_mode("stream", serve([TURN]), {"tools": [TOOL]})
     calls = [item for item in answer.output if item["type"] == "function_call"]
     assert len({item["call_id"] for item in calls}) == 2
     assert all(item["call_id"].startswith("call_") for item in calls)
@@ -211,16 +219,16 @@ async def test_call_ids_are_unique_and_stable(serve: Serve) -> None:
 
 @pytest.mark.requirement("API-DELTAS", "CL-WHOLE", "CL-OUTPUT")
 async def test_deltas_equal_the_text_and_done_events_the_item(serve: Serve) -> None:
-    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
-    heard: dict[int, str] = {}
+    answer = await send_in_mode("stream", serve([TURN]), {"tools": [TOOL]})
+    prompt_texts: dict[int, str] = {}
     whole: dict[int, str] = {}
     for event in answer.events:
         at = event.get("output_index")
         if event["type"].endswith(".delta"):
-            heard[at] = heard.get(at, "") + event["delta"]
+            prompt_texts[at] = prompt_texts.get(at, "") + event["delta"]
         elif event["type"].endswith((".text.done", "_text.done", "_arguments.done")):
             whole[at] = event.get("text", event.get("arguments"))
-    assert heard == whole == {
+    assert prompt_texts == whole == {
         0: "Let me look.", 1: "I will look.", 2: '{"city": "Paris"}', 3: '{"city": "Rome"}',
     }  # fmt: skip
     done = [e["item"] for e in answer.events if e["type"].endswith("item.done")]
@@ -230,11 +238,11 @@ async def test_deltas_equal_the_text_and_done_events_the_item(serve: Serve) -> N
 @pytest.mark.requirement("API-CUSTOM-CALL")
 async def test_custom_call_streams_its_input(serve: Serve, ask: Ask) -> None:
     tools = [{"type": "custom", "name": "shell"}]
-    answer = await ask(serve([[*custom("ls ", "-l"), finish()]]), tools=tools)
+    answer = await ask(serve([[*custom_call_deltas("ls ", "-l"), finish()]]), tools=tools)
     assert answer.output[0]["input"] == "ls -l"
     if answer.events:
-        first = shapes(answer.events).index("output_item.added")
-        assert shapes(answer.events)[first:-1] == [
+        first = event_types(answer.events).index("output_item.added")
+        assert event_types(answer.events)[first:-1] == [
             "output_item.added",
             "custom_tool_call_input.delta",
             "custom_tool_call_input.delta",
@@ -244,8 +252,8 @@ async def test_custom_call_streams_its_input(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("D-22")
-async def test_item_opens_with_its_first_content(serve: Serve, wait: Ask) -> None:
-    answer = await wait(serve([[*call("{}"), finish()]]), tools=[TOOL])
+async def test_item_opens_with_its_first_content(serve: Serve, ask_foreground: Ask) -> None:
+    answer = await ask_foreground(serve([[*call("{}"), finish()]]), tools=[TOOL])
     assert [item["type"] for item in answer.output] == ["function_call"]
     if answer.events:
         assert answer.events[0]["response"]["status"] == "in_progress"
@@ -269,8 +277,8 @@ async def test_items_have_only_their_own_fields(serve: Serve, ask: Ask) -> None:
 async def test_annotation_follows_its_text(serve: Serve) -> None:
     cited = UrlCitation(url="https://example.org", title="T", start_index=0, end_index=3)
     script = [OPENING["message"], Text("So."), Annotate(cited), Annotate(cited), Close(), finish()]
-    answer = await put("stream", serve([script]), {})
-    seen = shapes(answer.events)
+    answer = await send_in_mode("stream", serve([script]), {})
+    seen = event_types(answer.events)
     assert seen.index("output_text.annotation.added") > seen.index("output_text.delta")
     indices = [e["annotation_index"] for e in answer.events if "annotation_index" in e]
     assert indices == [0, 1]
@@ -283,7 +291,7 @@ async def test_refusal_is_its_own_part(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve([[*script, finish()]]))
     (message,) = answer.output
     assert message["content"][1] == {"type": "refusal", "refusal": "I will not."}
-    assert answer.ended["status"] == "completed"
+    assert answer.terminal_response["status"] == "completed"
     if answer.events:
         assert [
             (e["type"], e["content_index"]) for e in answer.events if "refusal" in e["type"]
@@ -292,28 +300,28 @@ async def test_refusal_is_its_own_part(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("API-REASONING-NAMES")
 async def test_raw_reasoning_event_names_are_configurable(serve: Serve) -> None:
-    server = serve([[*thought("Hm."), finish()]], reasoning_events="open_responses")
-    answer = await put("stream", server, {})
-    assert shapes(answer.events)[4:6] == ["reasoning.delta", "reasoning.done"]
+    server = serve([[*reasoning_deltas("Hm."), finish()]], reasoning_events="open_responses")
+    answer = await send_in_mode("stream", server, {})
+    assert event_types(answer.events)[4:6] == ["reasoning.delta", "reasoning.done"]
 
 
 @pytest.mark.requirement("API-SUMMARY")
 async def test_summary_is_empty_without_a_summarizer(serve: Serve, ask: Ask) -> None:
     asked = {"reasoning": {"effort": "low", "summary": "auto"}}
-    answer = await ask(serve([[*thought("Hm."), finish()]]), **asked)
+    answer = await ask(serve([[*reasoning_deltas("Hm."), finish()]]), **asked)
     assert answer.output[0]["summary"] == []
-    assert answer.ended["reasoning"] == {"effort": "low", "summary": "auto"}
+    assert answer.terminal_response["reasoning"] == {"effort": "low", "summary": "auto"}
 
 
 @pytest.mark.requirement("API-OBFUSCATION")
 @pytest.mark.parametrize("padded", [True, False, None])
 async def test_deltas_are_not_padded(serve: Serve, padded: bool | None) -> None:
     asked = {"stream_options": {"include_obfuscation": padded}}
-    answer = await put("stream", serve(), asked)
+    answer = await send_in_mode("stream", serve(), asked)
     assert not any("obfuscation" in event for event in answer.events)
 
 
-# --- how a model's text becomes items ------------------------------------------------------------
+# --- model output --------------------------------------------------------------------------------
 
 REPLY = (
     "<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n"
@@ -327,10 +335,10 @@ async def test_special_tokens_never_show_in_any_chunking(
     serve: Serve, ask: Ask, chunk: int
 ) -> None:
     answer = await ask(serve(engine([REPLY], chunk=chunk)), tools=[TOOL])
-    thinking, message, called = answer.output
+    thinking, message, tool_call = answer.output
     assert thinking["content"][0]["text"].strip() == "Hm."
     assert message["content"][0]["text"].strip() == "I look."
-    assert (called["name"], called["arguments"]) == ("get_weather", '{"city": "Paris"}')
+    assert (tool_call["name"], tool_call["arguments"]) == ("get_weather", '{"city": "Paris"}')
     assert not any("<" in e["delta"] for e in answer.events if "delta" in e)
 
 
@@ -358,12 +366,12 @@ async def test_logprobs_accompany_their_text_everywhere(serve: Serve, ask: Ask) 
 async def test_logprobs_are_included_only_on_request(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve(engine(["Hi!"])), top_logprobs=2)
     assert answer.output[0]["content"][0]["logprobs"] == []
-    assert answer.ended["top_logprobs"] == 2
+    assert answer.terminal_response["top_logprobs"] == 2
 
 
-# --- what every snapshot holds -------------------------------------------------------------------
+# --- snapshots -----------------------------------------------------------------------------------
 
-#: Open Responses 2026-04-24: what a response has, be it null.
+#: Open Responses 2026-04-24: the fields of a response, possibly null.
 ALWAYS = {
     "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model",
     "previous_response_id", "instructions", "output", "error", "tools", "tool_choice",
@@ -393,10 +401,12 @@ async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) ->
         "tool_choice": "required",
     }
     answer = await ask(serve([TURN]), **asked)
-    snapshots = [e["response"] for e in answer.events if "response" in e] or [answer.ended]
+    snapshots = [e["response"] for e in answer.events if "response" in e] or [
+        answer.terminal_response
+    ]
     for snapshot in snapshots:
         assert set(snapshot) == ALWAYS
-        assert snapshot["id"] == answer.ended["id"]
+        assert snapshot["id"] == answer.terminal_response["id"]
         for name in set(asked) - {"reasoning", "text"}:
             assert snapshot[name] == asked[name], name
         assert snapshot["reasoning"] == {"effort": "low", "summary": None}
@@ -404,8 +414,8 @@ async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) ->
 
 
 @pytest.mark.requirement("API-DEFAULTS", "D-64", "GO-2")
-async def test_absent_fields_are_echoed_with_defaults(serve: Serve, wait: Ask) -> None:
-    ended = (await wait(serve())).ended
+async def test_absent_fields_are_echoed_with_defaults(serve: Serve, ask_foreground: Ask) -> None:
+    ended = (await ask_foreground(serve())).terminal_response
     told = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
     assert told == {
         "object": "response", "created_at": 1_700_000_000, "completed_at": 1_700_000_000,
@@ -429,5 +439,5 @@ async def test_frames_have_names_numbers_and_done(serve: Serve) -> None:
     assert names[0] == "event: response.created"
     assert names[-1] == "event: response.completed"
     assert lines[-3:] == ["data: [DONE]", "", ""]
-    answer = await put("stream", serve(), {})
+    answer = await send_in_mode("stream", serve(), {})
     assert [e["sequence_number"] for e in answer.events] == list(range(len(answer.events)))

@@ -1,4 +1,4 @@
-"""What belongs to one tenant does not exist for another: on every route there is."""
+"""Objects of one tenant do not exist for another, on every route."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
-from tests.conformance.line import Wire
+from tests.conformance.line import WebSocketClient
 from tests.conformance.test_skills import manifest
 from tests.runs.served import OneModel
 
@@ -123,7 +123,7 @@ async def test_no_route_shows_objects_of_another_tenant(stores: Store) -> None:
                 assert answer.status_code == status, (path, field, answer.text)
         stream = await thief.get(f"/v1/responses/{queued['id']}", params={"stream": "true"})
         assert stream.status_code == 404
-        async with Wire(served.app, authorization="Bearer key-theirs") as wire:
+        async with WebSocketClient(served.app, authorization="Bearer key-theirs") as wire:
             wire.send({"type": "response.create", **asked, "previous_response_id": plain["id"]})
             assert (await wire.event())["error"]["code"] == "previous_response_not_found"
         assert (await mine.get(f"/v1/responses/{plain['id']}")).status_code == 200

@@ -1,4 +1,4 @@
-"""tool_search: what is put off is not shown, what is found can be called; by us or the client."""
+"""tool_search: deferred tools are hidden until a search by the server or the client finds them."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ TOOLS = [
 SERVER, CLIENT = {"type": "tool_search"}, {"type": "tool_search", "execution": "client"}
 
 
-def called(name: str, arguments: Any) -> str:
+def tool_call(name: str, arguments: Any) -> str:
     said = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{said}\n</tool_call>"
 
 
-def prompts(server: Server) -> list[str]:
-    played = server.backend._engine  # type: ignore[attr-defined]
-    assert isinstance(played, ScriptedEngine)
-    return [played.text(prompt) for prompt, _ in played.requests]
+def rendered_prompts(server: Server) -> list[str]:
+    scripted_engine = server.backend._engine  # type: ignore[attr-defined]
+    assert isinstance(scripted_engine, ScriptedEngine)
+    return [scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests]
 
 
 @pytest.mark.requirement("API-TOOL-SEARCH")
 async def test_server_searches_and_the_model_continues(serve: Serve, ask: Ask) -> None:
     replies = [
-        f"<think>\nI need the weather.\n</think>\n\n{called('tool_search', {'query': 'weather'})}",
-        called("get_weather", {"city": "Oslo"}),
+        "<think>\nI need the weather.\n</think>\n\n"
+        + tool_call("tool_search", {"query": "weather"}),
+        tool_call("get_weather", {"city": "Oslo"}),
     ]
     server = serve(local(engine(replies)))
     answer = await ask(server, tools=[*TOOLS, SERVER])
@@ -71,43 +72,45 @@ async def test_server_searches_and_the_model_continues(serve: Serve, ask: Ask) -
     assert found["call_id"] == search["call_id"]
     assert [each["name"] for each in found["tools"]] == ["get_weather"]
     assert call["name"] == "get_weather" and json.loads(call["arguments"]) == {"city": "Oslo"}
-    assert answer.ended["status"] == "completed"
-    first, second = prompts(server)
+    assert answer.terminal_response["status"] == "completed"
+    first, second = rendered_prompts(server)
     assert "say_hello" in first and '"get_weather"' not in first and "tool_search" in first
     # The tools found stand at the end: the beginning is in the cache.
     assert '"get_weather"' in second and second.startswith(first)
-    used = answer.ended["usage"]
+    used = answer.terminal_response["usage"]
     sampled = server.backend._engine.sampled  # type: ignore[attr-defined]
     assert used["output_tokens"] == sum(map(len, sampled))
     assert used["input_tokens_details"]["cached_tokens"] >= len(first)
 
 
-async def test_found_tools_stay_callable_in_later_responses(serve: Serve, wait: Ask) -> None:
+async def test_found_tools_stay_callable_in_later_responses(
+    serve: Serve, ask_foreground: Ask
+) -> None:
     replies = [
-        called("tool_search", {"query": "orders of a customer"}),
-        called("crm__list_orders", {"city": "x"}),
-        called("crm__list_orders", {"city": "y"}),
+        tool_call("tool_search", {"query": "orders of a customer"}),
+        tool_call("crm__list_orders", {"city": "x"}),
+        tool_call("crm__list_orders", {"city": "y"}),
     ]
     server = serve(local(engine(replies)))
-    first = await wait(server, tools=[*TOOLS, SERVER])
+    first = await ask_foreground(server, tools=[*TOOLS, SERVER])
     _, found, call = first.output
     assert found["tools"][0]["type"] == "namespace" and found["tools"][0]["name"] == "crm"
     assert (call["namespace"], call["name"]) == ("crm", "list_orders")
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "none"}
-    second = await wait(
+    second = await ask_foreground(
         server,
         tools=[*TOOLS, SERVER],
-        previous_response_id=first.ended["id"],
+        previous_response_id=first.terminal_response["id"],
         input=[output],
     )
     assert second.output[0]["name"] == "list_orders"
-    assert prompts(server)[2].count('"crm__list_orders", "description"') == 1
+    assert rendered_prompts(server)[2].count('"crm__list_orders", "description"') == 1
 
 
 async def test_client_executes_the_search_on_request(serve: Serve, ask: Ask) -> None:
     replies = [
-        called("tool_search", {"query": "mail"}),
-        called("send_mail", {"city": "Oslo"}),
+        tool_call("tool_search", {"query": "mail"}),
+        tool_call("send_mail", {"city": "Oslo"}),
     ]
     server = serve(local(engine(replies)))
     first = await ask(server, tools=[*TOOLS, CLIENT])
@@ -120,67 +123,73 @@ async def test_client_executes_the_search_on_request(serve: Serve, ask: Ask) -> 
         "execution": "client",
         "tools": [TOOLS[2]],
     }
-    again: Json = {"tools": [*TOOLS, CLIENT], "previous_response_id": first.ended["id"]}
+    again: Json = {"tools": [*TOOLS, CLIENT], "previous_response_id": first.terminal_response["id"]}
     second = await ask(server, input=[output], **again)
     assert second.output[0]["name"] == "send_mail"
-    shown = prompts(server)[1]
+    shown = rendered_prompts(server)[1]
     assert '"send_mail"' in shown
 
 
-async def test_empty_search_is_reported_and_invalid_arguments_fail(serve: Serve, wait: Ask) -> None:
+async def test_empty_search_is_reported_and_invalid_arguments_fail(
+    serve: Serve, ask_foreground: Ask
+) -> None:
     replies = [
-        called("tool_search", {"query": "zzz"}),
-        called("tool_search", {"limit": 3}),
+        tool_call("tool_search", {"query": "zzz"}),
+        tool_call("tool_search", {"limit": 3}),
         "I give up.",
     ]
     server = serve(local(engine(replies)))
-    answer = await wait(server, tools=[*TOOLS, SERVER])
+    answer = await ask_foreground(server, tools=[*TOOLS, SERVER])
     kinds = [item["type"] for item in answer.output]
     assert kinds == ["tool_search_call", "tool_search_output", "tool_search_call", "message"]
     assert answer.output[1]["tools"] == [] and answer.output[2]["status"] == "incomplete"
-    _, second, third = prompts(server)
+    _, second, third = rendered_prompts(server)
     assert "No tools were found" in second and "needs a query" in third
 
 
 @pytest.mark.requirement("API-MAX-TOOL-CALLS")
 @pytest.mark.parametrize("most", [1, 2])
 async def test_calls_beyond_the_limit_are_ignored(serve: Serve, ask: Ask, most: int) -> None:
-    two = called("tool_search", {"query": "mail"}) + called("tool_search", {"query": "weather"})
-    played = engine([two, "Done."])
-    server = serve(local(played))
+    two = tool_call("tool_search", {"query": "mail"}) + tool_call(
+        "tool_search", {"query": "weather"}
+    )
+    scripted_engine = engine([two, "Done."])
+    server = serve(local(scripted_engine))
     answer = await ask(server, tools=[*TOOLS, SERVER], max_tool_calls=most)
     searches = [item for item in answer.output if item["type"] == "tool_search_call"]
     assert len(searches) == most and answer.text == "Done."
-    first, shown = prompts(server)
+    first, shown = rendered_prompts(server)
     assert ("No more calls are possible" in shown) == (most == 1)
     assert shown.startswith(first)  # of which the engine has the beginning
-    constraint = played.requests[1][1].constraint
-    mail = called("send_mail", {"city": "Oslo"})
-    assert allows(constraint, mail, played.tokenizer)
-    assert allows(constraint, "Done.", played.tokenizer)
-    assert not allows(constraint, two, played.tokenizer)
+    constraint = scripted_engine.requests[1][1].constraint
+    mail = tool_call("send_mail", {"city": "Oslo"})
+    assert allows(constraint, mail, scripted_engine.tokenizer)
+    assert allows(constraint, "Done.", scripted_engine.tokenizer)
+    assert not allows(constraint, two, scripted_engine.tokenizer)
 
 
-async def test_deferred_tools_are_shown_without_tool_search(serve: Serve, wait: Ask) -> None:
+async def test_deferred_tools_are_shown_without_tool_search(
+    serve: Serve, ask_foreground: Ask
+) -> None:
     server = serve(local(engine(["Hi"])))
-    await wait(server, tools=TOOLS)
-    assert '"get_weather"' in prompts(server)[0]
+    await ask_foreground(server, tools=TOOLS)
+    assert '"get_weather"' in rendered_prompts(server)[0]
 
 
-async def test_client_function_keeps_its_name(serve: Serve, wait: Ask) -> None:
-    server = serve(local(engine([called("tool_search", {"city": "x"})])))
-    answer = await wait(server, tools=[tool("tool_search", "Mine"), WEATHER, SERVER])
+async def test_client_function_keeps_its_name(serve: Serve, ask_foreground: Ask) -> None:
+    server = serve(local(engine([tool_call("tool_search", {"city": "x"})])))
+    answer = await ask_foreground(server, tools=[tool("tool_search", "Mine"), WEATHER, SERVER])
     assert answer.output[0]["type"] == "function_call"
-    assert '"tool_search_"' in prompts(server)[0]
+    assert '"tool_search_"' in rendered_prompts(server)[0]
 
 
 @pytest.mark.requirement("VN-53")
-async def test_metrics_count_turns_by_kind(serve: Serve, wait: Ask) -> None:
-    replies = [called("tool_search", {"query": "mail"}), "Done."]
+async def test_metrics_count_turns_by_kind(serve: Serve, ask_foreground: Ask) -> None:
+    replies = [tool_call("tool_search", {"query": "mail"}), "Done."]
     server = serve(local(engine(replies)))
-    answer = await wait(server, tools=[*TOOLS, SERVER], return_metrics=True)
-    metrics = answer.ended["metrics"]
-    used = answer.ended["usage"]
+    answer = await ask_foreground(server, tools=[*TOOLS, SERVER], return_metrics=True)
+    metrics = answer.terminal_response["metrics"]
+    used = answer.terminal_response["usage"]
     assert len(metrics["input_tokens_per_turn"]) == 2
     assert sum(metrics["input_tokens_per_turn"]) == used["input_tokens"]
     assert sum(metrics["output_tokens_per_turn"]) == used["output_tokens"]

@@ -12,10 +12,10 @@ import pytest
 
 from antiphon.tools.base import ResponseContext, Toolset
 from antiphon.wire.items import Item
-from tests.conformance.breaking import Breaking
+from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
-from tests.conformance.line import Line
-from tests.conformance.scripts import TOOL, said
+from tests.conformance.line import StreamingClient
+from tests.conformance.scripts import TOOL, message_deltas
 from tests.conformance.served import Ask, engine, local
 
 
@@ -61,14 +61,14 @@ async def test_a_session_is_opened_only_for_a_request_with_the_tool(serve: Serve
 async def test_the_task_that_opened_a_session_closes_it(serve: Serve, ask: Ask) -> None:
     provider = CountingProvider()
     server = serve("Hello!", providers={"web_search": provider})
-    assert (await ask(server, tools=[SEARCH])).ended["status"] == "completed"
+    assert (await ask(server, tools=[SEARCH])).terminal_response["status"] == "completed"
     assert len(provider.opened) == 1 and provider.closed == provider.opened
 
 
 @pytest.mark.requirement("D-77")
 async def test_a_failed_response_closes_its_session(serve: Serve, ask: Ask) -> None:
     provider = CountingProvider()
-    script = Breaking([*said("Hel")[:2], KeyError("broken")])
+    script = SteppedBackend([*message_deltas("Hel")[:2], KeyError("broken")])
     server = serve(script, providers={"web_search": provider})
     failed = await ask(server, tools=[SEARCH])
     assert failed.error is not None and failed.error["code"] == "server_error"
@@ -78,14 +78,14 @@ async def test_a_failed_response_closes_its_session(serve: Serve, ask: Ask) -> N
 @pytest.mark.requirement("D-77")
 async def test_a_client_that_disconnects_closes_its_session(serve: Serve) -> None:
     provider = CountingProvider()
-    script = Breaking([*said("Hel")[:2], asyncio.Event()])
+    script = SteppedBackend([*message_deltas("Hel")[:2], asyncio.Event()])
     server = serve(script, providers={"web_search": provider})
-    async with Line(server.app, tools=[SEARCH]) as line:
+    async with StreamingClient(server.app, tools=[SEARCH]) as line:
         while "delta" not in (await line.event())["type"]:
             pass
         assert provider.opened and not provider.closed
     async with asyncio.timeout(10):
-        await script.left.wait()
+        await script.closed.wait()
         while server.service.active_runs:
             await asyncio.sleep(0)
     assert provider.closed == provider.opened
@@ -93,13 +93,13 @@ async def test_a_client_that_disconnects_closes_its_session(serve: Serve) -> Non
 
 @pytest.mark.requirement("D-74")
 async def test_a_model_sees_the_tools_of_its_own_request_only(serve: Serve, ask: Ask) -> None:
-    played = engine(["one", "two", "three"])
-    server = serve(local(played), providers={"web_search": CountingProvider()})
+    scripted_engine = engine(["one", "two", "three"])
+    server = serve(local(scripted_engine), providers={"web_search": CountingProvider()})
     other = {**TOOL, "name": "get_time"}
     first = await ask(server, tools=[TOOL])
-    await ask(server, tools=[other], previous_response_id=first.ended["id"])
-    await ask(server, previous_response_id=first.ended["id"])
-    weather, time, none = (played.text(prompt) for prompt, _ in played.requests)
+    await ask(server, tools=[other], previous_response_id=first.terminal_response["id"])
+    await ask(server, previous_response_id=first.terminal_response["id"])
+    weather, time, none = (scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests)
     assert "get_weather" in weather and "get_time" not in weather
     assert "get_time" in time and "get_weather" not in time
     assert "get_time" not in none and "get_weather" not in none

@@ -1,4 +1,4 @@
-"""Tools: which are shown, which may be called, and what is said of those that nobody here runs."""
+"""Tools: which are shown, which may be called, and how unsupported tools are reported."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ HOSTED = [
 
 
 def allows(constraint: Constraint | None, text: str, tokenizer: ByteTokenizer) -> bool:
-    """Whether a model held to the constraint may say ``text`` and end there."""
+    """Return whether the constraint allows the model to write ``text`` and end."""
     return constraint is None or Held(tokenizer, constraint).may_write(text)
 
 
-# --- choosing ------------------------------------------------------------------------------------
+# --- tool_choice ---------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("D-57", "VN-20", "VN-43", "API-TOOL-CHOICE")
@@ -60,29 +60,29 @@ def allows(constraint: Constraint | None, text: str, tokenizer: ByteTokenizer) -
 async def test_tool_choice_becomes_a_grammar(
     serve: Serve, ask: Ask, choice: Any, may: list[str], may_not: list[str]
 ) -> None:
-    played = engine([may[-1]])
+    scripted_engine = engine([may[-1]])
     tools = [{**TOOL, "strict": choice != "auto"}, {**OTHER, "strict": choice != "auto"}]
-    answer = await ask(serve(played), tools=tools, tool_choice=choice)
-    assert answer.ended["tool_choice"] == choice
-    constraint = played.requests[0][1].constraint
-    assert [text for text in may if not allows(constraint, text, played.tokenizer)] == []
-    assert [text for text in may_not if allows(constraint, text, played.tokenizer)] == []
+    answer = await ask(serve(scripted_engine), tools=tools, tool_choice=choice)
+    assert answer.terminal_response["tool_choice"] == choice
+    constraint = scripted_engine.requests[0][1].constraint
+    assert [text for text in may if not allows(constraint, text, scripted_engine.tokenizer)] == []
+    assert [text for text in may_not if allows(constraint, text, scripted_engine.tokenizer)] == []
 
 
 @pytest.mark.requirement("D-57", "API-TOOL-CHOICE-NONE")
 async def test_tool_choice_none_hides_all_tools(serve: Serve, ask: Ask) -> None:
-    played = engine(["Just text."])
-    answer = await ask(serve(played), tools=[TOOL], tool_choice="none")
-    assert "get_weather" not in played.text(played.requests[0][0])
+    scripted_engine = engine(["Just text."])
+    answer = await ask(serve(scripted_engine), tools=[TOOL], tool_choice="none")
+    assert "get_weather" not in scripted_engine.text(scripted_engine.requests[0][0])
     assert [item["type"] for item in answer.output] == ["message"]
-    assert answer.ended["tools"][0]["name"] == "get_weather"
+    assert answer.terminal_response["tools"][0]["name"] == "get_weather"
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE-UNKNOWN")
 async def test_unknown_tool_choice_is_rejected(serve: Serve, ask: Ask) -> None:
     choice = {"type": "function", "name": "get_rich"}
-    refused = (await ask(serve(), tools=[TOOL], tool_choice=choice)).refused
-    assert (refused["http"], refused["param"]) == (400, "tool_choice")
+    rejection = (await ask(serve(), tools=[TOOL], tool_choice=choice)).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tool_choice")
 
 
 @pytest.mark.requirement("D-58", "API-PARALLEL")
@@ -90,12 +90,12 @@ async def test_unknown_tool_choice_is_rejected(serve: Serve, ask: Ask) -> None:
 async def test_parallel_tool_calls_false_allows_one_call(
     serve: Serve, ask: Ask, parallel: bool | None, calls: int
 ) -> None:
-    played = engine([f"{PARIS}\n{ROME}"])
-    answer = await ask(serve(played), tools=[TOOL], parallel_tool_calls=parallel)
+    scripted_engine = engine([f"{PARIS}\n{ROME}"])
+    answer = await ask(serve(scripted_engine), tools=[TOOL], parallel_tool_calls=parallel)
     assert len(answer.output) == calls
     assert {item["type"] for item in answer.output} == {"function_call"}
-    assert answer.ended["status"] == "completed"
-    assert played.aborted == (calls == 1)
+    assert answer.terminal_response["status"] == "completed"
+    assert scripted_engine.aborted == (calls == 1)
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE-ONCE")
@@ -110,22 +110,22 @@ async def test_parallel_tool_calls_false_allows_one_call(
 async def test_named_function_is_called_once(
     serve: Serve, ask: Ask, choice: Any, calls: int
 ) -> None:
-    played = engine([f"{PARIS}\n{ROME}"])
-    answer = await ask(serve(played), tools=[TOOL], tool_choice=choice)
+    scripted_engine = engine([f"{PARIS}\n{ROME}"])
+    answer = await ask(serve(scripted_engine), tools=[TOOL], tool_choice=choice)
     assert [item["type"] for item in answer.output] == ["function_call"] * calls
-    assert answer.ended["status"] == "completed"
-    assert answer.ended["parallel_tool_calls"] is True
-    assert played.aborted == (calls == 1)
+    assert answer.terminal_response["status"] == "completed"
+    assert answer.terminal_response["parallel_tool_calls"] is True
+    assert scripted_engine.aborted == (calls == 1)
 
 
 @pytest.mark.requirement("API-STRICT")
 async def test_strict_arguments_follow_their_schema(serve: Serve, ask: Ask) -> None:
-    played = engine([PARIS])
-    await ask(serve(played), tools=[TOOL])
-    constraint = played.requests[0][1].constraint
-    assert allows(constraint, PARIS, played.tokenizer)
-    assert not allows(constraint, PARIS.replace("city", "town"), played.tokenizer)
-    assert not allows(constraint, PARIS.replace('"Paris"', "7"), played.tokenizer)
+    scripted_engine = engine([PARIS])
+    await ask(serve(scripted_engine), tools=[TOOL])
+    constraint = scripted_engine.requests[0][1].constraint
+    assert allows(constraint, PARIS, scripted_engine.tokenizer)
+    assert not allows(constraint, PARIS.replace("city", "town"), scripted_engine.tokenizer)
+    assert not allows(constraint, PARIS.replace('"Paris"', "7"), scripted_engine.tokenizer)
 
 
 @pytest.mark.requirement("D-59", "VN-44", "API-FORMAT")
@@ -143,16 +143,16 @@ async def test_text_format_grammar_starts_after_reasoning(
     if kind == "json_schema":
         form |= {"name": "n", "schema": schema, "strict": True}
     reply = '<think>\nIs it {?\n</think>\n\n{"a": 1}'
-    played = engine([reply])
-    answer = await ask(serve(played), text={"format": form})
+    scripted_engine = engine([reply])
+    answer = await ask(serve(scripted_engine), text={"format": form})
     assert json.loads(answer.text) == {"a": 1}
-    assert answer.ended["text"]["format"]["type"] == kind
-    assert answer.ended["text"]["format"].get("schema") == form.get("schema")
-    constraint = played.requests[0][1].constraint
-    assert allows(constraint, reply, played.tokenizer)
-    assert not allows(constraint, reply.replace('{"a": 1}', "one"), played.tokenizer)
+    assert answer.terminal_response["text"]["format"]["type"] == kind
+    assert answer.terminal_response["text"]["format"].get("schema") == form.get("schema")
+    constraint = scripted_engine.requests[0][1].constraint
+    assert allows(constraint, reply, scripted_engine.tokenizer)
+    assert not allows(constraint, reply.replace('{"a": 1}', "one"), scripted_engine.tokenizer)
     wrong = reply.replace('"a": 1', '"b": 1')
-    assert allows(constraint, wrong, played.tokenizer) is (kind == "json_object")
+    assert allows(constraint, wrong, scripted_engine.tokenizer) is (kind == "json_object")
 
 
 # --- kinds ---------------------------------------------------------------------------------------
@@ -178,16 +178,16 @@ async def test_custom_and_namespaced_tools_keep_their_names(serve: Serve, ask: A
 
 @pytest.mark.requirement("GO-3", "CL-HOSTED", "API-HOSTED-IGNORED")
 async def test_unsupported_hosted_tools_are_dropped_and_reported(serve: Serve, ask: Ask) -> None:
-    played = engine(["I cannot."])
-    answer = await ask(serve(played), tools=[*HOSTED, TOOL])
+    scripted_engine = engine(["I cannot."])
+    answer = await ask(serve(scripted_engine), tools=[*HOSTED, TOOL])
     assert answer.headers.get("x-antiphon-ignored-tools") in (
         "web_search, image_generation, code_interpreter, mcp",
         None if not answer.headers else "",  # a WebSocket's frames have none
     )
-    prompt = played.text(played.requests[0][0])
+    prompt = scripted_engine.text(scripted_engine.requests[0][0])
     assert "get_weather" in prompt
     assert "web_search" not in prompt
-    assert [tool["type"] for tool in answer.ended["tools"]] == [
+    assert [tool["type"] for tool in answer.terminal_response["tools"]] == [
         "web_search", "image_generation", "code_interpreter", "mcp", "function",
     ]  # fmt: skip
 
@@ -195,26 +195,26 @@ async def test_unsupported_hosted_tools_are_dropped_and_reported(serve: Serve, a
 @pytest.mark.requirement("API-HOSTED-REFUSED", "TR-8")
 async def test_unsupported_tools_can_be_rejected_by_setting(serve: Serve, ask: Ask) -> None:
     server = serve(unavailable_tools="refuse")
-    refused = (await ask(server, tools=[TOOL, HOSTED[0]])).refused
-    assert (refused["http"], refused["param"], refused["code"]) == (
+    rejection = (await ask(server, tools=[TOOL, HOSTED[0]])).rejection
+    assert (rejection["http"], rejection["param"], rejection["code"]) == (
         400, "tools[1]", "unsupported_tool",
     )  # fmt: skip
-    assert "'web_search'" in refused["message"]
+    assert "'web_search'" in rejection["message"]
     assert (await ask(server, tools=[TOOL])).text == "Hello there!"
 
 
 @pytest.mark.requirement("API-HOSTED-FORCED")
 async def test_unsupported_tool_cannot_be_forced(serve: Serve, ask: Ask) -> None:
-    refused = (await ask(serve(), tools=HOSTED, tool_choice={"type": "web_search"})).refused
-    assert (refused["http"], refused["param"]) == (400, "tool_choice")
+    rejection = (await ask(serve(), tools=HOSTED, tool_choice={"type": "web_search"})).rejection
+    assert (rejection["http"], rejection["param"]) == (400, "tool_choice")
 
 
 @pytest.mark.requirement("API-SECRETS")
 async def test_tool_secrets_are_not_echoed(serve: Serve, ask: Ask) -> None:
     secret = {**HOSTED[3], "authorization": "tok_123", "headers": {"x-key": "k_456"}}
     answer = await ask(serve(), tools=[secret])
-    assert "tok_123" not in str(answer.ended)
-    assert "k_456" not in str(answer.ended)
+    assert "tok_123" not in str(answer.terminal_response)
+    assert "k_456" not in str(answer.terminal_response)
 
 
 @pytest.mark.requirement("CL-SCHEMA-NOISE", "API-TOOL-ECHO")
@@ -228,7 +228,7 @@ async def test_schemas_with_unknown_keywords_are_accepted(serve: Serve, ask: Ask
     }
     for strict in ({}, {"strict": None}, {"strict": False}):
         tool = {"type": "function", "name": "f", "parameters": noisy, **strict}
-        (told,) = (await ask(serve(), tools=[tool])).ended["tools"]
+        (told,) = (await ask(serve(), tools=[tool])).terminal_response["tools"]
         assert told["parameters"] == noisy
         assert {"description", "parameters", "strict"} <= set(told)
 
@@ -237,7 +237,7 @@ async def test_schemas_with_unknown_keywords_are_accepted(serve: Serve, ask: Ask
 async def test_call_of_an_unknown_tool_is_kept(serve: Serve, ask: Ask) -> None:
     reply = PARIS.replace("get_weather", "get_rich")
     answer = await ask(serve(engine([reply])), tools=[TOOL])
-    assert answer.ended["status"] == "completed"
+    assert answer.terminal_response["status"] == "completed"
     assert "get_rich" in json.dumps(answer.output)
 
 
@@ -245,7 +245,7 @@ async def test_call_of_an_unknown_tool_is_kept(serve: Serve, ask: Ask) -> None:
 async def test_invalid_json_arguments_are_passed_through(serve: Serve, ask: Ask) -> None:
     reply = PARIS.replace('{"city": "Paris"}', '{"city": Paris}')
     answer = await ask(serve(engine([reply])), tools=[{**TOOL, "strict": False}])
-    assert answer.ended["status"] == "completed"
+    assert answer.terminal_response["status"] == "completed"
     (made,) = answer.output
     assert (made["type"], made["name"]) == ("function_call", "get_weather")
     assert made["arguments"] == '{"city": Paris}'
@@ -254,6 +254,6 @@ async def test_invalid_json_arguments_are_passed_through(serve: Serve, ask: Ask)
 @pytest.mark.requirement("API-CALL-COMPLETED")
 async def test_response_with_calls_is_completed(serve: Serve, ask: Ask) -> None:
     backend = ScriptedBackend((PARIS,))
-    assert (await ask(serve(backend), tools=[TOOL])).ended["status"] == "completed"
+    assert (await ask(serve(backend), tools=[TOOL])).terminal_response["status"] == "completed"
     answer = await ask(serve(engine([PARIS])), tools=[TOOL], max_tool_calls=1)
-    assert (answer.ended["status"], len(answer.output)) == ("completed", 1)
+    assert (answer.terminal_response["status"], len(answer.output)) == ("completed", 1)

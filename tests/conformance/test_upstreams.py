@@ -1,5 +1,7 @@
-"""Upstreams that refuse, die, hang and talk nonsense, behind the whole server: whatever speaks to
-them, a client hears the same."""
+"""Upstreams that reject, disconnect, hang and send invalid data, behind the whole server.
+
+Clients see the same behavior with every kind of backend.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.remote import base as elsewhere
+from antiphon.backends.remote import base as remote_base
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS as CHAT
 from antiphon.backends.remote.responses.backend import ResponsesBackend
@@ -31,10 +33,10 @@ from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
-from antiphon.upstream import sse as payloads
+from antiphon.upstream import sse as upstream_sse
 from antiphon.upstream.client import RetryPolicy, Upstream
 from tests.conformance import oracle
-from tests.conformance.line import Line, Wire
+from tests.conformance.line import StreamingClient, WebSocketClient
 from tests.conformance.served import Server
 from tests.golden.models import MODELS
 from tests.searching import examples
@@ -47,7 +49,7 @@ WORDS = ("So", " far.")
 async def _no_pause(seconds: float) -> None: ...
 
 
-# --- each backend, and what its upstream would say -----------------------------------------------
+# --- backends and valid answers of their upstreams -----------------------------------------------
 
 
 def _chat(upstream: Upstream) -> Backend:
@@ -94,8 +96,8 @@ KINDS: dict[str, tuple[str, Callable[[Upstream], Backend], Callable[[], list[byt
 }
 
 
-class Kept(MemoryStore):
-    """Counts what is kept."""
+class CountingStore(MemoryStore):
+    """A store that counts what is saved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,11 +110,11 @@ class Kept(MemoryStore):
         await super().save(tenant, stored, conversation=conversation)
 
 
-class Front(Server):
-    """Ours before an upstream that plays. ``words``: what the upstream says when it is well."""
+class UpstreamServer(Server):
+    """Our server in front of a scripted upstream. ``words``: a valid answer of the upstream."""
 
     playing: Fake
-    kept: Kept
+    counting_store: CountingStore
     words: list[bytes]
 
     async def events(self, **body: Any) -> list[dict[str, Any]]:
@@ -129,19 +131,19 @@ class Front(Server):
 
 
 @asynccontextmanager
-async def front(
+async def serve_upstream(
     kind: str, *answers: Answer, silence_s: float = 600, **policy: Any
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[UpstreamServer]:
     path, make, words = KINDS[kind]
     async with fake(**{path: answers or [Answer(words())]}) as playing, asyncio.timeout(10):
         upstream = Upstream(playing.url, key=KEY, silence_s=silence_s, pause=_no_pause)
-        backend, kept = make(upstream), Kept()
-        whole = Front(backend, kept, reraise=True, **policy)
-        whole.playing, whole.kept, whole.words = playing, kept, words()
+        backend, counting_store = make(upstream), CountingStore()
+        server = UpstreamServer(backend, counting_store, reraise=True, **policy)
+        server.playing, server.kept, server.words = playing, counting_store, words()
         try:
-            yield whole
+            yield server
         finally:
-            await whole.close()
+            await server.close()
             await backend.close()
 
 
@@ -149,11 +151,11 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 
 
-def refusing(status: int = 400, message: str = "no", **error: Any) -> Answer:
+def rejecting(status: int = 400, message: str = "no", **error: Any) -> Answer:
     return json_answer({"error": {"message": message, **error}}, status)
 
 
-# --- what is asked again -------------------------------------------------------------------------
+# --- retries -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("UP-RETRY")
@@ -172,17 +174,17 @@ def refusing(status: int = 400, message: str = "no", **error: Any) -> Answer:
 async def test_failure_before_the_first_token_is_retried(
     kind: str, stream: bool, before: list[bytes]
 ) -> None:
-    async with front(kind, Answer(before), Answer(KINDS[kind][2]())) as whole:
-        reply = await whole.post(stream=stream)
+    async with serve_upstream(kind, Answer(before), Answer(KINDS[kind][2]())) as server:
+        reply = await server.post(stream=stream)
         assert reply.status_code == 200 and "".join(WORDS) in _text(reply)
-        assert len(whole.playing.bodies) == 2
-    async with front(kind, Answer([whole.words[0], *before])) as whole:
-        last = (await whole.events())[-1]
-        assert last["type"] == "response.failed" and len(whole.playing.bodies) == 1
+        assert len(server.playing.bodies) == 2
+    async with serve_upstream(kind, Answer([server.words[0], *before])) as server:
+        last = (await server.events())[-1]
+        assert last["type"] == "response.failed" and len(server.playing.bodies) == 1
 
 
 def _text(reply: httpx.Response) -> str:
-    """What was answered in words, streamed or not."""
+    """Return the text of an answer, streamed or not."""
     if reply.headers["content-type"].startswith("application/json"):
         ended = reply.json()
     else:
@@ -191,7 +193,7 @@ def _text(reply: httpx.Response) -> str:
     return "".join(part["text"] for part in parts)
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- rejections ----------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("UP-REFUSED", "UP-KEY")
@@ -201,21 +203,21 @@ def _text(reply: httpx.Response) -> str:
     ("answer", "http", "code", "param", "says"),
     [
         (
-            refusing(message="too long", code="context_length_exceeded", param="messages"),
+            rejecting(message="too long", code="context_length_exceeded", param="messages"),
             400,
             "context_length_exceeded",
             "input",
             "context window",
         ),
         (
-            refusing(message="temperature must be at most 2", param="temperature"),
+            rejecting(message="temperature must be at most 2", param="temperature"),
             400,
             "invalid_prompt",
             "temperature",
             "at most 2",
         ),
         (
-            refusing(message="no", param="max_tokens", code="unsupported_parameter"),
+            rejecting(message="no", param="max_tokens", code="unsupported_parameter"),
             400,
             "unsupported_parameter",
             "max_output_tokens",
@@ -228,22 +230,22 @@ def _text(reply: httpx.Response) -> str:
             "input",
             "Bad",
         ),
-        (refusing(403, "Your input was flagged"), 400, "invalid_prompt", None, "flagged"),
-        (refusing(401, f"Bad key {KEY}"), 500, "server_error", None, "this server's key"),
-        (refusing(403, f"Not with {KEY}"), 500, "server_error", None, "denies this server access"),
-        (refusing(404, "no model m"), 500, "server_error", None, "no such model"),
-        (refusing(400, f"Odd: {KEY}"), 400, "invalid_prompt", None, "Odd: …"),
+        (rejecting(403, "Your input was flagged"), 400, "invalid_prompt", None, "flagged"),
+        (rejecting(401, f"Bad key {KEY}"), 500, "server_error", None, "this server's API key"),
+        (rejecting(403, f"Not with {KEY}"), 500, "server_error", None, "denies this server access"),
+        (rejecting(404, "no model m"), 500, "server_error", None, "no such model"),
+        (rejecting(400, f"Odd: {KEY}"), 400, "invalid_prompt", None, "Odd: …"),
     ],
 )
 async def test_upstream_rejection_is_an_http_error(
     kind: str, stream: bool, answer: Answer, http: int, code: str, param: str | None, says: str
 ) -> None:
-    async with front(kind, answer) as ours:
-        error = await ours.error(stream=stream)
+    async with serve_upstream(kind, answer) as server:
+        error = await server.error(stream=stream)
         assert (error["http"], error["code"], error["param"]) == (http, code, param)
         assert says in error["message"]
         assert error["headers"]["x-should-retry"] == "false"
-        assert len(ours.playing.bodies) == 1 and ours.kept.saved == []
+        assert len(server.playing.bodies) == 1 and server.kept.saved == []
 
 
 @pytest.mark.requirement("UP-REFUSED")
@@ -251,24 +253,24 @@ async def test_upstream_rejection_is_an_http_error(
 @each_way
 async def test_rate_limit_returns_429_with_retry_after(kind: str, stream: bool) -> None:
     busy = json_answer({"error": {"message": "slow"}}, 429, **{"retry-after": "21.5"})
-    async with front(kind, busy) as ours:
-        error = await ours.error(stream=stream)
+    async with serve_upstream(kind, busy) as server:
+        error = await server.error(stream=stream)
         assert (error["http"], error["code"]) == (429, "rate_limit_exceeded")
         assert error["headers"]["retry-after"] == "22" and error["type"] == "rate_limit_error"
-        assert ours.kept.saved == []
-    spent = refusing(429, "You have no credit.", code="insufficient_quota")
-    async with front(kind, spent) as ours:
-        error = await ours.error(stream=stream)
+        assert server.kept.saved == []
+    spent = rejecting(429, "You have no credit.", code="insufficient_quota")
+    async with serve_upstream(kind, spent) as server:
+        error = await server.error(stream=stream)
         assert (error["http"], error["code"]) == (500, "server_error")
-        assert "credit" not in error["message"] and len(ours.playing.bodies) == 1
+        assert "credit" not in error["message"] and len(server.playing.bodies) == 1
 
 
 @pytest.mark.requirement("UP-REFUSED")
 @each_kind
 async def test_upstream_rejection_fails_a_background_response(kind: str) -> None:
-    async with front(kind, refusing(param="top_p")) as ours:
-        queued = (await ours.post(background=True)).json()
-        while (found := (await ours.get(f"responses/{queued['id']}")).json())["status"] in (
+    async with serve_upstream(kind, rejecting(param="top_p")) as server:
+        queued = (await server.post(background=True)).json()
+        while (found := (await server.get(f"responses/{queued['id']}")).json())["status"] in (
             "queued",
             "in_progress",
         ):
@@ -280,7 +282,10 @@ async def test_upstream_rejection_fails_a_background_response(kind: str) -> None
 @pytest.mark.requirement("UP-REFUSED")
 @each_kind
 async def test_upstream_rejection_is_a_websocket_error_frame(kind: str) -> None:
-    async with front(kind, refusing(param="top_p")) as ours, Wire(ours.app) as wire:
+    async with (
+        serve_upstream(kind, rejecting(param="top_p")) as server,
+        WebSocketClient(server.app) as wire,
+    ):
         wire.create(input="hi", model="tiny")
         (event,) = await wire.events()
         assert (event["type"], event["status"]) == ("error", 400)
@@ -294,31 +299,34 @@ async def test_upstream_rejection_is_a_websocket_error_frame(kind: str) -> None:
 async def test_upstream_rejection_uses_the_chat_error_shape(
     kind: str, stream: bool, n: int
 ) -> None:
-    async with front(kind, refusing(param="max_tokens", message="too many")) as ours:
+    async with serve_upstream(kind, rejecting(param="max_tokens", message="too many")) as server:
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": stream, "n": n}
-        reply = await ours.client.post("/v1/chat/completions", json={"model": "tiny", **body})
+        reply = await server.client.post("/v1/chat/completions", json={"model": "tiny", **body})
         error = oracle.error(reply)
         assert reply.status_code == 400 and "too many" in error["message"]
         assert error["param"] == "max_completion_tokens"
 
 
-# --- who waits for whom --------------------------------------------------------------------------
+# --- waiting -------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
 async def test_late_rejection_is_an_error_event(kind: str) -> None:
     held = asyncio.Event()
-    answer = refusing(param="top_p")
+    answer = rejecting(param="top_p")
     answer.held = held
-    async with front(kind, answer, first_delta_wait_s=0.001) as ours, Line(ours.app) as line:
+    async with (
+        serve_upstream(kind, answer, first_delta_wait_s=0.001) as server,
+        StreamingClient(server.app) as line,
+    ):
         assert (await line.event())["type"] == "response.created"
         assert line.status == 200
         held.set()
         events = await line.rest()
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         assert events[-1]["response"]["error"]["param"] == "top_p"
-    assert ours.kept.saved == ["failed"]
+    assert server.kept.saved == ["failed"]
 
 
 @pytest.mark.requirement("UP-FIRST-WORD")
@@ -326,7 +334,10 @@ async def test_late_rejection_is_an_error_event(kind: str) -> None:
 async def test_late_answer_is_streamed_completely(kind: str) -> None:
     held = asyncio.Event()
     answer = Answer(KINDS[kind][2](), held=held)
-    async with front(kind, answer, first_delta_wait_s=0.001) as ours, Line(ours.app) as line:
+    async with (
+        serve_upstream(kind, answer, first_delta_wait_s=0.001) as server,
+        StreamingClient(server.app) as line,
+    ):
         assert (await line.event())["type"] == "response.created"
         held.set()
         assert (await line.rest())[-1]["type"] == "response.completed"
@@ -336,14 +347,14 @@ async def test_late_answer_is_streamed_completely(kind: str) -> None:
 @each_kind
 async def test_plain_request_waits_for_the_upstream(kind: str) -> None:
     held = asyncio.Event()
-    answer = refusing()
+    answer = rejecting()
     answer.held = held
-    async with front(kind, answer, first_delta_wait_s=0.001, keepalive_s=0.004) as ours:
-        reply = asyncio.create_task(ours.error())
-        while not ours.playing.bodies:
+    async with serve_upstream(kind, answer, first_delta_wait_s=0.001, keepalive_s=0.004) as server:
+        reply = asyncio.create_task(server.error())
+        while not server.playing.bodies:
             await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.02, held.set)
-        assert (await reply)["http"] == 400 and ours.kept.saved == []
+        assert (await reply)["http"] == 400 and server.kept.saved == []
 
 
 @pytest.mark.requirement("UP-FIRST-WORD")
@@ -351,7 +362,10 @@ async def test_plain_request_waits_for_the_upstream(kind: str) -> None:
 async def test_keepalives_are_sent_before_the_first_token(kind: str) -> None:
     held = asyncio.Event()
     answer = Answer(KINDS[kind][2](), held=held)
-    async with front(kind, answer, keepalive_s=0.004) as ours, Line(ours.app) as line:
+    async with (
+        serve_upstream(kind, answer, keepalive_s=0.004) as server,
+        StreamingClient(server.app) as line,
+    ):
         types = [(await line.event())["type"] for _ in range(3)]
         assert types == ["response.created", "response.in_progress", "keepalive"]
         held.set()
@@ -362,12 +376,12 @@ async def test_keepalives_are_sent_before_the_first_token(kind: str) -> None:
 @each_kind
 async def test_disconnect_before_the_first_token(kind: str) -> None:
     answer = Answer(held=asyncio.Event())
-    async with front(kind, answer) as ours, Line(ours.app) as line:
-        while not ours.playing.bodies:
+    async with serve_upstream(kind, answer) as server, StreamingClient(server.app) as line:
+        while not server.playing.bodies:
             await asyncio.sleep(0)
-        line.hang_up()
-        await ours.playing.gone.wait()
-    assert ours.kept.saved == [] and line.status is None
+        line.disconnect()
+        await server.playing.gone.wait()
+    assert server.kept.saved == [] and line.status is None
 
 
 @pytest.mark.requirement("UP-REFUSED")
@@ -377,27 +391,27 @@ async def test_rejection_after_a_tool_turn_is_an_event() -> None:
     asks = Answer(chunks({"tool_calls": [call]}, reason="tool_calls"))
     index = PageIndex(":memory:")
     providers = {"web_search": WebSearchProvider(index, is_external=False)}
-    async with front("chat_completions", asks, refusing(), providers=providers) as ours:
-        events = await ours.events(tools=[{"type": "web_search"}])
+    async with serve_upstream("chat_completions", asks, rejecting(), providers=providers) as server:
+        events = await server.events(tools=[{"type": "web_search"}])
         last = events[-1]
         assert last["type"] == "response.failed"
         assert last["response"]["error"]["code"] == "invalid_prompt"
         assert [item["type"] for item in last["response"]["output"]] == ["web_search_call"]
-        assert len(ours.playing.bodies) == 2
+        assert len(server.playing.bodies) == 2
     await index.close()
 
 
-# --- what dies, hangs and talks nonsense ---------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
-def raw(head: str, body: bytes) -> Answer:
+def raw_answer(head: str, body: bytes) -> Answer:
     return Answer(raw=f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode() + body)
 
 
 STREAM = "content-type: text/event-stream"
 BOMB = gzip.compress(b"data: {}\n\n" * 10**6)
 
-#: What may come in place of an answer, before any of it.
+#: Invalid data in place of an answer.
 NOTHINGS = {
     "nothing": Answer(),
     "cut": Answer(cut=True),
@@ -406,20 +420,20 @@ NOTHINGS = {
     "a page": Answer([b"<html>\nIt works!\n</html>"], headers={"content-type": "text/html"}),
     "a page with a status": Answer([b"<html>Bad gateway</html>"], status=502),
     "moved": Answer([b""], status=307, headers={"location": "/elsewhere"}),
-    "empty JSON": raw("content-type: application/json\r\ncontent-length: 0", b""),
-    "no JSON": raw("content-type: application/json\r\ncontent-length: 4", b"<!--"),
-    "an error and 200": raw(
+    "empty JSON": raw_answer("content-type: application/json\r\ncontent-length: 0", b""),
+    "no JSON": raw_answer("content-type: application/json\r\ncontent-length: 4", b"<!--"),
+    "an error and 200": raw_answer(
         "content-type: application/json\r\ncontent-length: 21", b'{"error": "exploded"}'
     ),
-    "less than said": raw("content-type: application/json\r\ncontent-length: 90", b"{"),
-    "a bomb": raw(f"{STREAM}\r\ncontent-encoding: gzip\r\nconnection: close", BOMB),
+    "less than said": raw_answer("content-type: application/json\r\ncontent-length: 90", b"{"),
+    "a bomb": raw_answer(f"{STREAM}\r\ncontent-encoding: gzip\r\nconnection: close", BOMB),
     "broken JSON": Answer(sse('{"choices": [', '{"type"')),
     "a list": Answer(sse("[1, 2]")),
     "a word": Answer(sse("null", "7")),
     "no text": Answer([b"data: \xff\xfe{}\n\n"]),
     "a deep thing": Answer(sse("[" * 50_000)),
     "a deep error": Answer(sse('{"error":' + "[" * 50_000)),
-    "chunked wrongly": raw(f"{STREAM}\r\ntransfer-encoding: chunked", b"zz\r\n{}"),
+    "chunked wrongly": raw_answer(f"{STREAM}\r\ntransfer-encoding: chunked", b"zz\r\n{}"),
 }
 
 
@@ -427,11 +441,11 @@ NOTHINGS = {
 @each_kind
 @pytest.mark.parametrize("answer", NOTHINGS.values(), ids=NOTHINGS)
 async def test_invalid_upstream_answer_returns_500(kind: str, answer: Answer) -> None:
-    async with front(kind, answer) as ours:
-        error = await ours.error(stream=True)
+    async with serve_upstream(kind, answer) as server:
+        error = await server.error(stream=True)
         assert (error["http"], error["code"]) == (500, "server_error")
         assert "upstream" in error["message"] and "127.0.0.1" not in error["message"]
-        assert ours.kept.saved == []
+        assert server.kept.saved == []
 
 
 @pytest.mark.requirement("UP-RETRY")
@@ -441,9 +455,9 @@ async def test_invalid_upstream_answer_returns_500(kind: str, answer: Answer) ->
     ["nothing", "cut", "no HTTP", "half a head", "a page with a status", "less than said"],
 )
 async def test_disconnect_before_the_first_token_is_retried(kind: str, failing: str) -> None:
-    async with front(kind, NOTHINGS[failing], Answer(KINDS[kind][2]())) as ours:
-        assert (await ours.events())[-1]["type"] == "response.completed"
-        assert len(ours.playing.bodies) == 2
+    async with serve_upstream(kind, NOTHINGS[failing], Answer(KINDS[kind][2]())) as server:
+        assert (await server.events())[-1]["type"] == "response.completed"
+        assert len(server.playing.bodies) == 2
 
 
 @pytest.mark.requirement("UP-SILENCE")
@@ -451,8 +465,8 @@ async def test_disconnect_before_the_first_token_is_retried(kind: str, failing: 
 @pytest.mark.parametrize("headed", [False, True])
 async def test_silent_upstream_times_out(kind: str, headed: bool) -> None:
     answer = Answer(hang=True, held=None if headed else asyncio.Event())
-    async with front(kind, answer, silence_s=0.02) as ours:
-        error = await ours.error(stream=True)
+    async with serve_upstream(kind, answer, silence_s=0.02) as server:
+        error = await server.error(stream=True)
         assert error["http"] == 500 and "took too long" in error["message"]
 
 
@@ -460,7 +474,7 @@ def _half(kind: str) -> list[bytes]:
     return KINDS[kind][2]()[:1]
 
 
-#: What may come behind the first word.
+#: Failures after the first token.
 BREAKS: dict[str, dict[str, Any]] = {
     "dies": {"cut": True},
     "ends": {},
@@ -482,33 +496,33 @@ BREAKS: dict[str, dict[str, Any]] = {
 async def test_disconnect_after_the_first_token_fails(
     kind: str, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payloads, "MOST", 2000)
+    monkeypatch.setattr(upstream_sse, "MAX_RESPONSE_BYTES", 2000)
     how = dict(BREAKS[broken])
     if kind == "responses" and broken == "numbers":
         how["more"] = b'data: {"type": 7}\n\n'
     answer = Answer([*_half(kind), how.pop("more", b"")], **how)
-    async with front(kind, answer, silence_s=0.05) as ours:
-        events = await ours.events()
+    async with serve_upstream(kind, answer, silence_s=0.05) as server:
+        events = await server.events()
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         (message,) = events[-1]["response"]["output"]
         assert message["content"][0]["text"] == "So" and message["status"] == "incomplete"
         assert events[-1]["response"]["error"]["code"] == "server_error"
-        assert len(ours.playing.bodies) == 1 and ours.kept.saved == ["failed"]
+        assert len(server.playing.bodies) == 1 and server.kept.saved == ["failed"]
 
 
 @pytest.mark.requirement("UP-NONSENSE")
 @pytest.mark.parametrize("kind", ["chat_completions", "responses"])
 async def test_endless_upstream_stream_fails(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of token ids no more are taken than were asked for."""
-    monkeypatch.setattr(elsewhere, "MOST", 2000)
+    """An upstream with token ids sends no more tokens than requested."""
+    monkeypatch.setattr(remote_base, "MAX_RESPONSE_BYTES", 2000)
     first, *_ = words = KINDS[kind][2]()
     said = words[:-2] if kind == "responses" else [first]
-    async with front(kind, Answer(said * 2000, hang=True)) as ours:
-        last = (await ours.events())[-1]
+    async with serve_upstream(kind, Answer(said * 2000, hang=True)) as server:
+        last = (await server.events())[-1]
         assert last["type"] == "response.failed"
         assert "too long" in last["response"]["error"]["message"]
         assert len(last["response"]["output"]) <= 20
-        await asyncio.wait_for(ours.playing.gone.wait(), 5)
+        await asyncio.wait_for(server.playing.gone.wait(), 5)
 
 
 @pytest.mark.requirement("UP-NONSENSE")
@@ -516,17 +530,17 @@ async def test_endless_upstream_stream_fails(kind: str, monkeypatch: pytest.Monk
 async def test_sse_comments_are_ignored(kind: str) -> None:
     storm = b": still there\n\n" * 2000
     pieces = [piece for word in KINDS[kind][2]() for piece in (storm, word)]
-    async with front(kind, Answer(pieces)) as ours:
-        assert (await ours.events())[-1]["type"] == "response.completed"
+    async with serve_upstream(kind, Answer(pieces)) as server:
+        assert (await server.events())[-1]["type"] == "response.completed"
 
 
 @pytest.mark.requirement("UP-NONSENSE", "UP-RETRY")
 @each_kind
 async def test_broken_plain_answer_tells_clients_not_to_retry(kind: str) -> None:
-    async with front(kind, Answer(_half(kind), cut=True)) as ours:
-        error = await ours.error()
+    async with serve_upstream(kind, Answer(_half(kind), cut=True)) as server:
+        error = await server.error()
         assert error["http"] == 500 and error["headers"]["x-should-retry"] == "false"
-        assert ours.kept.saved == ["failed"]
+        assert server.kept.saved == ["failed"]
 
 
 _TEXT = {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}
@@ -569,8 +583,8 @@ def _ended(**usage: Any) -> dict[str, Any]:
 async def test_invalid_token_counts_are_clamped(
     kind: str, said: list[Any], counts: tuple[int, int]
 ) -> None:
-    async with front(kind, Answer(sse(*said))) as ours:
-        used = (await ours.events())[-1]["response"]["usage"]
+    async with serve_upstream(kind, Answer(sse(*said))) as server:
+        used = (await server.events())[-1]["response"]["usage"]
         assert (used["input_tokens"], used["output_tokens"]) == counts
         assert used["input_tokens_details"]["cached_tokens"] == 0
 
@@ -579,21 +593,21 @@ async def test_invalid_token_counts_are_clamped(
 @pytest.mark.parametrize("id", [-5, 2**33, 10**30])
 async def test_invalid_token_ids_are_an_error(id: int) -> None:
     said = sse({"choices": [{"token_ids": [id], "finish_reason": "stop"}]})
-    async with front("completions", Answer(said)) as ours:
-        error = await ours.error()
+    async with serve_upstream("completions", Answer(said)) as server:
+        error = await server.error()
         assert error["http"] == 500 and "cannot be read" in error["message"]
 
 
 @pytest.mark.requirement("UP-NONSENSE")
 async def test_token_ids_of_another_vocabulary_are_dropped() -> None:
     said = sse({"choices": [{"token_ids": [5000], "finish_reason": "stop"}]})
-    async with front("completions", Answer(said)) as ours:
-        error = await ours.error()
+    async with serve_upstream("completions", Answer(said)) as server:
+        error = await server.error()
         assert error["http"] == 500 and "do not belong to" in error["message"]
-        assert len(ours.playing.bodies) == 1
+        assert len(server.playing.bodies) == 1
 
 
-# --- anything at all -----------------------------------------------------------------------------
+# --- random data ---------------------------------------------------------------------------------
 
 NAMES = (
     *("choices", "delta", "message", "content", "tool_calls", "function", "name", "arguments"),
@@ -619,23 +633,23 @@ VALUES = st.recursive(
 )
 
 
-def _bent(draw: st.DrawFn, value: Any) -> Any:
-    """The value with some of what is in it replaced by anything."""
+def _mutate(draw: st.DrawFn, value: Any) -> Any:
+    """Replace random parts of a value."""
     if draw(st.integers(0, 9)) == 0:
         return draw(VALUES)
     if isinstance(value, dict):
-        return {name: _bent(draw, inner) for name, inner in value.items()}
+        return {name: _mutate(draw, inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_bent(draw, inner) for inner in value]
+        return [_mutate(draw, inner) for inner in value]
     return value
 
 
 @st.composite
-def bent(draw: st.DrawFn, kind: str) -> list[bytes]:
-    """What the upstream says when it is well, bent."""
+def mutated_answers(draw: st.DrawFn, kind: str) -> list[bytes]:
+    """Return a valid answer of the upstream with random parts replaced."""
     payloads = [piece[6:].strip() for piece in RICH[kind]]
     known = [json.loads(payload) for payload in payloads if payload != b"[DONE]"]
-    return sse(*(_bent(draw, payload) for payload in known), done=draw(st.booleans()))
+    return sse(*(_mutate(draw, payload) for payload in known), done=draw(st.booleans()))
 
 
 @pytest.mark.requirement("UP-NONSENSE")
@@ -643,18 +657,18 @@ def bent(draw: st.DrawFn, kind: str) -> list[bytes]:
 @examples(8)
 @given(data=st.data())
 def test_any_upstream_output_gives_a_valid_response(kind: str, data: st.DataObject) -> None:
-    pieces = data.draw(bent(kind))
+    pieces = data.draw(mutated_answers(kind))
 
     async def ask() -> None:
-        backend = KINDS[kind][1](Played(pieces))
-        whole = Server(backend, MemoryStore(), reraise=True)
-        reply = await whole.post(stream=True, include=["message.output_text.logprobs"])
+        backend = KINDS[kind][1](ReplayUpstream(pieces))
+        server = Server(backend, MemoryStore(), reraise=True)
+        reply = await server.post(stream=True, include=["message.output_text.logprobs"])
         if reply.status_code == 200:
             last = oracle.stream(reply.content)[-1]["response"]
             assert min(_numbers(last["usage"])) >= 0
         else:
             oracle.error(reply)
-        await whole.close()
+        await server.close()
 
     asyncio.run(ask())
 
@@ -664,8 +678,8 @@ def _numbers(usage: dict[str, Any]) -> Iterator[int]:
         yield from _numbers(value) if isinstance(value, dict) else [value]
 
 
-class Played(Upstream):
-    """An upstream without a socket: it says these pieces."""
+class ReplayUpstream(Upstream):
+    """An upstream client without a socket that yields the given pieces."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         super().__init__("http://nowhere", pause=_no_pause)
@@ -676,9 +690,9 @@ class Played(Upstream):
         url: str,
         body: bytes,
         headers: Mapping[str, str] | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        reader = payloads.Payloads()
+        reader = upstream_sse.SseParser()
         for piece in self._pieces:
             if found := reader.feed(piece):
                 yield found
@@ -689,7 +703,7 @@ class Played(Upstream):
 _LOGPROBS = {"content": [{"token": "So", "logprob": -0.1, "bytes": [83, 111], "top_logprobs": []}]}
 _CALL = {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": '{"a": 1}'}}
 _USED = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
-#: Answers with something of everything.
+#: Answers with every kind of content.
 RICH: dict[str, list[bytes]] = {
     "chat_completions": sse(
         {"choices": [{"index": 0, "delta": {"reasoning": "Hm."}}]},

@@ -14,7 +14,7 @@ import pytest
 from openai import NotFoundError, OpenAI
 
 from antiphon.testing.embedded_model import smollm2
-from tests.conformance.test_tool_search import called
+from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
 from tests.sandbox.boxes import sandbox
 
@@ -47,8 +47,8 @@ COMMANDS = (
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("xllamacpp")
     folder = tmp_path_factory.mktemp("code")
-    turns = [called("python", {"input": CODE}), "See sandbox:/mnt/data/dot.png."]
-    rolls = [*(called("shell", {"commands": commands}) for commands in COMMANDS), "It is a 4."]
+    turns = [tool_call("python", {"input": CODE}), "See sandbox:/mnt/data/dot.png."]
+    rolls = [*(tool_call("shell", {"commands": commands}) for commands in COMMANDS), "It is a 4."]
     (folder / "scenes.toml").write_text(
         f'[[scenes]]\nwhen = "first squares"\nturns = {json.dumps(turns)}\n'
         f'[[scenes]]\nwhen = "Roll a die"\nturns = {json.dumps(rolls)}\n'

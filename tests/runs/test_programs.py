@@ -34,7 +34,7 @@ from antiphon.tools.base import (
 from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
-from tests.conformance.scripts import custom, finish, said
+from tests.conformance.scripts import custom_call_deltas, finish, message_deltas
 
 ONLY = ("programmatic",)
 PROGRAMS = tl.ProgrammaticToolCalling()
@@ -71,7 +71,7 @@ def javascript() -> Iterator[JavaScript]:
 
 
 def program(code: str) -> list[Delta]:
-    return custom(code, name="program")
+    return custom_call_deltas(code, name="program")
 
 
 class Told:
@@ -79,7 +79,7 @@ class Told:
 
     def __init__(self, javascript: JavaScript, *scripts: Any, run: Any, **limits: Any) -> None:
         #: The first one is for the prompt that is checked before the tools are open.
-        self.backend = ScriptedBackend([said("never"), *scripts])
+        self.backend = ScriptedBackend([message_deltas("never"), *scripts])
         numbers = itertools.count(1)
         self.programs = ProgramProvider(
             javascript, Encryptor([EncryptionKey.from_secret(bytes(32))]), clock=lambda: 1.0
@@ -148,7 +148,7 @@ async def fails(
     yield ToolResult()
 
 
-async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> None:
+async def test_calls_of_a_program_run_concurrently(javascript: JavaScript) -> None:
     both = asyncio.Barrier(2)
 
     async def meet(
@@ -159,12 +159,12 @@ async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> No
         yield ToolResult(fields={"output": arguments})
 
     code = "text(await Promise.all([tools.s.look({n: 1}), tools.s.look({n: 2})]))"
-    told = await Told(javascript, program(code), said("Done."), run=meet).all()
+    told = await Told(javascript, program(code), message_deltas("Done."), run=meet).all()
     assert told.kinds == ["program", "mcp_call", "mcp_call", "program_output", "message"]
     assert json.loads(told.output.result) == ['{"n":1}', '{"n":2}']
 
 
-async def test_no_more_of_them_at_a_time_than_of_a_turn(javascript: JavaScript) -> None:
+async def test_parallel_calls_of_programs_are_limited(javascript: JavaScript) -> None:
     running = most = 0
 
     async def counts(
@@ -180,19 +180,21 @@ async def test_no_more_of_them_at_a_time_than_of_a_turn(javascript: JavaScript) 
 
     code = "await Promise.all([1, 2, 3, 4, 5].map(n => tools.s.look({n})))"
     calls = [*program(code), *program(code)]
-    told = Told(javascript, [*calls, finish()], said("Done."), run=counts, max_parallel_calls=2)
+    told = Told(
+        javascript, [*calls, finish()], message_deltas("Done."), run=counts, max_parallel_calls=2
+    )
     await told.all()
     assert most == 2 and told.kinds.count("program_output") == 2
 
 
-async def test_a_call_that_fails_is_thrown_and_can_be_caught(javascript: JavaScript) -> None:
+async def test_failed_call_throws_an_exception_in_the_program(javascript: JavaScript) -> None:
     code = "try { await tools.s.look({}) } catch (e) { text('caught: ' + e.message) }"
-    told = await Told(javascript, program(code), said("Done."), run=fails).all()
+    told = await Told(javascript, program(code), message_deltas("Done."), run=fails).all()
     assert told.output.result == "caught: Nobody is there."
     assert told.output.status == "completed"
 
 
-async def test_a_program_takes_no_longer_than_a_call_may(javascript: JavaScript) -> None:
+async def test_program_is_stopped_at_the_call_timeout(javascript: JavaScript) -> None:
     async def hangs(
         arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
@@ -200,19 +202,21 @@ async def test_a_program_takes_no_longer_than_a_call_may(javascript: JavaScript)
         yield ToolResult()
 
     code = "await tools.s.look({})"
-    told = await Told(javascript, program(code), said("Hm."), run=hangs, call_timeout_s=0.2).all()
+    told = await Told(
+        javascript, program(code), message_deltas("Hm."), run=hangs, call_timeout_s=0.2
+    ).all()
     assert told.output.status == "incomplete" and "took too long" in told.output.result
     assert told.kinds[-1] == "message"
 
 
-async def test_what_puts_out_too_much_is_cut(javascript: JavaScript) -> None:
+async def test_long_program_output_is_truncated(javascript: JavaScript) -> None:
     code = "text('x'.repeat(1e6))"
-    told = await Told(javascript, program(code), said("Hm."), run=echo).all()
+    told = await Told(javascript, program(code), message_deltas("Hm."), run=echo).all()
     assert "characters left out" in told.output.result and len(told.output.result) < 40_000
 
 
 @pytest.mark.parametrize("code", ["await tools.s.look({})", "for (;;) {}"])
-async def test_whoever_leaves_stops_it(javascript: JavaScript, code: str) -> None:
+async def test_cancelled_reader_stops_the_program(javascript: JavaScript, code: str) -> None:
     stopped, begun = asyncio.Event(), asyncio.Event()
 
     async def hangs(
@@ -225,7 +229,7 @@ async def test_whoever_leaves_stops_it(javascript: JavaScript, code: str) -> Non
             stopped.set()
         yield ToolResult()
 
-    told = Told(javascript, program(code), said("Hm."), run=hangs)
+    told = Told(javascript, program(code), message_deltas("Hm."), run=hangs)
     reply = await told.turns()
 
     async def read() -> None:
@@ -270,7 +274,7 @@ async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None
         ran.append(arguments)
         yield ToolResult(fields={"output": "again"})
 
-    told = Told(javascript, said("Well."), run=counts)
+    told = Told(javascript, message_deltas("Well."), run=counts)
     written = told.written(TWO)
     done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
     running = called(written, id="mcp_2", arguments='{"n":2}', status="in_progress")
@@ -281,8 +285,8 @@ async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None
     assert (closed.key, closed.status) == ("mcp_2", "failed")
 
 
-async def test_what_nobody_was_told_of_is_run(javascript: JavaScript) -> None:
-    told = Told(javascript, said("Well."), run=echo)
+async def test_resumed_program_runs_calls_that_were_not_emitted(javascript: JavaScript) -> None:
+    told = Told(javascript, message_deltas("Well."), run=echo)
     written = told.written(TWO)
     done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
     await told.all(ResumePoint((), (), (written, done)))
@@ -290,8 +294,8 @@ async def test_what_nobody_was_told_of_is_run(javascript: JavaScript) -> None:
     assert told.kinds == ["mcp_call", "program_output", "message"]
 
 
-async def test_one_that_waits_for_its_client_waits_on(javascript: JavaScript) -> None:
-    told = Told(javascript, said("never"), run=echo)
+async def test_resumed_program_waits_for_the_client(javascript: JavaScript) -> None:
+    told = Told(javascript, message_deltas("never"), run=echo)
     written = told.written("await tools.stock({})")
     caller = it.ProgramCaller(written.call_id)
     asked = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
@@ -299,8 +303,8 @@ async def test_one_that_waits_for_its_client_waits_on(javascript: JavaScript) ->
     assert told.kinds == [] and isinstance(told.deltas[-1], Finish)
 
 
-async def test_one_that_was_just_written_is_run(javascript: JavaScript) -> None:
-    told = Told(javascript, said("Well."), run=echo)
+async def test_program_that_was_interrupted_before_its_start_is_run(javascript: JavaScript) -> None:
+    told = Told(javascript, message_deltas("Well."), run=echo)
     writing = it.FunctionCall(id="fc_1", call_id="c", name="other", arguments="{")
     await told.all(ResumePoint((), (), (told.written("text(1)"),), (writing,)))
     assert told.kinds == ["program_output", "message"] and told.output.result == "1"
@@ -308,7 +312,7 @@ async def test_one_that_was_just_written_is_run(javascript: JavaScript) -> None:
     assert (closed.key, closed.status) == ("fc_1", "incomplete")
 
 
-async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) -> None:
+async def test_calls_of_a_program_are_emitted_before_they_run(javascript: JavaScript) -> None:
     heard: list[str] = []
 
     async def looks(
@@ -317,7 +321,7 @@ async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) ->
         assert heard.count("mcp_call") == 2
         yield ToolResult(fields={"output": arguments})
 
-    told = Told(javascript, program(TWO), said("Done."), run=looks)
+    told = Told(javascript, program(TWO), message_deltas("Done."), run=looks)
     reply = await told.turns()
     async for delta in flatten(reply.deltas()):
         for _ in range(3):
@@ -329,7 +333,7 @@ async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) ->
     assert heard[-1] == "message"
 
 
-async def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -> None:
+async def test_program_of_another_tenant_is_rejected(javascript: JavaScript) -> None:
     told = Told(javascript, run=echo)
     written = told.written("text(1)")
 

@@ -31,7 +31,7 @@ from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from tests.conformance.served import engine, local
 from tests.conformance.test_hosted import Dice
-from tests.conformance.test_tool_search import called
+from tests.conformance.test_tool_search import tool_call
 from tests.runs.execution.test_run import Gated
 from tests.runs.served import service
 
@@ -92,7 +92,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.close()
 
 
-async def test_it_is_queued_at_once_and_completed_later(store: Store) -> None:
+async def test_enqueued_run_is_completed_later(store: Store) -> None:
     async with serving(ScriptedBackend([TEXT]), store) as served:
         queued = await enqueue(served)
         assert (queued.status, queued.output, queued.background) == ("queued", (), True)
@@ -110,17 +110,17 @@ async def test_it_is_queued_at_once_and_completed_later(store: Store) -> None:
         assert fold(decoded) == ended
 
 
-async def test_every_tail_can_be_had_by_many_readers(store: Store) -> None:
+async def test_many_readers_can_follow_from_any_event(store: Store) -> None:
     async with serving(ScriptedBackend([TEXT], wait_s=0.001, tokens=True), store) as served:
         queued = await enqueue(served)
         live = await asyncio.gather(*(followed(served, queued.id) for _ in range(5)))
         whole = await followed(served, queued.id)
-        assert all(heard == whole for heard in live)
+        assert all(prompt_texts == whole for prompt_texts in live)
         for after in range(-1, len(whole) + 3):
             assert await followed(served, queued.id, after) == whole[after + 1 :]
 
 
-async def test_what_is_so_far_can_be_seen(store: Store) -> None:
+async def test_running_response_can_be_retrieved(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store) as served:
         queued = await enqueue(served)
@@ -132,7 +132,7 @@ async def test_what_is_so_far_can_be_seen(store: Store) -> None:
         assert (await served.retrieve("t", queued.id)).status == "completed"
 
 
-async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: Store) -> None:
+async def test_cancelled_run_keeps_its_output(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store) as served:
         queued = await enqueue(served)
@@ -160,7 +160,7 @@ async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
         ]
 
 
-async def test_cancelling_races_completion_to_one_truth(store: Store) -> None:
+async def test_cancel_and_completion_agree_on_one_status(store: Store) -> None:
     async with serving(ScriptedBackend([TEXT], wait_s=0.0005), store) as served:
         for n in range(20):
             queued = await enqueue(served)
@@ -175,7 +175,7 @@ async def test_cancelling_races_completion_to_one_truth(store: Store) -> None:
             assert fold(map(decode_event, events)).output == kept.output
 
 
-async def test_cancel_knows_what_it_cannot_cancel(store: Store) -> None:
+async def test_cancel_rejects_unknown_and_synchronous_responses(store: Store) -> None:
     async with serving(ScriptedBackend([TEXT]), store) as served:
         with pytest.raises(NotFound):
             await served.cancel("t", "resp_none")
@@ -190,7 +190,7 @@ async def test_cancel_knows_what_it_cannot_cancel(store: Store) -> None:
         assert (await served.cancel("t", queued.id)).status == "completed"
 
 
-async def test_deleting_what_runs_stops_it(store: Store) -> None:
+async def test_delete_stops_a_running_response(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store) as served:
         queued = await enqueue(served)
@@ -203,7 +203,7 @@ async def test_deleting_what_runs_stops_it(store: Store) -> None:
         assert await followed(served, queued.id) == []
 
 
-async def test_a_failed_run_is_told_to_late_readers(store: Store) -> None:
+async def test_late_reader_sees_the_failure(store: Store) -> None:
     async with serving(Gated(), store, timeout_s=0.01) as served:
         queued = await enqueue(served)
         events = await followed(served, queued.id)
@@ -212,7 +212,7 @@ async def test_a_failed_run_is_told_to_late_readers(store: Store) -> None:
 
 
 @pytest.mark.parametrize("pause", range(0, 40, 7))
-async def test_what_one_service_leaves_another_finishes(store: Store, pause: int) -> None:
+async def test_another_service_continues_a_released_run(store: Store, pause: int) -> None:
     """As if undisturbed: the same text, no number twice, none missing."""
     async with serving(ScriptedBackend([TEXT], tokens=True), MemoryStore()) as served:
         whole = await followed(served, (await enqueue(served)).id)
@@ -231,7 +231,7 @@ async def test_what_one_service_leaves_another_finishes(store: Store, pause: int
         assert ended.usage is not None and ended.usage.output_tokens == 40
 
 
-async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: Store) -> None:
+async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -> None:
     backend = ScriptedBackend([TEXT], wait_s=0.001)
     async with serving(backend, store) as first:
         queued = await enqueue(first)
@@ -244,7 +244,7 @@ async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: Store) -> 
         assert "cannot be continued" in ended.error.message
 
 
-async def test_a_zombie_is_fenced(store: Store) -> None:
+async def test_former_owner_cannot_write_events(store: Store) -> None:
     """Whoever lost its run stops at its next word, and nothing of it is kept."""
     backend = ScriptedBackend([TEXT], wait_s=0.002, tokens=True)
     async with serving(backend, store) as zombie:
@@ -267,7 +267,7 @@ class _Deaf:
     def on_run_lost(self, response_id: str, epoch: int) -> None: ...
 
 
-async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> None:
+async def test_unstored_background_response_expires(store: Store) -> None:
     from antiphon.store.base import Retention
     from tests.runs.served import NOW
 
@@ -284,7 +284,7 @@ async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> No
             await served.retrieve("t", queued.id)
 
 
-async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> None:
+async def test_conversation_is_locked_until_the_run_ends(store: Store) -> None:
     from antiphon.wire.conversations import CreateConversation
 
     backend = Gated()
@@ -299,7 +299,7 @@ async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> Non
         await enqueue(served, conversation=made.id)
 
 
-async def test_runs_wait_for_a_place(store: Store) -> None:
+async def test_runs_wait_for_capacity(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store, lease=LeaseConfig(max_runs=1, lease_s=0.2)) as served:
         first, second = await enqueue(served), await enqueue(served)
@@ -343,12 +343,12 @@ class Slow(Dice):
 
 
 def _played(arguments: Any) -> LocalBackend:
-    return local(engine([called("dice__roll", arguments), "Well, well."]))
+    return local(engine([tool_call("dice__roll", arguments), "Well, well."]))
 
 
 @pytest.mark.requirement("API-HOSTED-RUN")
 @pytest.mark.parametrize("arguments", [{"n": 1}, None])
-async def test_a_tool_that_ran_when_its_server_died_has_failed_and_does_not_run_again(
+async def test_tool_call_of_a_dead_server_fails_and_is_not_repeated(
     store: Store, arguments: Any
 ) -> None:
     dice, again = Slow(), Slow()
@@ -358,8 +358,8 @@ async def test_a_tool_that_ran_when_its_server_died_has_failed_and_does_not_run_
             await dice.rolling.wait()
         await until(first, queued.id, lambda response: len(response.output) == 2)
     again.landed.set()
-    played = local(engine(["Well, well."]))
-    async with serving(played, store, providers={"mcp": again}) as second:
+    scripted_engine = local(engine(["Well, well."]))
+    async with serving(scripted_engine, store, providers={"mcp": again}) as second:
         events = await followed(second, queued.id)
         check([decode_event(event) for event in events])
         assert [e["sequence_number"] for e in events] == list(range(len(events)))
@@ -372,14 +372,14 @@ async def test_a_tool_that_ran_when_its_server_died_has_failed_and_does_not_run_
     assert ended == fold([decode_event(event) for event in events])
 
 
-async def test_a_run_in_which_tools_ran_is_continued_from_its_last_turn(store: Store) -> None:
+async def test_run_with_tools_continues_from_its_last_turn(store: Store) -> None:
     words = " ".join(f"word{n}" for n in range(30))
-    replies = [called("dice__roll", {"n": 1}), words]
+    replies = [tool_call("dice__roll", {"n": 1}), words]
 
     def backend() -> LocalBackend:
-        played = engine(replies)
-        played._wait_s = 0.002
-        return local(played)
+        scripted_engine = engine(replies)
+        scripted_engine._wait_s = 0.002
+        return local(scripted_engine)
 
     dice = Dice()
     async with serving(backend(), store, providers={"mcp": dice}) as first:

@@ -22,7 +22,13 @@ from antiphon.stream.deltas import Checkpoint, Close, Delta, Finish, Open, Progr
 from antiphon.tools.base import CallContext, ToolFunction, ToolProgress, ToolResult
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function
-from tests.conformance.scripts import call, custom, finish, said, thought
+from tests.conformance.scripts import (
+    call,
+    custom_call_deltas,
+    finish,
+    message_deltas,
+    reasoning_deltas,
+)
 
 LOOK = Function(name="look")
 ASK = Function(name="ask")
@@ -107,10 +113,10 @@ def said_by_user(text: str) -> it.Message:
 
 
 @pytest.mark.requirement("VN-50", "API-HOSTED-RUN")
-async def test_a_call_runs_and_the_model_goes_on() -> None:
+async def test_result_of_a_tool_call_is_in_the_next_prompt() -> None:
     told = await Told(
-        [*thought("Hm."), *said("Let me see."), *look('{"a": 1}'), finish()],
-        [*said("It is so."), finish()],
+        [*reasoning_deltas("Hm."), *message_deltas("Let me see."), *look('{"a": 1}'), finish()],
+        [*message_deltas("It is so."), finish()],
     ).all()
     assert told.opened == ["reasoning", "message", "mcp_call", "message"]
     begun = next(d for d in told.deltas if isinstance(d, Open) and d.key)
@@ -134,7 +140,7 @@ async def test_a_call_runs_and_the_model_goes_on() -> None:
     assert usage.output_tokens_details.reasoning_tokens == 4
 
 
-async def test_calls_of_a_turn_run_side_by_side() -> None:
+async def test_calls_of_a_turn_run_concurrently() -> None:
     both = asyncio.Barrier(2)
 
     async def meet(
@@ -143,12 +149,12 @@ async def test_calls_of_a_turn_run_side_by_side() -> None:
         await both.wait()
         yield ToolResult(text=arguments)
 
-    told = await Told([*look("1"), *look("2")], said("Done."), run=meet).all()
+    told = await Told([*look("1"), *look("2")], message_deltas("Done."), run=meet).all()
     assert len(told.closed) == 2
     assert told.told() == ["1", "2"]  # in the order of the calls
 
 
-async def test_no_more_run_at_a_time_than_allowed() -> None:
+async def test_parallel_calls_are_limited() -> None:
     running, most = 0, 0
 
     async def count(
@@ -163,7 +169,7 @@ async def test_no_more_run_at_a_time_than_allowed() -> None:
         yield ToolResult(text="")
 
     script = [delta for n in range(6) for delta in look(str(n))]
-    await Told(script, said("x"), run=count, limits={"max_parallel_calls": 2}).all()
+    await Told(script, message_deltas("x"), run=count, limits={"max_parallel_calls": 2}).all()
     assert most == 2
 
 
@@ -204,30 +210,32 @@ async def _silent(
         (_silent, "The tool gave no result."),
     ],
 )
-async def test_a_tool_that_fails_is_an_item_that_failed_and_a_word_to_the_model(
+async def test_failed_tool_gives_a_failed_item_and_an_output_for_the_model(
     run: Any, why: str
 ) -> None:
-    told = await Told(look(), said("Sorry."), run=run, limits={"call_timeout_s": 0.02}).all()
+    told = await Told(
+        look(), message_deltas("Sorry."), run=run, limits={"call_timeout_s": 0.02}
+    ).all()
     (closed,) = told.closed
     assert (closed.status, closed.result["error"]["message"]) == ("failed", why)
     assert told.told() == [why]
     assert told.finish.reason == "stop"
 
 
-async def test_what_is_too_long_for_the_context_is_cut_in_the_middle() -> None:
+async def test_long_result_is_truncated_in_the_middle() -> None:
     async def prints(
         arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         yield ToolResult(text="a" + "x" * 10_000_000 + "z")
 
-    told = await Told(look(), said("ok"), run=prints, context_size=2000).all()
+    told = await Told(look(), message_deltas("ok"), run=prints, context_size=2000).all()
     (text,) = told.told()
     assert len(text) < 2100 and text.startswith("ax") and text.endswith("xz")
     assert "characters left out" in text
 
 
 @pytest.mark.requirement("D-76")
-async def test_turns_are_bounded() -> None:
+async def test_turns_are_limited() -> None:
     told = await Told(look(), look(), look(), look(), limits={"max_turns": 3}).all()
     assert len(told.backend.requests) == 3
     last = told.backend.requests[-1][1]
@@ -235,7 +243,7 @@ async def test_turns_are_bounded() -> None:
     # what the client runs may still be called
     assert last.tool_choice == ToolChoice("auto", frozenset({("ask", None)}))
     assert len(told.closed) == 2 and told.finish.reason == "turns"
-    told = await Told(look(), look(), said("Done."), limits={"max_turns": 3}).all()
+    told = await Told(look(), look(), message_deltas("Done."), limits={"max_turns": 3}).all()
     assert told.finish.reason == "stop" and told.opened[-1] == "message"
 
 
@@ -249,11 +257,11 @@ async def test_turns_are_bounded() -> None:
         ),
     ],
 )
-async def test_what_was_not_allowed_before_is_not_at_the_end(
+async def test_last_turn_keeps_the_allowed_tools(
     choice: ToolChoice, left: frozenset[ToolName]
 ) -> None:
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
-    told = await Told(look(), said("x"), limits={"max_turns": 2}, options=options).all()
+    told = await Told(look(), message_deltas("x"), limits={"max_turns": 2}, options=options).all()
     last = told.backend.requests[-1][1].tool_choice
     assert last == ToolChoice("auto", left)
 
@@ -261,23 +269,25 @@ async def test_what_was_not_allowed_before_is_not_at_the_end(
 INCOMPLETE = {"at_limit": "incomplete"}
 
 
-async def test_an_operator_may_want_no_answer_at_a_bound() -> None:
+async def test_limit_can_end_the_response_incomplete() -> None:
     told = await Told(look(), look(), look(), limits={"max_turns": 2, **INCOMPLETE}).all()
     assert len(told.closed) == 2  # what was called has run: a later request goes on from there
     assert told.finish.reason == "turns" and len(told.backend.requests) == 2
-    told = await Told(look(), said("Done."), limits={"max_turns": 2, **INCOMPLETE}).all()
+    told = await Told(look(), message_deltas("Done."), limits={"max_turns": 2, **INCOMPLETE}).all()
     assert told.finish.reason == "stop"
-    told = await Told(look(), said("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
+    told = await Told(look(), message_deltas("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
     assert told.finish.reason == "stop"  # as many as it may
-    told = await Told([*look(), *look()], said("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
+    told = await Told(
+        [*look(), *look()], message_deltas("x"), limits={"max_calls": 1, **INCOMPLETE}
+    ).all()
     assert told.finish.reason == "turns" and len(told.closed) == 1
 
 
 @pytest.mark.parametrize(("at_limit", "asked"), [("answer", 2), ("incomplete", 1)])
-async def test_the_time_for_tools_is_bounded(at_limit: str, asked: int) -> None:
+async def test_time_for_tools_is_limited(at_limit: str, asked: int) -> None:
     """A call that runs then is stopped, and the model is told."""
     limits = {"max_seconds": 0.02, "at_limit": at_limit}
-    told = await Told(look(), said("Sorry."), run=_hangs, limits=limits).all()
+    told = await Told(look(), message_deltas("Sorry."), run=_hangs, limits=limits).all()
     (closed,) = told.closed
     assert closed.status == "failed" and "too long" in closed.result["error"]["message"]
     assert len(told.backend.requests) == asked
@@ -288,7 +298,7 @@ async def test_the_time_for_tools_is_bounded(at_limit: str, asked: int) -> None:
         assert choice == ToolChoice("auto", frozenset({("ask", None)}))
 
 
-async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> None:
+async def test_response_is_cut_if_the_next_prompt_does_not_fit() -> None:
     full = InvalidRequest("full", param="input", code="context_length_exceeded")
     told = await Told(look(), full, full, full).all()
     assert told.finish.reason == "length" and len(told.closed) == 1
@@ -301,25 +311,25 @@ async def _prints(
     yield ToolResult(text="x" * 100_000)
 
 
-async def test_what_does_not_fit_is_cut_further() -> None:
+async def test_result_is_truncated_further_if_the_prompt_is_too_long() -> None:
     """Bytes are a guess at tokens; only the model's own count is sure."""
     full = InvalidRequest("full", param="input", code="context_length_exceeded")
-    told = await Told(look(), full, said("ok"), run=_prints, context_size=4000).all()
+    told = await Told(look(), full, message_deltas("ok"), run=_prints, context_size=4000).all()
     (first,), (second,) = told.told(1), told.told(2)
     assert len(second) < len(first) / 3 and second.startswith("xx")
     assert told.finish.reason == "stop"
 
 
-async def test_calls_of_a_turn_share_the_room() -> None:
+async def test_calls_of_a_turn_share_the_result_space() -> None:
     eight = [delta for n in range(8) for delta in look(str(n))]
-    told = await Told(eight, said("ok"), run=_prints, context_size=4000).all()
+    told = await Told(eight, message_deltas("ok"), run=_prints, context_size=4000).all()
     assert len(told.told()) == 8 and sum(map(len, told.told())) < 4000 + 8 * 40
 
 
-async def test_what_was_allowed_leaves_the_conversation_its_room() -> None:
+async def test_result_space_accounts_for_the_conversation() -> None:
     """A long conversation, before the model has said a word of this response."""
     long = said_by_user("word " * 1500)
-    told = Told(look(), said("ok"), run=_prints, context_size=2000)
+    told = Told(look(), message_deltas("ok"), run=_prints, context_size=2000)
     told.work = replace(told.work, conversation=Conversation((long,)))
     told = await told.all()
     (text,) = told.told()
@@ -328,18 +338,18 @@ async def test_what_was_allowed_leaves_the_conversation_its_room() -> None:
 
 @pytest.mark.requirement("D-71")
 @pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("auto", frozenset())])
-async def test_a_tool_that_there_is_not_is_a_word_to_the_model(choice: ToolChoice) -> None:
+async def test_call_of_an_unknown_tool_is_rejected_to_the_model(choice: ToolChoice) -> None:
     """Nothing is run, and nobody is handed a call that he could not answer."""
     name = "gone" if choice == ToolChoice() else "look"
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
-    script = [*said("Hm."), *call("{}", name=name), finish()]
-    told = await Told(script, said("Sorry."), options=options).all()
+    script = [*message_deltas("Hm."), *call("{}", name=name), finish()]
+    told = await Told(script, message_deltas("Sorry."), options=options).all()
     assert told.opened == ["message", "message"] and told.closed == []
     assert told.told() == [f"There is no tool '{name}' that could be called."]
     assert told.finish.reason == "stop"
 
 
-async def test_a_tool_that_was_put_off_may_be_called_before_it_is_found() -> None:
+async def test_deferred_tool_may_be_called_before_it_is_searched() -> None:
     later = Function(name="later", defer_loading=True)
     told = Told(call("{}", name="later"))
     told.work = replace(told.work, tools=replace(told.work.tools, request_tools=(later,)))
@@ -347,30 +357,34 @@ async def test_a_tool_that_was_put_off_may_be_called_before_it_is_found() -> Non
     assert told.opened == ["function_call"] and told.finish.reason == "stop"
 
 
-async def test_a_tool_that_takes_too_long_fails_on_the_wire_as_well() -> None:
-    told = await Told(look(), said("Sorry."), run=_hangs, limits={"call_timeout_s": 0.02}).all()
+async def test_timed_out_tool_sends_a_failed_event() -> None:
+    told = await Told(
+        look(), message_deltas("Sorry."), run=_hangs, limits={"call_timeout_s": 0.02}
+    ).all()
     steps = [d.name for d in told.deltas if isinstance(d, Progress)]
     assert steps == ["in_progress", "failed"]
 
 
-async def test_tokens_are_bounded_over_all_turns() -> None:
+async def test_output_tokens_are_limited_over_all_turns() -> None:
     options = Options(tools=(LOOK,), max_output_tokens=6)
-    told = await Told([*look(), finish()], [*said("x"), finish()], options=options).all()
+    told = await Told([*look(), finish()], [*message_deltas("x"), finish()], options=options).all()
     assert told.backend.requests[1][1].max_output_tokens == 2
     told = await Told(
-        [*look(), finish()], said("x"), options=Options(tools=(LOOK,), max_output_tokens=4)
+        [*look(), finish()],
+        message_deltas("x"),
+        options=Options(tools=(LOOK,), max_output_tokens=4),
     ).all()
     assert told.finish.reason == "length" and len(told.backend.requests) == 1
 
 
-async def test_a_call_that_was_cut_is_not_run() -> None:
+async def test_truncated_call_is_not_run() -> None:
     cut = look("{")[:-1]
     told = await Told([*cut, finish("length")]).all()
     assert told.opened == ["mcp_call"] and told.closed == []
     assert told.finish.reason == "length"
 
 
-async def test_calls_of_the_client_end_the_response_behind_those_that_run_here() -> None:
+async def test_client_call_ends_the_response_after_server_calls_ran() -> None:
     script = [*look(), *call("{}", name="ask"), finish()]
     told = await Told(script).all()
     assert told.opened == ["mcp_call", "function_call"]
@@ -378,14 +392,14 @@ async def test_calls_of_the_client_end_the_response_behind_those_that_run_here()
     assert told.finish.reason == "stop"
 
 
-async def test_what_was_demanded_is_demanded_once() -> None:
+async def test_required_tool_choice_applies_to_the_first_turn_only() -> None:
     for choice in (ToolChoice("required"), ToolChoice("one", frozenset({("look", None)}))):
         options = Options(tools=(LOOK,), tool_choice=choice)
-        told = await Told(look(), said("x"), options=options).all()
+        told = await Told(look(), message_deltas("x"), options=options).all()
         assert told.backend.requests[1][1].tool_choice == ToolChoice()
 
 
-async def test_what_is_streamed_is_the_text_of_the_item() -> None:
+async def test_arguments_are_streamed_only_if_they_are_the_items_text() -> None:
     python = ToolFunction(
         tool=Custom(name="python"),
         initial_item=it.CodeInterpreterCall(container_id="c", code=""),
@@ -393,14 +407,14 @@ async def test_what_is_streamed_is_the_text_of_the_item() -> None:
         streams_text=True,
     )
     silent = ToolFunction(tool=LOOK, initial_item=it.WebSearchCall(), handler=echo)
-    script = [*custom("print(", "1)", name="python"), *look('{"q": 1}')]
-    told = await Told(script, said("x"), offers=(python, silent)).all()
+    script = [*custom_call_deltas("print(", "1)", name="python"), *look('{"q": 1}')]
+    told = await Told(script, message_deltas("x"), offers=(python, silent)).all()
     assert [d.text for d in told.deltas if isinstance(d, Text)] == ["print(", "1)", "x"]
     outputs = [i for i in told.conversation(1) if isinstance(i, it.CustomToolCallOutput)]
     assert [item.output for item in outputs] == ["seen print(1)"]
 
 
-async def test_closing_the_reply_stops_the_tools() -> None:
+async def test_closing_the_reply_stops_running_tools() -> None:
     stopped = asyncio.Event()
 
     async def waits(
@@ -447,7 +461,7 @@ async def test_what_was_running_is_not_run_again() -> None:
         yield ToolResult()
 
     running = it.McpCall(id="mcp_1", server_label="s", name="look", arguments="{}")
-    told = await _continued(Told(look(), said("Well."), run=counts), _begun(running))
+    told = await _continued(Told(look(), message_deltas("Well."), run=counts), _begun(running))
     assert ran == []
     (closed,) = told.closed
     assert (closed.key, closed.status) == ("mcp_1", "failed")
@@ -457,27 +471,27 @@ async def test_what_was_running_is_not_run_again() -> None:
     assert told.opened == ["message"]
 
 
-async def test_bounds_and_usage_count_what_was_before_an_interruption() -> None:
+async def test_limits_and_usage_include_turns_before_an_interruption() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
     begun = ResumePoint((1,), (2,), (done,), (), ((10, 4), (16, 4)))
-    told = Told([*said("Well."), finish()], limits={"max_turns": 3})
+    told = Told([*message_deltas("Well."), finish()], limits={"max_turns": 3})
     told = await _continued(told, begun)
     last = told.backend.requests[-1][1].tool_choice
     assert last == ToolChoice("auto", frozenset({("ask", None)}))
     assert told.finish.usage.input_tokens == 10 + 16 + 5
-    told = await _continued(Told(look(), said("x"), limits={"max_calls": 1}), begun)
+    told = await _continued(Told(look(), message_deltas("x"), limits={"max_calls": 1}), begun)
     assert told.closed == []  # the one call there could be has been made
 
 
-async def test_behind_a_result_the_model_is_asked_with_it() -> None:
+async def test_resume_after_a_result_continues_with_the_next_turn() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
-    told = await _continued(Told(look(), said("Well.")), _begun(done=(done,)))
+    told = await _continued(Told(look(), message_deltas("Well.")), _begun(done=(done,)))
     assert told.conversation(1)[-1] == done and told.opened == ["message"]
 
 
-async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
-    told = Told(said("one ", "two"), said("never"))
-    told.backend = ScriptedBackend([said("one ", "two")], tokens=True)
+async def test_resume_within_a_turn_continues_from_its_tokens() -> None:
+    told = Told(message_deltas("one ", "two"), message_deltas("never"))
+    told.backend = ScriptedBackend([message_deltas("one ", "two")], tokens=True)
     told.work = _asking(told.work, told.backend.prepare)
     message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="one "),))
     told = await _continued(told, ResumePoint((), (0, 1), (), (message,)))
@@ -488,7 +502,7 @@ def _asking(work: ToolLoopSpec, ask: Callable[..., Any]) -> ToolLoopSpec:
     return replace(work, prepare=ask)
 
 
-async def test_what_is_called_is_kept_before_it_runs() -> None:
+async def test_calls_are_persisted_before_they_run() -> None:
     """A crash behind that finds the call open, and does not make it again."""
     ran: list[str] = []
 
@@ -498,7 +512,7 @@ async def test_what_is_called_is_kept_before_it_runs() -> None:
         ran.append(arguments)
         yield ToolResult(text="done")
 
-    turns = await Told(look("1"), said("x"), run=notes).turns()
+    turns = await Told(look("1"), message_deltas("x"), run=notes).turns()
     kept = False
     async with asyncio.timeout(10), aclosing(flatten(turns.deltas())) as deltas:
         async for delta in deltas:

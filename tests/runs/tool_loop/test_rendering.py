@@ -25,7 +25,7 @@ from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_input_tokens_request
 from antiphon.wire.response import Response
 from tests.conformance.boxes import containers
-from tests.conformance.scripts import call, custom, said
+from tests.conformance.scripts import call, custom_call_deltas, message_deltas
 from tests.runs.served import create, events_of, service
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -86,7 +86,7 @@ def _call_first(*called: Delta) -> ScriptedBackend:
     def script(conversation: Any, options: Any) -> Any:
         outputs = (it.FunctionCallOutput, it.CustomToolCallOutput, it.ShellCallOutput)
         has_output = any(isinstance(item, outputs) for item in conversation.items)
-        return said("Done.") if has_output or not called else list(called)
+        return message_deltas("Done.") if has_output or not called else list(called)
 
     return ScriptedBackend(script)
 
@@ -114,7 +114,7 @@ async def test_one_turn_renders_its_prompt_once(tool: dict[str, Any] | None) -> 
 @pytest.mark.parametrize(
     ("tool", "deltas"),
     [
-        (CODE, custom("say hi", name="python")),
+        (CODE, custom_call_deltas("say hi", name="python")),
         (SHELL, call('{"commands": ["say hi"]}', name="shell")),
         (FILES, call('{"queries": ["fjords"]}', name="file_search")),
     ],
@@ -162,7 +162,7 @@ async def test_turns_after_a_compaction_see_the_compacted_conversation() -> None
         if "now compacted" in last:
             return "The summary."
         is_output = any(isinstance(i, it.CustomToolCallOutput) for i in conversation.items)
-        return "Done." if is_output else custom("say hi", name="python")
+        return "Done." if is_output else custom_call_deltas("say hi", name="python")
 
     backend = ScriptedBackend(script, context_size=4096)
     response = await _respond(
