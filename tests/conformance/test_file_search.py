@@ -127,7 +127,7 @@ async def test_batches_of_files(stores: Store, serve: Serve, client_of: Clients)
         assert (done.status, done.file_counts.completed) == ("completed", 2)
         listed = [one.id async for one in batches.list_files(batch.id, vector_store_id=store)]
         assert listed == ids[1::-1]
-        server.service.vector_stores._indexer._places = asyncio.Semaphore(0)
+        server.service.vector_stores._indexer._slots = asyncio.Semaphore(0)
         other = await batches.create(store, files=[{"file_id": ids[2], "attributes": {"n": 2}}])
         stopped = await batches.cancel(other.id, vector_store_id=store)
         assert stopped.status == "cancelled" and stopped.file_counts.cancelled == 1

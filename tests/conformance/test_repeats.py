@@ -23,11 +23,11 @@ KEY = {"idempotency-key": "stainless-python-retry-1"}
 
 
 class Waiting(asyncio.Event):
-    """A backend that counts its runs and holds them."""
+    """An event that counts the runs that wait for it."""
 
     number = 0
 
-    async def ask_foreground(self) -> Literal[True]:
+    async def wait(self) -> Literal[True]:
         self.number += 1
         return await super().wait()
 

@@ -429,11 +429,11 @@ async def test_skill_deleted_before_use_fails_the_call(serve: Serve, ask_foregro
     script = [tool_call("shell", {"commands": ["say hi"]}), "No."]
     server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
 
-    async def bundle(tenant: str, skill_id: str, version: str | None = None) -> bytes:
+    async def read_bundle(tenant: str, skill_id: str, version: str | None = None) -> bytes:
         await kept.delete(tenant, skill_id)
-        return await Skills.bundle(kept, tenant, skill_id, version)
+        return await Skills.read_bundle(kept, tenant, skill_id, version)
 
-    kept.bundle = bundle  # type: ignore[method-assign]
+    kept.read_bundle = read_bundle  # type: ignore[method-assign]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [KEPT]}}
     answer = await ask_foreground(server, tools=[tool])
     assert answer.output[0]["status"] == "incomplete"

@@ -308,7 +308,7 @@ def _exchanged(app: Any) -> Any:
     """Wrap an app with an exchange in its scope, which the outer middleware provides."""
 
     async def tool_call(scope: Any, receive: Any, send: Any) -> None:
-        scope["antiphon.exchange"] = RequestContext("req_1", 0.0)
+        scope["antiphon.context"] = RequestContext("req_1", 0.0)
         await app(scope, receive, send)
 
     return tool_call

@@ -33,7 +33,7 @@ from antiphon.wire import events as ev
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from tests.conformance.boxes import containers
-from tests.conformance.boxes import play as line
+from tests.conformance.boxes import run_command as line
 from tests.golden.models import backend
 from tests.golden.programs import programs
 from tests.golden.tooled import Words

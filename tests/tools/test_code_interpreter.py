@@ -12,7 +12,7 @@ from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, Tool
 from antiphon.tools.code_interpreter import CodeInterpreterProvider, file_citations
 from antiphon.wire.containers import ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
-from tests.conformance.boxes import containers, play
+from tests.conformance.boxes import containers, run_command
 from tests.sandbox.boxes import SMALL, sandbox
 
 CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
@@ -57,7 +57,7 @@ async def test_cancelled_code_stops_and_the_container_stays() -> None:
 
 
 async def test_container_of_another_tenant_is_not_found() -> None:
-    box = FakeSandbox(play)
+    box = FakeSandbox(run_command)
     registry = containers(box)
     container = await registry.create("a", CreateContainer(name="x"))
     with pytest.raises(Exception, match="not found"):
