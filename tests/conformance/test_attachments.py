@@ -275,7 +275,7 @@ async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
 async def test_background_run_reads_files_in_another_process(stores: Store, serve: Serve) -> None:
     server = serve(on=stores)
     name = await upload(server, b"text", "a.txt")
-    server.service._jobs._waiting = _Forgetful()
+    server.service._jobs._prepared_requests = _Forgetful()
     queued = (await server.post(input=message(file(file_id=name)), background=True)).json()
     async with asyncio.timeout(20):
         while queued["status"] in ("queued", "in_progress"):

@@ -366,7 +366,7 @@ async def test_background_run_keeps_its_prompt_version(tmp_path: Path) -> None:
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
     queued = await prompt_service.service.enqueue("t", parse_create_response(body))
     await made(prompts, id="p", template={"instructions": "two"})
-    prompt_service.service._jobs._waiting.clear()  # as in another process
+    prompt_service.service._jobs._prepared_requests.clear()  # as in another process
     prompt_service.service.start()
     try:
         async with asyncio.timeout(10):
