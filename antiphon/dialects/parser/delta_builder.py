@@ -36,24 +36,24 @@ class ParserDeltaBuilder:
         self._call_ids: set[str] = set()
 
     def take_deltas(self) -> list[Delta]:
-        """The deltas since the last call; neighbouring texts are one."""
+        """Return the deltas since the last call, with consecutive texts merged."""
         out, self._deltas = self._deltas, []
         if len(out) == 1 or (len(out) == 2 and not isinstance(out[0], Text)):
             return out  # one token's worth, as nearly always
         return list(_merge_texts(out))
 
     def add_sampled_tokens(self, ids: tuple[int, ...]) -> None:
-        """These tokens stand behind what follows."""
+        """Record the tokens of the deltas that follow."""
         self._deltas.append(SampledTokens(ids))
 
     # --- text -------------------------------------------------------------------------------------
 
     def add_text(self, text: str, logprobs: _Logprobs = ()) -> None:
-        """Some of an answer."""
+        """Add text of the answer."""
         self._write("message", text, logprobs)
 
     def add_reasoning(self, text: str) -> None:
-        """Some of the thinking."""
+        """Add text of the reasoning."""
         self._write("reasoning", text, ())
 
     def _write(self, kind: _Kind, text: str, logprobs: _Logprobs) -> None:
@@ -97,11 +97,11 @@ class ParserDeltaBuilder:
         return text, said, logprobs
 
     def open_item(self, item: Message | Reasoning) -> None:
-        """An item whose text is written as it stands, by ``write``."""
+        """Open an item whose text ``write`` adds unchanged."""
         self._emit_open("message" if isinstance(item, Message) else "reasoning", item)
 
     def write(self, text: str, logprobs: _Logprobs = ()) -> None:
-        """Some of what was opened."""
+        """Add text to the item of ``open_item``."""
         self._deltas.append(Text(text, tuple(logprobs)))
 
     def note_markup(self) -> None:
@@ -111,7 +111,7 @@ class ParserDeltaBuilder:
     # --- calls ------------------------------------------------------------------------------------
 
     def open_call(self, shape: ToolShape, call_id: str) -> None:
-        """A call begins. Without an id, or with one that another call has, the run gives it one."""
+        """Open a call. Without an id, or with the id of another call, the run assigns one."""
         self._pending = []
         call_id = "" if call_id in self._call_ids else call_id
         self._call_ids.add(call_id)
@@ -124,11 +124,11 @@ class ParserDeltaBuilder:
         )
 
     def add_arguments(self, text: str) -> None:
-        """More of its arguments or input."""
+        """Add a part of the call's arguments or input."""
         self._deltas.append(Text(text))
 
     def close_call(self) -> None:
-        """It is whole."""
+        """Close the call."""
         self.close_item()
 
     # --- items ------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class ParserDeltaBuilder:
         self._open_kind, self._is_first = kind, False
 
     def close_item(self) -> None:
-        """The open item is over, if there is one."""
+        """Close the open item, if there is one."""
         if self._open_kind is not None:
             self._deltas.append(Close())
             self._open_kind = None

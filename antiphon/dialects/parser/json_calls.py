@@ -1,4 +1,4 @@
-"""Reads a call that is written as one JSON object with its name and its arguments."""
+"""Reader of a call that is one JSON object with its name and arguments."""
 
 from __future__ import annotations
 

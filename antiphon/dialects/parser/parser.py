@@ -157,7 +157,7 @@ class FormatParser:
         return self._tokenizer.piece(token).decode("utf-8", "replace")
 
     def _is_text(self, token: int, mark: str) -> bool:
-        """It stands in a string, which it neither ends nor cuts."""
+        """Whether a special token is text inside a string, which it neither ends nor cuts off."""
         if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
             return False
         if self._state == TEXT:
@@ -165,13 +165,13 @@ class FormatParser:
         return self._reader is not None and self._reader.in_string
 
     def _emit_prompt_text(self) -> None:
-        """Say first what the prompt has begun."""
+        """Emit the start of the answer that the prompt contains."""
         if self._prompt_text:
             self._sink.add_text(self._prompt_text)
             self._prompt_text, self._state = "", TEXT
 
     def _is_pending_text(self) -> bool:
-        """Whether what was held back of a reply that was cut may be text, for all we know."""
+        """Whether the buffered end of a reply that was cut off may be text."""
         if self._state in _OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
         return self._markup.is_bare and (self._call is None or not self._call.has_started)
@@ -179,7 +179,7 @@ class FormatParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_plain(self, text: str) -> bool:
-        """Whether text can only be more of the answer or of the thinking, as nearly always."""
+        """Whether text can only continue the answer or the reasoning. This is the common case."""
         return (
             text != ""
             and (self._state == TEXT or self._state == THINKING)
@@ -189,7 +189,7 @@ class FormatParser:
         )
 
     def _emit_plain(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Take a token's text that is plain."""
+        """Emit a token's plain text."""
         self._position += len(text)
         if self._state == THINKING:
             self.reasoning_tokens += 1
@@ -200,7 +200,7 @@ class FormatParser:
             )
 
     def _add_to_buffer(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Take a token's text, if it has any yet."""
+        """Buffer and scan a token's text."""
         self._origins.add(self._position + len(self._buffer), len(text), logprob)
         self._scan(text)
 
@@ -215,7 +215,9 @@ class FormatParser:
             self._handle_terminal(terminal)
 
     def _read(self, cut: int) -> bool:
-        """Read that much text in the present state. False: another state goes on before the end."""
+        """Read ``cut`` characters in the current state. Return False if the state changed before
+        the end.
+        """
         text = self._buffer[:cut]
         if self._state == THINKING:
             self._emit_reasoning(self._take_buffer(cut))
@@ -232,7 +234,7 @@ class FormatParser:
         return True
 
     def _begin_text(self, char: str) -> None:
-        """An answer begins with this, unless its first word may be a call's."""
+        """Start the answer, or a possible call if calls have no opening terminal."""
         tools = self._tools
         if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
             self._markup = _Markup(START, self._position, is_bare=True)
@@ -241,7 +243,7 @@ class FormatParser:
             self._state = TEXT
 
     def _read_markup(self, text: str) -> bool:
-        """The same in a state of markup."""
+        """Read text in a state of markup. Return False if the state changed before the end."""
         state, reader = self._states[self._state], self._reader
         if reader is None:
             read = len(text) - len(text.lstrip(_BLANK + state.skips))
@@ -260,7 +262,7 @@ class FormatParser:
         return not is_over and read == len(text)
 
     def _handle_terminal(self, terminal: str) -> None:
-        """A terminal stands at the beginning of the buffer."""
+        """Handle the terminal at the start of the buffer."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
         if lead is None:
             self._handle_stray_terminal(terminal)
@@ -404,7 +406,7 @@ class FormatParser:
     # --- text -------------------------------------------------------------------------------------
 
     def _take_buffer(self, length: int) -> str:
-        """Take text from the buffer."""
+        """Remove text from the buffer and return it."""
         text, self._buffer = self._buffer[:length], self._buffer[length:]
         self._position += length
         return text

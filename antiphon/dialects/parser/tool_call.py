@@ -1,7 +1,4 @@
-"""One call as it is read: nothing of it is given out before its name is known.
-
-It knows what tools there are, and nothing of how calls are written.
-"""
+"""One tool call while it is parsed. Nothing of it is emitted before its name is complete."""
 
 from __future__ import annotations
 
@@ -26,8 +23,10 @@ _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
 
 class ToolShape(Struct, frozen=True, kw_only=True):
-    """What a tool the model was shown is on the wire. A custom tool was shown as a function with
-    one string parameter, its input."""
+    """A prompt's tool as it is on the wire.
+
+    A custom tool is a function with one string parameter in the prompt.
+    """
 
     wire_name: str
     namespace: str | None = None
