@@ -37,7 +37,7 @@ from tests.conformance.boxes import run_command as line
 from tests.golden.models import backend
 from tests.golden.programs import programs
 from tests.golden.tooled import Words
-from tests.runs.served import Heard
+from tests.runs.served import RecordingSink
 from tests.tools.image_generation.painter import FakeImageGenerator, image_provider
 
 RULE = "----------"
@@ -124,7 +124,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
         json.dumps({"model": "scripted", **json.loads(story.request)}).encode()
     )
     run = await service.create("tenant", request)
-    heard = Heard()
+    heard = RecordingSink()
     driving = asyncio.create_task(run.drive(heard))
     held._sandbox.leave = painter.leave = words.leave = driving.cancel  # type: ignore[attr-defined]
     await asyncio.wait({driving}, timeout=20)

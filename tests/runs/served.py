@@ -1,4 +1,4 @@
-"""A service over one scripted model, with a counting id source and a clock that stands still."""
+"""A service over one scripted model, with counted ids and a fixed clock."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from antiphon.tools.base import ToolProvider
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import parse_create_response
 
-__all__ = ["NOW", "Heard", "OneModel", "create", "events_of", "service"]
+__all__ = ["NOW", "OneModel", "RecordingSink", "create", "events_of", "service"]
 
 NOW = 1_700_000_000
 
 
 class OneModel(Struct):
-    """A catalog of one."""
+    """A catalog with one model."""
 
     backend: Backend
     name: str = "scripted"
@@ -78,19 +78,19 @@ async def create(served: Service, tenant: str = "t", **fields: Any) -> Run:
     return await served.create(tenant, request)
 
 
-class Heard(EventSink):
-    """Keeps what it hears, and tells ``heard`` of it."""
+class RecordingSink(EventSink):
+    """Records the events and calls ``on_write`` after each write."""
 
-    def __init__(self, heard: Callable[[Heard], object] = lambda _: None) -> None:
+    def __init__(self, on_write: Callable[[RecordingSink], object] = lambda _: None) -> None:
         self.events: list[Event] = []
-        self._heard = heard
+        self._on_write = on_write
 
     async def write(self, events: tuple[Event, ...]) -> None:
         self.events += events
-        self._heard(self)
+        self._on_write(self)
 
 
 async def events_of(run: Run) -> list[Event]:
-    outlet = Heard()
-    await run.drive(outlet)
-    return outlet.events
+    sink = RecordingSink()
+    await run.drive(sink)
+    return sink.events

@@ -1,4 +1,4 @@
-"""Whatever clients do, in whatever order: services over all stores say the same."""
+"""Services over all stores give the same answers to any sequence of client requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TENANTS = st.sampled_from(["t", "t", "t", "u"])
 
 
 class Stuck(ScriptedBackend):
-    """Answers what it is asked, unless it is asked to wait."""
+    """Answers requests, except those with the cache key ``stuck``, which never get an answer."""
 
     async def prepare(self, conversation: Conversation, options: Options) -> Any:
         reply = await super().prepare(conversation, options)
@@ -73,7 +73,7 @@ class World:
 
 
 class Agreement(RuleBasedStateMachine):
-    """The same is asked of every world; memory is the reference."""
+    """Sends the same requests to a service over each store. The memory store is the reference."""
 
     database: ClassVar[Postgres]
 

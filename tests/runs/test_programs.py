@@ -1,4 +1,4 @@
-"""Turns in which programs run: calls side by side, interruptions, and whoever leaves."""
+"""Programs in the tool loop: concurrent calls, interruptions, cancellation."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def program(code: str) -> list[Delta]:
     return custom_call_deltas(code, name="program")
 
 
-class Told:
-    """Turns over scripts, and what came of them."""
+class LoopRun:
+    """A tool loop with programs over scripted replies, and its deltas."""
 
     def __init__(self, javascript: JavaScript, *scripts: Any, run: Any, **limits: Any) -> None:
-        #: The first one is for the prompt that is checked before the tools are open.
+        #: The first script is for the rendering before the tools are open.
         self.backend = ScriptedBackend([message_deltas("never"), *scripts])
         numbers = itertools.count(1)
         self.programs = ProgramProvider(
             javascript, Encryptor([EncryptionKey.from_secret(bytes(32))]), clock=lambda: 1.0
         )
-        self.work = ToolLoopSpec(
+        self.spec = ToolLoopSpec(
             conversation=Conversation(
                 (it.Message(role="user", content=(it.InputText(text="hi"),)),)
             ),
@@ -104,32 +104,32 @@ class Told:
         )
         self.deltas: list[Delta] = []
 
-    async def turns(self) -> ToolLoop:
-        reply = await self.backend.prepare(self.work.conversation, self.work.options)
-        return ToolLoop(reply, self.work)
+    async def tool_loop(self) -> ToolLoop:
+        reply = await self.backend.prepare(self.spec.conversation, self.spec.options)
+        return ToolLoop(reply, self.spec)
 
-    async def all(self, begun: ResumePoint | None = None) -> Told:
-        reply = await self.turns()
+    async def all(self, started: ResumePoint | None = None) -> LoopRun:
+        reply = await self.tool_loop()
         async with asyncio.timeout(10):
-            deltas = (reply if begun is None else reply.resume(begun)).deltas()
+            deltas = (reply if started is None else reply.resume(started)).deltas()
             self.deltas = [delta async for delta in flatten(deltas)]
         return self
 
     @property
-    def opened(self) -> list[it.Item]:
+    def opened_items(self) -> list[it.Item]:
         return [delta.item for delta in self.deltas if isinstance(delta, Open)]
 
     @property
-    def kinds(self) -> list[str]:
-        return [str(item.__struct_config__.tag) for item in self.opened]
+    def opened_types(self) -> list[str]:
+        return [str(item.__struct_config__.tag) for item in self.opened_items]
 
     @property
     def output(self) -> it.ProgramOutput:
-        (found,) = [item for item in self.opened if isinstance(item, it.ProgramOutput)]
+        (found,) = [item for item in self.opened_items if isinstance(item, it.ProgramOutput)]
         return found
 
-    def written(self, code: str, call_id: str = "call_p") -> it.Program:
-        """The program as it stands in a conversation."""
+    def program_item(self, code: str, call_id: str = "call_p") -> it.Program:
+        """Return the item of a program."""
         composed = self.programs.compose((), ResponseContext(tenant="t", response_id="r", items=()))
         return it.Program(id="prg_1", call_id=call_id, **composed.functions[0].parse_fields(code))
 
@@ -159,9 +159,9 @@ async def test_calls_of_a_program_run_concurrently(javascript: JavaScript) -> No
         yield ToolResult(fields={"output": arguments})
 
     code = "text(await Promise.all([tools.s.look({n: 1}), tools.s.look({n: 2})]))"
-    told = await Told(javascript, program(code), message_deltas("Done."), run=meet).all()
-    assert told.kinds == ["program", "mcp_call", "mcp_call", "program_output", "message"]
-    assert json.loads(told.output.result) == ['{"n":1}', '{"n":2}']
+    loop = await LoopRun(javascript, program(code), message_deltas("Done."), run=meet).all()
+    assert loop.opened_types == ["program", "mcp_call", "mcp_call", "program_output", "message"]
+    assert json.loads(loop.output.result) == ['{"n":1}', '{"n":2}']
 
 
 async def test_parallel_calls_of_programs_are_limited(javascript: JavaScript) -> None:
@@ -180,18 +180,18 @@ async def test_parallel_calls_of_programs_are_limited(javascript: JavaScript) ->
 
     code = "await Promise.all([1, 2, 3, 4, 5].map(n => tools.s.look({n})))"
     calls = [*program(code), *program(code)]
-    told = Told(
+    loop = LoopRun(
         javascript, [*calls, finish()], message_deltas("Done."), run=counts, max_parallel_calls=2
     )
-    await told.all()
-    assert most == 2 and told.kinds.count("program_output") == 2
+    await loop.all()
+    assert most == 2 and loop.opened_types.count("program_output") == 2
 
 
 async def test_failed_call_throws_an_exception_in_the_program(javascript: JavaScript) -> None:
     code = "try { await tools.s.look({}) } catch (e) { text('caught: ' + e.message) }"
-    told = await Told(javascript, program(code), message_deltas("Done."), run=fails).all()
-    assert told.output.result == "caught: Nobody is there."
-    assert told.output.status == "completed"
+    loop = await LoopRun(javascript, program(code), message_deltas("Done."), run=fails).all()
+    assert loop.output.result == "caught: Nobody is there."
+    assert loop.output.status == "completed"
 
 
 async def test_program_is_stopped_at_the_call_timeout(javascript: JavaScript) -> None:
@@ -202,51 +202,51 @@ async def test_program_is_stopped_at_the_call_timeout(javascript: JavaScript) ->
         yield ToolResult()
 
     code = "await tools.s.look({})"
-    told = await Told(
+    loop = await LoopRun(
         javascript, program(code), message_deltas("Hm."), run=hangs, call_timeout_s=0.2
     ).all()
-    assert told.output.status == "incomplete" and "took too long" in told.output.result
-    assert told.kinds[-1] == "message"
+    assert loop.output.status == "incomplete" and "took too long" in loop.output.result
+    assert loop.opened_types[-1] == "message"
 
 
 async def test_long_program_output_is_truncated(javascript: JavaScript) -> None:
     code = "text('x'.repeat(1e6))"
-    told = await Told(javascript, program(code), message_deltas("Hm."), run=echo).all()
-    assert "characters left out" in told.output.result and len(told.output.result) < 40_000
+    loop = await LoopRun(javascript, program(code), message_deltas("Hm."), run=echo).all()
+    assert "characters left out" in loop.output.result and len(loop.output.result) < 40_000
 
 
 @pytest.mark.parametrize("code", ["await tools.s.look({})", "for (;;) {}"])
 async def test_cancelled_reader_stops_the_program(javascript: JavaScript, code: str) -> None:
-    stopped, begun = asyncio.Event(), asyncio.Event()
+    stopped, started = asyncio.Event(), asyncio.Event()
 
     async def hangs(
         arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             stopped.set()
         yield ToolResult()
 
-    told = Told(javascript, program(code), message_deltas("Hm."), run=hangs)
-    reply = await told.turns()
+    loop = LoopRun(javascript, program(code), message_deltas("Hm."), run=hangs)
+    reply = await loop.tool_loop()
 
     async def read() -> None:
         async with aclosing(reply.deltas()) as deltas:
             async for known in deltas:
                 if any(isinstance(delta, Close) for delta in known) and "for" in code:
-                    begun.set()
+                    started.set()
 
     reader = asyncio.create_task(read())
     async with asyncio.timeout(5):
-        await begun.wait()
+        await started.wait()
         reader.cancel()
         await asyncio.wait([reader])
         assert reader.cancelled()
         if "for" not in code:
             assert stopped.is_set()
-        else:  # its thread is free again long before its time is over
+        else:  # its thread is free before the time limit
             stage = await javascript.advance("return 1", ())
             assert stage.output == "1"
 
@@ -256,7 +256,7 @@ async def test_cancelled_reader_stops_the_program(javascript: JavaScript, code: 
 TWO = "text(await Promise.allSettled([tools.s.look({n: 1}), tools.s.look({n: 2})]))"
 
 
-def called(program: it.Program, **fields: Any) -> it.McpCall:
+def program_call(program: it.Program, **fields: Any) -> it.McpCall:
     caller = it.ProgramCaller(program.call_id)
     return it.McpCall(server_label="s", name="look", caller=caller, **fields)
 
@@ -265,7 +265,7 @@ def settled(output: it.ProgramOutput) -> Sequence[str]:
     return [each.get("value", "failed") for each in json.loads(output.result)]
 
 
-async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None:
+async def test_interrupted_call_is_not_repeated(javascript: JavaScript) -> None:
     ran: list[str] = []
 
     async def counts(
@@ -274,74 +274,74 @@ async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None
         ran.append(arguments)
         yield ToolResult(fields={"output": "again"})
 
-    told = Told(javascript, message_deltas("Well."), run=counts)
-    written = told.written(TWO)
-    done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
-    running = called(written, id="mcp_2", arguments='{"n":2}', status="in_progress")
-    await told.all(ResumePoint((), (), (written, done), (running,)))
-    assert ran == [] and settled(told.output) == ["one", "failed"]
-    assert told.kinds == ["program_output", "message"]
-    closed = next(delta for delta in told.deltas if isinstance(delta, Close) and delta.key)
+    loop = LoopRun(javascript, message_deltas("Well."), run=counts)
+    program_item = loop.program_item(TWO)
+    done = program_call(program_item, id="mcp_1", arguments='{"n":1}', output="one")
+    running = program_call(program_item, id="mcp_2", arguments='{"n":2}', status="in_progress")
+    await loop.all(ResumePoint((), (), (program_item, done), (running,)))
+    assert ran == [] and settled(loop.output) == ["one", "failed"]
+    assert loop.opened_types == ["program_output", "message"]
+    closed = next(delta for delta in loop.deltas if isinstance(delta, Close) and delta.key)
     assert (closed.key, closed.status) == ("mcp_2", "failed")
 
 
 async def test_resumed_program_runs_calls_that_were_not_emitted(javascript: JavaScript) -> None:
-    told = Told(javascript, message_deltas("Well."), run=echo)
-    written = told.written(TWO)
-    done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
-    await told.all(ResumePoint((), (), (written, done)))
-    assert settled(told.output) == ["one", 'seen {"n":2}']
-    assert told.kinds == ["mcp_call", "program_output", "message"]
+    loop = LoopRun(javascript, message_deltas("Well."), run=echo)
+    program_item = loop.program_item(TWO)
+    done = program_call(program_item, id="mcp_1", arguments='{"n":1}', output="one")
+    await loop.all(ResumePoint((), (), (program_item, done)))
+    assert settled(loop.output) == ["one", 'seen {"n":2}']
+    assert loop.opened_types == ["mcp_call", "program_output", "message"]
 
 
 async def test_resumed_program_waits_for_the_client(javascript: JavaScript) -> None:
-    told = Told(javascript, message_deltas("never"), run=echo)
-    written = told.written("await tools.stock({})")
-    caller = it.ProgramCaller(written.call_id)
+    loop = LoopRun(javascript, message_deltas("never"), run=echo)
+    program_item = loop.program_item("await tools.stock({})")
+    caller = it.ProgramCaller(program_item.call_id)
     asked = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
-    await told.all(ResumePoint((), (), (written, asked)))
-    assert told.kinds == [] and isinstance(told.deltas[-1], Finish)
+    await loop.all(ResumePoint((), (), (program_item, asked)))
+    assert loop.opened_types == [] and isinstance(loop.deltas[-1], Finish)
 
 
 async def test_program_that_was_interrupted_before_its_start_is_run(javascript: JavaScript) -> None:
-    told = Told(javascript, message_deltas("Well."), run=echo)
+    loop = LoopRun(javascript, message_deltas("Well."), run=echo)
     writing = it.FunctionCall(id="fc_1", call_id="c", name="other", arguments="{")
-    await told.all(ResumePoint((), (), (told.written("text(1)"),), (writing,)))
-    assert told.kinds == ["program_output", "message"] and told.output.result == "1"
-    (closed, *_) = [delta for delta in told.deltas if isinstance(delta, Close) and delta.key]
+    await loop.all(ResumePoint((), (), (loop.program_item("text(1)"),), (writing,)))
+    assert loop.opened_types == ["program_output", "message"] and loop.output.result == "1"
+    (closed, *_) = [delta for delta in loop.deltas if isinstance(delta, Close) and delta.key]
     assert (closed.key, closed.status) == ("fc_1", "incomplete")
 
 
 async def test_calls_of_a_program_are_emitted_before_they_run(javascript: JavaScript) -> None:
-    heard: list[str] = []
+    opened_types: list[str] = []
 
     async def looks(
         arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        assert heard.count("mcp_call") == 2
+        assert opened_types.count("mcp_call") == 2
         yield ToolResult(fields={"output": arguments})
 
-    told = Told(javascript, program(TWO), message_deltas("Done."), run=looks)
-    reply = await told.turns()
+    loop = LoopRun(javascript, program(TWO), message_deltas("Done."), run=looks)
+    reply = await loop.tool_loop()
     async for delta in flatten(reply.deltas()):
         for _ in range(3):
             await asyncio.sleep(0)
         if isinstance(delta, Open):
-            heard.append(str(delta.item.__struct_config__.tag))
+            opened_types.append(str(delta.item.__struct_config__.tag))
             if isinstance(delta.item, it.ProgramOutput):
                 assert settled(delta.item) == ['{"n":1}', '{"n":2}']
-    assert heard[-1] == "message"
+    assert opened_types[-1] == "message"
 
 
 async def test_program_of_another_tenant_is_rejected(javascript: JavaScript) -> None:
-    told = Told(javascript, run=echo)
-    written = told.written("text(1)")
+    loop = LoopRun(javascript, run=echo)
+    program_item = loop.program_item("text(1)")
 
-    async def admitted(program: it.Program, tenant: str) -> None:
+    async def check(program: it.Program, tenant: str) -> None:
         opening = ResponseContext(tenant=tenant, response_id="r", items=(program,))
-        await told.programs.check_access(PROGRAMS, opening, "tools[0]")
+        await loop.programs.check_access(PROGRAMS, opening, "tools[0]")
 
-    await admitted(written, "t")
-    for wrong, tenant in ((written, "u"), (replace(written, code="text(2)"), "t")):
+    await check(program_item, "t")
+    for wrong, tenant in ((program_item, "u"), (replace(program_item, code="text(2)"), "t")):
         with pytest.raises(InvalidRequest, match="cannot continue"):
-            await admitted(wrong, tenant)
+            await check(wrong, tenant)

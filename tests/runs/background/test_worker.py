@@ -1,4 +1,4 @@
-"""Background runs: claimed, followed, cancelled, interrupted, continued; one truth."""
+"""Background runs: claiming, following, cancelling, interruption and continuation."""
 
 from __future__ import annotations
 
@@ -69,13 +69,15 @@ async def followed(served: Service, response_id: str, after: int = -1) -> list[d
         return [json.loads(line) async for lines in batches for line in lines]
 
 
-async def until(served: Service, response_id: str, told: Callable[[Response], bool]) -> Response:
-    """The response as soon as it is so; each event is a reason to look."""
+async def until(
+    served: Service, response_id: str, condition: Callable[[Response], bool]
+) -> Response:
+    """Return the response as soon as it meets the condition, which is checked at each event."""
     async with asyncio.timeout(10):
         async with aclosing(served.event_logs.follow("t", response_id)) as batches:
             async for _ in batches:
                 response = await served.retrieve("t", response_id)
-                if told(response):
+                if condition(response):
                     return response
         return await served.retrieve("t", response_id)
 
@@ -213,7 +215,7 @@ async def test_late_reader_sees_the_failure(store: Store) -> None:
 
 @pytest.mark.parametrize("pause", range(0, 40, 7))
 async def test_another_service_continues_a_released_run(store: Store, pause: int) -> None:
-    """As if undisturbed: the same text, no number twice, none missing."""
+    """The result is as if undisturbed: the same text, no sequence number twice, none missing."""
     async with serving(ScriptedBackend([TEXT], tokens=True), MemoryStore()) as served:
         whole = await followed(served, (await enqueue(served)).id)
     backend = ScriptedBackend([TEXT], wait_s=0.001, tokens=True)
@@ -245,12 +247,12 @@ async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -
 
 
 async def test_former_owner_cannot_write_events(store: Store) -> None:
-    """Whoever lost its run stops at its next word, and nothing of it is kept."""
+    """A server that has lost its run stops at its next event, which is not stored."""
     backend = ScriptedBackend([TEXT], wait_s=0.002, tokens=True)
     async with serving(backend, store) as zombie:
         queued = await enqueue(zombie)
         await until(zombie, queued.id, lambda response: bool(response.output))
-        store.runs.set_listener(_Deaf())
+        store.runs.set_listener(_SilentListener())
         await store.runs.release(zombie._background.owner)
         other = service(ScriptedBackend([TEXT], tokens=True), store, lease=LEASE)
         other.start()
@@ -262,7 +264,7 @@ async def test_former_owner_cannot_write_events(store: Store) -> None:
         assert fold(map(decode_event, events)).status == "completed"
 
 
-class _Deaf:
+class _SilentListener:
     def on_run_queued(self) -> None: ...
     def on_run_lost(self, response_id: str, epoch: int) -> None: ...
 
@@ -326,7 +328,7 @@ MCP = [{"type": "mcp", "server_label": "dice", "server_url": "http://localhost/m
 
 
 class Slow(Dice):
-    """Dice that roll until they are let go."""
+    """Dice that roll until they are released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -342,7 +344,7 @@ class Slow(Dice):
             yield step
 
 
-def _played(arguments: Any) -> LocalBackend:
+def _scripted_backend(arguments: Any) -> LocalBackend:
     return local(engine([tool_call("dice__roll", arguments), "Well, well."]))
 
 
@@ -352,7 +354,7 @@ async def test_tool_call_of_a_dead_server_fails_and_is_not_repeated(
     store: Store, arguments: Any
 ) -> None:
     dice, again = Slow(), Slow()
-    async with serving(_played(arguments), store, providers={"mcp": dice}) as first:
+    async with serving(_scripted_backend(arguments), store, providers={"mcp": dice}) as first:
         queued = await enqueue(first, tools=MCP)
         async with asyncio.timeout(10):
             await dice.rolling.wait()
@@ -384,18 +386,18 @@ async def test_run_with_tools_continues_from_its_last_turn(store: Store) -> None
     dice = Dice()
     async with serving(backend(), store, providers={"mcp": dice}) as first:
         queued = await enqueue(first, tools=MCP)
-        await until(first, queued.id, lambda response: "word3 " in _said(response))
+        await until(first, queued.id, lambda response: "word3 " in _text_of(response))
     assert dice.rolled == ['{"n": 1}']
     rest = engine(lambda prompt: words[len(prompt.rpartition("assistant\n")[2]) :])
     async with serving(local(rest), store, providers={"mcp": dice}) as second:
         events = await followed(second, queued.id)
         check([decode_event(event) for event in events])
         ended = await second.retrieve("t", queued.id)
-    assert _said(ended) == words and ended.status == "completed"
+    assert _text_of(ended) == words and ended.status == "completed"
     assert dice.rolled == ['{"n": 1}'] and dice.open_now == 0
 
 
-def _said(response: Response) -> str:
+def _text_of(response: Response) -> str:
     return "".join(
         getattr(part, "text", "")
         for item in response.output

@@ -1,4 +1,4 @@
-"""The recorder: deltas become items; what an item gets besides what was said."""
+"""The recorder: deltas become items, with extra fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGE = Open(it.Message(role="assistant", content=()))
 CALL = Open(it.FunctionCall(call_id="c", name="f", arguments=""))
 
 
-def recorded(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWriter]:
+def record(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWriter]:
     numbers = itertools.count(1)
     out = ResponseWriter(
         Response(id="resp_1", created_at=1, model="m"),
@@ -28,18 +28,18 @@ def recorded(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWr
     out.create()
     out.start()
 
-    def besides(item: it.Item) -> dict[str, str]:
+    def extra_fields(item: it.Item) -> dict[str, str]:
         assert isinstance(item, it.Reasoning)
         return {"encrypted_content": "".join(part.text for part in item.content or ())[::-1]}
 
-    recorder = Recorder(out, extra_fields=besides) if sealed else Recorder(out)
+    recorder = Recorder(out, extra_fields=extra_fields) if sealed else Recorder(out)
     for delta in deltas:
         recorder.record([delta])
     return recorder, out
 
 
-def test_the_result_of_a_close_is_part_of_the_item() -> None:
-    _, out = recorded(
+def test_result_of_close_is_set_on_the_item() -> None:
+    _, out = record(
         Open(it.Compaction(encrypted_content="")),
         Progress("compacting"),
         Close({"encrypted_content": "sealed"}),
@@ -53,8 +53,8 @@ def test_the_result_of_a_close_is_part_of_the_item() -> None:
     "end", [[Close()], [Open(it.Reasoning(summary=()))], [Finish("length", Usage())]],
     ids=["closed", "followed", "cut"],
 )  # fmt: skip
-def test_what_comes_besides_is_there_however_the_item_ends(end: Sequence[Delta]) -> None:
-    _, out = recorded(Open(it.Reasoning(summary=())), Text("ab"), *end, sealed=True)
+def test_extra_fields_are_set_however_the_item_ends(end: Sequence[Delta]) -> None:
+    _, out = record(Open(it.Reasoning(summary=())), Text("ab"), *end, sealed=True)
     done = next(event for event in out.take() if isinstance(event, ev.OutputItemDone))
     assert done.item.encrypted_content == "ba"  # type: ignore[union-attr]
 
@@ -71,19 +71,19 @@ def test_what_comes_besides_is_there_however_the_item_ends(end: Sequence[Delta])
         ([CALL, Text("{}"), Close(), MESSAGE], "length", True, ["completed", "incomplete"]),
     ],
 )
-def test_an_item_that_is_open_at_the_end_is_closed_as_it_ended(
+def test_open_item_gets_the_status_of_the_end(
     deltas: list[Delta], reason: FinishReason, cut: bool, statuses: list[str]
 ) -> None:
-    recorder, out = recorded(*deltas, Finish(reason, Usage()))
+    recorder, out = record(*deltas, Finish(reason, Usage()))
     assert recorder.truncated is cut
     assert [item.status for item in out.items] == statuses  # type: ignore[union-attr]
     assert out.open_items == ()
 
 
 @pytest.mark.parametrize("delta", [Text("a"), Progress("compacting")])
-def test_nothing_can_be_said_outside_an_item(delta: Delta) -> None:
+def test_text_outside_an_item_raises(delta: Delta) -> None:
     with pytest.raises(BackendError):
-        recorded(delta)
+        record(delta)
 
 
 def test_tool_usage_is_summed_and_unused_families_are_zero() -> None:
@@ -95,9 +95,9 @@ def test_tool_usage_is_summed_and_unused_families_are_zero() -> None:
         return Open(call, key), Close({}, key, tool_usage=used)
 
     first = close("1", {"image_gen": {**image, "total_tokens": 9}})
-    recorder, _ = recorded(*first)
+    recorder, _ = record(*first)
     assert recorder.tool_usage["web_search"] == {"num_requests": 0}
-    recorder, _ = recorded(
+    recorder, _ = record(
         *first,
         *close("2", {"image_gen": {**image, "total_tokens": 9, "cached_tokens": 1}}),
         *close("3", {"web_search": {"num_requests": 1}, "image_gen": {"model": "x"}}),

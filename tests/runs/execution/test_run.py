@@ -1,4 +1,4 @@
-"""A run: how it ends, who may leave, and that nothing is announced before it is kept."""
+"""A run: how it ends, cancellation, and storing before announcing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from antiphon.stream.fold import fold
 from antiphon.wire import events as ev
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
-from tests.runs.served import Heard, create, events_of, service
+from tests.runs.served import RecordingSink, create, events_of, service
 
 ANSWER = Open(Message(role="assistant", content=()))
 
 
 class Gated(Backend, Reply):
-    """A backend that says a word, waits for the gate, and says another. One reply."""
+    """A backend and its reply: writes a word, waits for the gate, and writes another."""
 
     context_size = None
     recommended_options: Mapping[str, Any] = {}
@@ -73,30 +73,30 @@ class Gated(Backend, Reply):
     async def close(self) -> None: ...
 
 
-def _leave_at(kind: type[ev.Event]) -> Callable[[Heard], None]:
-    def heard(outlet: Heard) -> None:
-        if any(isinstance(event, kind) for event in outlet.events):
+def _leave_at(kind: type[ev.Event]) -> Callable[[RecordingSink], None]:
+    def on_write(sink: RecordingSink) -> None:
+        if any(isinstance(event, kind) for event in sink.events):
             raise ReaderGone
 
-    return heard
+    return on_write
 
 
 async def leave_after_a_word(run: Run) -> None:
     async with asyncio.timeout(5):
         with pytest.raises(ReaderGone):
-            await run.drive(Heard(_leave_at(ev.OutputTextDelta)))
+            await run.drive(RecordingSink(_leave_at(ev.OutputTextDelta)))
 
 
-async def test_a_run_that_is_left_before_its_first_step_is_cancelled() -> None:
+async def test_run_cancelled_before_its_start_ends_cancelled() -> None:
     run = await create(service(Gated()))
     async with asyncio.timeout(5):
         with pytest.raises(ReaderGone):
-            await run.drive(Heard(_leave_at(ev.Created)))
+            await run.drive(RecordingSink(_leave_at(ev.Created)))
     assert run.response.status == "cancelled"
 
 
 @pytest.mark.requirement("D-81", "VN-51")
-async def test_plain_and_streamed_answers_are_the_same() -> None:
+async def test_plain_and_streamed_responses_are_equal() -> None:
     served = service(ScriptedBackend(["Hello there"]))
     plain = await (await create(served)).drive()
     run = await create(served)
@@ -108,7 +108,7 @@ async def test_plain_and_streamed_answers_are_the_same() -> None:
     assert (plain.status, plain.usage) == (streamed.status, streamed.usage)
 
 
-async def test_a_reader_that_leaves_stops_the_model() -> None:
+async def test_disconnected_reader_stops_the_model() -> None:
     backend = Gated()
     run = await create(service(backend))
     await leave_after_a_word(run)
@@ -116,7 +116,7 @@ async def test_a_reader_that_leaves_stops_the_model() -> None:
         await backend.left.wait()
 
 
-async def test_a_plain_reader_that_is_cancelled_has_left() -> None:
+async def test_cancelled_plain_reader_cancels_the_run() -> None:
     backend = Gated()
     run = await create(service(backend))
     reader = asyncio.create_task(run.drive())
@@ -129,7 +129,7 @@ async def test_a_plain_reader_that_is_cancelled_has_left() -> None:
             await reader
 
 
-async def test_a_response_nobody_waited_for_is_not_stored() -> None:
+async def test_cancelled_response_is_not_stored() -> None:
     backend, store = Gated(), MemoryStore()
     served = service(backend, store)
     run = await create(served)
@@ -140,7 +140,7 @@ async def test_a_response_nobody_waited_for_is_not_stored() -> None:
 
 
 @pytest.mark.requirement("API-PERSIST-FIRST")
-async def test_it_is_kept_before_it_is_announced() -> None:
+async def test_response_is_stored_before_its_terminal_event() -> None:
     order: list[str] = []
 
     class Watched(MemoryStore):
@@ -151,15 +151,15 @@ async def test_it_is_kept_before_it_is_announced() -> None:
             await super().save(tenant, stored)
             order.append("saved")
 
-    def heard(outlet: Heard) -> None:
-        order.extend("told" for event in outlet.events if isinstance(event, ev.Completed))
+    def on_write(sink: RecordingSink) -> None:
+        order.extend("told" for event in sink.events if isinstance(event, ev.Completed))
 
     run = await create(service(ScriptedBackend(["Hello"]), Watched()))
-    await run.drive(Heard(heard))
+    await run.drive(RecordingSink(on_write))
     assert order == ["saved", "told"]
 
 
-async def test_a_store_that_fails_fails_the_response() -> None:
+async def test_store_error_fails_the_response() -> None:
     class Full(MemoryStore):
         async def save(
             self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
@@ -173,7 +173,7 @@ async def test_a_store_that_fails_fails_the_response() -> None:
     assert events[-1].response.completed_at is None
 
 
-async def test_a_failed_response_is_stored_as_such() -> None:
+async def test_failed_response_is_stored() -> None:
     store = MemoryStore()
     run = await create(service(ScriptedBackend([BackendError("It broke.")]), store))
     response = await run.drive()
@@ -183,7 +183,7 @@ async def test_a_failed_response_is_stored_as_such() -> None:
     assert response.usage is not None
 
 
-async def test_an_unexpected_exception_shows_nothing_of_itself() -> None:
+async def test_unexpected_exception_is_not_shown_to_clients() -> None:
     class Broken(Gated):
         async def _deltas(self) -> AsyncGenerator[Delta, None]:
             yield ANSWER
@@ -195,7 +195,7 @@ async def test_an_unexpected_exception_shows_nothing_of_itself() -> None:
     assert "secret" not in str(events[-1])
 
 
-async def test_what_an_engine_did_not_expect_is_in_the_log() -> None:
+async def test_unexpected_engine_error_is_logged() -> None:
     broken = BackendError("The engine failed: it broke")
     broken.__cause__ = cause = KeyError("where")
     for failure, logged in ((broken, [cause]), (BackendError("It was asked too much."), [])):
@@ -204,7 +204,7 @@ async def test_what_an_engine_did_not_expect_is_in_the_log() -> None:
         assert [each["exc_info"] for each in logs if each["event"] == "run failed"] == logged
 
 
-async def test_a_reply_that_cannot_be_read_fails_and_is_well_formed() -> None:
+async def test_invalid_deltas_fail_the_run_with_legal_events() -> None:
     class Senseless(Gated):
         async def _deltas(self) -> AsyncGenerator[Delta, None]:
             yield Text("out of nowhere")
@@ -214,7 +214,7 @@ async def test_a_reply_that_cannot_be_read_fails_and_is_well_formed() -> None:
     assert isinstance(events[-1], ev.Failed)
 
 
-async def test_what_takes_too_long_fails() -> None:
+async def test_run_fails_at_its_time_limit() -> None:
     events = await events_of(await create(service(Gated(), timeout_s=0.01)))
     check(events)
     final = events[-1]
@@ -223,24 +223,24 @@ async def test_what_takes_too_long_fails() -> None:
     assert [getattr(item, "status", "") for item in final.response.output] == ["incomplete"]
 
 
-async def test_silence_is_filled_with_keepalives() -> None:
+async def test_keepalives_are_sent_while_the_model_is_silent() -> None:
     backend = Gated()
     run = await create(service(backend, keepalive_s=0.005))
 
-    def heard(outlet: Heard) -> None:
-        if sum(isinstance(event, ev.Keepalive) for event in outlet.events) >= 3:
+    def on_write(sink: RecordingSink) -> None:
+        if sum(isinstance(event, ev.Keepalive) for event in sink.events) >= 3:
             backend.gate.set()
 
-    outlet = Heard(heard)
+    sink = RecordingSink(on_write)
     async with asyncio.timeout(5):
-        await run.drive(outlet)
-    events = outlet.events
+        await run.drive(sink)
+    events = sink.events
     check(events)
     assert isinstance(events[0], ev.Created)
     assert isinstance(events[-1], ev.Completed)
 
 
-async def test_a_slow_reader_holds_the_model_back() -> None:
+async def test_slow_reader_slows_the_model() -> None:
     said = 0
 
     class Endless(Gated):
@@ -262,7 +262,7 @@ async def test_a_slow_reader_holds_the_model_back() -> None:
     assert said == 0
 
 
-async def test_draining_ends_what_still_runs_as_failed() -> None:
+async def test_drain_fails_running_responses() -> None:
     backend = Gated()
     served = service(backend)
     run = await create(served)
@@ -276,7 +276,7 @@ async def test_draining_ends_what_still_runs_as_failed() -> None:
     assert not served.ready
 
 
-async def test_tokens_are_kept_as_what_the_turn_added() -> None:
+async def test_stored_tokens_are_those_the_turn_added() -> None:
     backend, store = Gated(), MemoryStore()
     backend.gate.set()
     served = service(backend, store)
@@ -293,20 +293,20 @@ async def test_tokens_are_kept_as_what_the_turn_added() -> None:
     assert array("I", stored.tokens.ids).tolist() == [20, 10, 11, 12]
 
 
-async def test_what_is_over_needs_no_collector() -> None:
+async def test_finished_run_is_freed_without_garbage_collection() -> None:
     class Holding(EventSink):
         run: Run | None = None
 
     backend = Gated()
     backend.gate.set()
     run = await create(service(backend, keepalive_s=60))
-    outlet = Holding()
-    outlet.run = run
-    gone = weakref.ref(outlet)
+    sink = Holding()
+    sink.run = run
+    gone = weakref.ref(sink)
     gc.disable()
     try:
-        await run.drive(outlet)
-        del run, outlet
+        await run.drive(sink)
+        del run, sink
         assert gone() is None
     finally:
         gc.enable()

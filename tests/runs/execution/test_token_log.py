@@ -1,4 +1,4 @@
-"""The ids of a run as one array: prompts in between keep what they share with what was before."""
+"""The token log of a run: prompts in between store only what they add."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDS = st.lists(st.integers(0, 300_000), max_size=8)
 
 
 @given(prompt=IDS, turns=st.lists(st.tuples(IDS, IDS), max_size=4), last=IDS)
-def test_the_last_prompt_and_what_came_after_it(
+def test_last_turn_returns_prompt_and_sampled_tokens(
     prompt: list[int], turns: list[tuple[list[int], list[int]]], last: list[int]
 ) -> None:
     tape, expected = array("I"), list(prompt)
@@ -36,7 +36,7 @@ def test_the_last_prompt_and_what_came_after_it(
     )
 
 
-def test_turns_are_counted_that_have_said_something() -> None:
+def test_turns_without_tokens_are_not_counted() -> None:
     tape = array("I", [1, 2])
     append_prompt(tape, [7, 8, 9], [7, 8, 9, 1, 2, 5])
     assert turn_counts([7, 8, 9], tape) == ((3, 2),)
@@ -44,7 +44,7 @@ def test_turns_are_counted_that_have_said_something() -> None:
     assert turn_counts([7, 8, 9], tape) == ((3, 2), (6, 1))
 
 
-def test_a_prompt_that_goes_on_costs_what_it_adds() -> None:
+def test_new_prompt_stores_only_added_tokens() -> None:
     prompt, tape = list(range(1000)), array("I", [1, 2, 3])
     append_prompt(tape, prompt, [*prompt, 1, 2, 3, 9])
     assert len(tape) == 3 + 3 + 1

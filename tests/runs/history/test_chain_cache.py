@@ -1,4 +1,4 @@
-"""Chains at hand are those of the store, and cost it one row a turn."""
+"""Cached chains equal those of the store, and cost it one row per turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Counting(MemoryStore):
         return await super().load_chain(tenant, response_id)
 
 
-async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
+async def test_continued_conversation_is_not_read_again() -> None:
     store = Counting()
     chains = ChainCache(store)
     for n in range(50):
@@ -35,7 +35,7 @@ async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
     assert store.walks == 0
 
 
-async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> None:
+async def test_deleted_response_cannot_be_continued_from_the_cache() -> None:
     store = Counting()
     chains = ChainCache(store)
     await store.save("t", turn("a"))
@@ -47,7 +47,7 @@ async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> Non
     assert await chains.get("t", "resp_b") == await store.load_chain("t", "resp_b")
 
 
-async def test_only_so_much_is_at_hand() -> None:
+async def test_cache_size_is_limited() -> None:
     store = Counting()
     chains = ChainCache(store, max_bytes=20_000)
     for n in range(30):
@@ -65,7 +65,9 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, room=st.sampled_from([0, 3_000, 10**9]))
-def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], room: int) -> None:
+def test_cached_chains_equal_those_of_the_store(
+    steps: list[tuple[str, int, int]], room: int
+) -> None:
     async def play() -> None:
         store = MemoryStore()
         chains = ChainCache(store, max_bytes=room)

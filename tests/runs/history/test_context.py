@@ -1,4 +1,4 @@
-"""From requests and the store to conversations: what a chain restores, and what is refused."""
+"""Building conversations from requests and the store: chains, references, rejections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def texts(asked: tuple[Conversation, Options]) -> list[str]:
     ]
 
 
-async def test_a_chain_restores_inputs_and_outputs_but_no_instructions() -> None:
+async def test_chain_restores_items_but_not_instructions() -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     served = service(backend)
     first = await answered(served, input="a", instructions="Be brief.", temperature=0.5)
@@ -44,7 +44,7 @@ async def test_a_chain_restores_inputs_and_outputs_but_no_instructions() -> None
     assert backend.requests[2][1].temperature == 1.0
 
 
-async def test_a_response_may_be_continued_twice() -> None:
+async def test_response_can_be_continued_twice() -> None:
     backend = ScriptedBackend(["root", "left", "right"])
     served = service(backend)
     root = await answered(served, input="a")
@@ -54,7 +54,7 @@ async def test_a_response_may_be_continued_twice() -> None:
 
 
 @pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "of another tenant", "failed"])
-async def test_a_previous_response_that_cannot_be_used_is_named(why: str) -> None:
+async def test_unusable_previous_response_is_rejected(why: str) -> None:
     store = MemoryStore()
     served = service(ScriptedBackend(["x"]), store)
     first = await answered(served, store=why != "not stored")
@@ -79,7 +79,7 @@ async def test_a_previous_response_that_cannot_be_used_is_named(why: str) -> Non
         assert refused.value.code == "previous_response_not_found"
 
 
-async def test_a_reference_stands_for_the_stored_item() -> None:
+async def test_item_reference_is_resolved() -> None:
     backend = ScriptedBackend(["one", "two"])
     served = service(backend)
     first = await answered(served, input="a")
@@ -88,7 +88,7 @@ async def test_a_reference_stands_for_the_stored_item() -> None:
     assert texts(backend.requests[1]) == ["one", "b"]
 
 
-async def test_a_reference_to_nothing_is_a_404_in_openais_words() -> None:
+async def test_unknown_item_reference_returns_404() -> None:
     served = service(ScriptedBackend(["one"]))
     first = await answered(served, store=False)
     with pytest.raises(NotFound, match="Items are not persisted"):
@@ -102,19 +102,19 @@ async def test_a_reference_to_nothing_is_a_404_in_openais_words() -> None:
         ([CALL], "No tool output found for function call call_1."),
     ],
 )
-async def test_calls_and_outputs_belong_together(items: list[Any], message: str) -> None:
+async def test_calls_and_outputs_must_match(items: list[Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await create(service(ScriptedBackend()), input=[{"role": "user", "content": "x"}, *items])
     assert (refused.value.message, refused.value.param) == (message, "input")
 
 
-async def test_pairs_may_lie_apart_and_in_any_order() -> None:
+async def test_outputs_may_come_in_any_order() -> None:
     talk = {"role": "user", "content": "x"}
     await answered(service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
     await answered(service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
 
 
-async def test_a_call_that_a_limit_cut_needs_no_output() -> None:
+async def test_truncated_call_needs_no_output() -> None:
     cut = {**CALL, "status": "incomplete"}
     await answered(service(ScriptedBackend()), input=[cut, {"role": "user", "content": "x"}])
 
@@ -140,7 +140,7 @@ async def test_items_get_ids_and_are_listed_newest_first() -> None:
 
 
 @pytest.mark.parametrize("names", ["id", "call_id", "id of the item", "both"])
-async def test_an_output_of_local_shell_names_its_call_in_one_of_two_ways(names: str) -> None:
+async def test_local_shell_output_names_its_call_by_id_or_call_id(names: str) -> None:
     """OpenAI's types have ``id`` alone, its guide ``call_id``."""
     call = {
         "type": "local_shell_call",
@@ -178,7 +178,7 @@ async def test_an_output_of_local_shell_names_its_call_in_one_of_two_ways(names:
         ),
     ],
 )
-async def test_tools_of_the_client_are_answered_too(call: Any, output: Any, name: str) -> None:
+async def test_calls_of_client_tools_need_outputs(call: Any, output: Any, name: str) -> None:
     served = service(ScriptedBackend(["ok"]))
     said = {"role": "user", "content": "hi"}
     for only, missing in ((call, "output"), (output, "call")):

@@ -1,4 +1,4 @@
-"""What of a conversation is shown again: laws that hold for every conversation."""
+"""The visible history: laws that hold for every conversation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def said(role: Any, text: str) -> it.Message:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[it.Item]:
-    """Every call has its output somewhere behind it; a few calls wait."""
+    """Every call has its output somewhere after it; a few calls wait."""
     items: list[it.Item] = []
     waiting: list[str] = []
     for number in range(draw(st.integers(1, 25))):
@@ -51,7 +51,7 @@ def shown(items: list[it.Item] | tuple[it.Item, ...]) -> VisibleHistory:
 
 
 def outputs(items: list[it.Item]) -> list[it.Item]:
-    """An output for each call that waits."""
+    """Return an output for each call that waits."""
     answered = {i.call_id for i in items if isinstance(i, it.FunctionCallOutput)}
     return [
         it.FunctionCallOutput(call_id=item.call_id, output="late")
@@ -61,12 +61,12 @@ def outputs(items: list[it.Item]) -> list[it.Item]:
 
 
 @given(conversations())
-def test_without_compaction_all_is_shown(items: list[it.Item]) -> None:
+def test_everything_is_visible_without_compaction(items: list[it.Item]) -> None:
     assert shown(items).items == tuple(items)
 
 
 @given(conversations(), st.sampled_from([0, 60, 300, 10_000]), st.booleans())
-def test_calls_and_outputs_stay_together_whatever_is_cut(
+def test_compaction_does_not_separate_calls_from_outputs(
     items: list[it.Item], rest: int, kept_by_client: bool
 ) -> None:
     now = shown(items).compact("sum", keep_tokens=rest)
@@ -82,7 +82,7 @@ def test_calls_and_outputs_stay_together_whatever_is_cut(
 
 
 @given(conversations(), st.sampled_from([0, 60, 300]))
-def test_what_is_left_is_bounded_and_in_order(items: list[it.Item], rest: int) -> None:
+def test_visible_items_are_limited_and_in_order(items: list[it.Item], rest: int) -> None:
     now = shown(items).compact("sum", keep_tokens=rest)
     left = [items.index(item) for item in now.items if item in items]
     told = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
@@ -103,10 +103,10 @@ def test_what_is_left_is_bounded_and_in_order(items: list[it.Item], rest: int) -
 
 
 @given(conversations(), conversations())
-def test_a_second_compaction_keeps_the_users_latest_words(
+def test_second_compaction_retains_the_latest_user_messages(
     first: list[it.Item], second: list[it.Item]
 ) -> None:
-    """The client sends nothing of what was before."""
+    """The client does not send the earlier items."""
     for number, items in enumerate((first, second)):
         for item in outputs(items):
             items.append(item)
@@ -140,7 +140,7 @@ def _renamed(items: list[it.Item]) -> list[it.Item]:
     ]
 
 
-def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
+def test_images_are_left_out_of_a_compaction_that_is_too_long() -> None:
     picture = it.InputImage(image_url="data:image/png;base64," + "A" * 13_000_000)
     text = it.InputText(text="what is this?")
     message = it.Message(role="user", content=(text, picture))
@@ -164,7 +164,7 @@ PROGRAM: list[it.Item] = [
 ANSWER = it.FunctionCallOutput(id="o2", call_id="c2", output="two", caller=CALLER)
 
 
-def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
+def test_open_program_survives_a_compaction_with_its_calls() -> None:
     compacted = shown(PROGRAM).compact("In short.")
     past = compacted.compaction
     assert past is not None and list(past.recent_items) == PROGRAM[1:]
@@ -176,7 +176,7 @@ def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
     assert [item.id for item in replayed.items].count("m") == 1
 
 
-def test_a_program_that_nobody_answers_is_gone_with_its_calls() -> None:
+def test_unanswered_program_is_not_visible_after_a_compaction() -> None:
     past = shown(PROGRAM).compact("In short.").compaction
     assert past is not None
     sealed = it.Compaction(id="cmp", encrypted_content=SEALED.encrypt_compaction(past))

@@ -1,4 +1,4 @@
-"""Compaction: what is left of a conversation, who asked for it, and what goes on from it."""
+"""Compaction: what remains of a conversation, how it is requested, and how it continues."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.runs.served import create, events_of, service
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}
-ASKED = "Stop here: this conversation is now compacted."
-MARK = "[The conversation up to here was compacted."
+SUMMARY_INSTRUCTIONS = "Stop here: this conversation is now compacted."
+SUMMARY_MARK = "[The conversation up to here was compacted."
 
 
 def user(text: str) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def output(call_id: str, text: str = "done") -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call_id, "output": text}
 
 
-def seen(conversation: Conversation) -> list[str]:
-    """What the model is shown, a text an item."""
-    return [shown(item) for item in conversation.items]
+def texts_of(conversation: Conversation) -> list[str]:
+    """The items that the model sees, each as a text."""
+    return [text_of(item) for item in conversation.items]
 
 
-def shown(item: it.Item) -> str:
+def text_of(item: it.Item) -> str:
     if isinstance(item, it.Message | it.Reasoning):
         text = "".join(getattr(part, "text", "?") for part in item.content or ())
         return f"{item.role}: {text}" if isinstance(item, it.Message) else f"thinks: {text}"
@@ -57,8 +57,8 @@ def shown(item: it.Item) -> str:
 
 
 class Model:
-    """A backend that writes ``summary`` when asked for one, and otherwise answers. What it is shown
-    counts a token a character."""
+    """A backend that writes ``summary`` if a summary is requested, and otherwise answers. Each
+    character counts as a token."""
 
     def __init__(self, summary: str = "SUMMARY", size: int | None = 100_000) -> None:
         self.summary = summary
@@ -68,7 +68,7 @@ class Model:
         self.size = size
 
     async def prepare(self, conversation: Conversation, options: Options) -> Any:
-        tokens = len("".join(seen(conversation))) + len(conversation.instructions or "")
+        tokens = len("".join(texts_of(conversation))) + len(conversation.instructions or "")
         tokens += sum(len(getattr(item, "output", "")) for item in conversation.items)
         if self.size is not None and tokens >= self.size:
             raise InvalidRequest("too long", param="input", code="context_length_exceeded")
@@ -77,44 +77,46 @@ class Model:
         return reply
 
     def _reply(self, conversation: Conversation, options: Options) -> str | Sequence[Delta]:
-        return self.summary if self.asked(conversation) else "ANSWER"
+        return self.summary if self.is_summary_request(conversation) else "ANSWER"
 
     @staticmethod
-    def asked(conversation: Conversation) -> bool:
-        """It was to write a summary."""
-        return bool(conversation.items) and ASKED in shown(conversation.items[-1])
+    def is_summary_request(conversation: Conversation) -> bool:
+        """Whether the model is to write a summary."""
+        return bool(conversation.items) and SUMMARY_INSTRUCTIONS in text_of(conversation.items[-1])
 
     def served(self, **policy: Any) -> Service:
         return service(self.backend, MemoryStore(), seal=SEAL, **policy)
 
     @property
-    def answered(self) -> list[str]:
-        """What it was shown when it last answered."""
-        asked = (c for c, _ in reversed(self.backend.requests) if not self.asked(c))
-        return seen(next(asked))
+    def answered_texts(self) -> list[str]:
+        """The texts of the conversation that the model answered last."""
+        requests = reversed(self.backend.requests)
+        return texts_of(next(c for c, _ in requests if not self.is_summary_request(c)))
 
     @property
-    def summarised(self) -> tuple[list[str], Options]:
-        """What it last was to summarise, and how it was asked."""
-        found = next((c, o) for c, o in reversed(self.backend.requests) if self.asked(c))
-        return seen(found[0])[:-1], found[1]
+    def summary_request(self) -> tuple[list[str], Options]:
+        """The texts that the model summarized last, and the options."""
+        found = next(
+            (c, o) for c, o in reversed(self.backend.requests) if self.is_summary_request(c)
+        )
+        return texts_of(found[0])[:-1], found[1]
 
 
-async def answered(served: Service, **fields: Any) -> Response:
+async def respond(served: Service, **fields: Any) -> Response:
     return await (await create(served, **fields)).drive()
 
 
-async def compacted(served: Service, tenant: str = "t", **fields: Any) -> CompactedResponse:
-    asked = await served.compact(
+async def compact(served: Service, tenant: str = "t", **fields: Any) -> CompactedResponse:
+    compaction = await served.compact(
         tenant, parse_compact_request(json.dumps({"model": "scripted", **fields}).encode())
     )
-    response = await asked.run.drive()
+    response = await compaction.run.drive()
     assert response.status == "completed", response.error
-    return asked.result
+    return compaction.result
 
 
-def wired(items: Sequence[it.Item]) -> list[Any]:
-    """Items as a client gets and sends them."""
+def to_wire(items: Sequence[it.Item]) -> list[Any]:
+    """Return items as a client receives and sends them."""
     import msgspec
 
     return json.loads(msgspec.json.encode(items))
@@ -123,7 +125,7 @@ def wired(items: Sequence[it.Item]) -> list[Any]:
 # --- the trigger ---------------------------------------------------------------------------------
 
 
-async def test_a_trigger_makes_exactly_one_compaction_item_that_is_gone_on_from() -> None:
+async def test_trigger_creates_one_compaction_item_to_continue_from() -> None:
     model = Model()
     served = model.served()
     talk = [user("Name's Ann."), assistant("Hello Ann."), user("Old."), assistant("Yes."), TRIGGER]
@@ -138,15 +140,17 @@ async def test_a_trigger_makes_exactly_one_compaction_item_that_is_gone_on_from(
     (item,) = run.response.output
     assert isinstance(item, it.Compaction) and item.id.startswith("cmp_")
     assert "SUMMARY" not in item.encrypted_content
-    assert model.summarised[0] == ["user: Name's Ann.", "assistant: Hello Ann.", "user: Old.",
+    assert model.summary_request[0] == ["user: Name's Ann.", "assistant: Hello Ann.", "user: Old.",
                                    "assistant: Yes."]  # fmt: skip
-    await answered(served, input=[*wired([item]), user("And?")])
-    first, second, told, last = model.answered
+    await respond(served, input=[*to_wire([item]), user("And?")])
+    first, second, summarized_texts, last = model.answered_texts
     assert [first, second, last] == ["user: Name's Ann.", "user: Old.", "user: And?"]
-    assert told.startswith(f"user: {MARK}") and told.endswith("SUMMARY")
+    assert summarized_texts.startswith(f"user: {SUMMARY_MARK}") and summarized_texts.endswith(
+        "SUMMARY"
+    )
 
 
-async def test_a_summary_is_asked_for_plainly() -> None:
+async def test_summary_is_generated_without_tools_and_reasoning() -> None:
     model = Model(size=8000)
     tools = [{"type": "function", "name": "f", "parameters": {}}]
     fields = {
@@ -157,7 +161,7 @@ async def test_a_summary_is_asked_for_plainly() -> None:
         "max_output_tokens": 1,
         "temperature": 0.5,
     }
-    await answered(model.served(), input=[user("a"), TRIGGER], **fields)
+    await respond(model.served(), input=[user("a"), TRIGGER], **fields)
     conversation, options = model.backend.requests[-1]
     assert conversation.instructions == "Be kind."
     assert options.tools == () and options.tool_choice == ToolChoice()
@@ -166,19 +170,24 @@ async def test_a_summary_is_asked_for_plainly() -> None:
     assert options.reasoning is not None and options.reasoning.effort == "none"
 
 
-async def test_a_chain_goes_on_behind_its_compaction() -> None:
+async def test_chain_continues_after_its_compaction() -> None:
     model = Model()
     served = model.served()
-    first = await answered(served, input="one")
-    second = await answered(served, input=[TRIGGER], previous_response_id=first.id)
-    third = await answered(served, input="two", previous_response_id=second.id)
-    assert [text[:9] for text in model.answered] == ["user: one", "user: [Th", "user: two"]
-    fourth = await answered(served, input=[TRIGGER], previous_response_id=third.id)
-    told = model.summarised[0]
-    assert [text[:9] for text in told] == ["user: one", "user: [Th", "user: two", "assistant"]
-    assert "SUMMARY" in told[1]  # what is known of the first past is not lost
-    await answered(served, input="three", previous_response_id=fourth.id)
-    assert [text[:9] for text in model.answered] == [
+    first = await respond(served, input="one")
+    second = await respond(served, input=[TRIGGER], previous_response_id=first.id)
+    third = await respond(served, input="two", previous_response_id=second.id)
+    assert [text[:9] for text in model.answered_texts] == ["user: one", "user: [Th", "user: two"]
+    fourth = await respond(served, input=[TRIGGER], previous_response_id=third.id)
+    summarized_texts = model.summary_request[0]
+    assert [text[:9] for text in summarized_texts] == [
+        "user: one",
+        "user: [Th",
+        "user: two",
+        "assistant",
+    ]
+    assert "SUMMARY" in summarized_texts[1]  # what is known of the first past is not lost
+    await respond(served, input="three", previous_response_id=fourth.id)
+    assert [text[:9] for text in model.answered_texts] == [
         "user: one",
         "user: two",
         "user: [Th",
@@ -186,57 +195,57 @@ async def test_a_chain_goes_on_behind_its_compaction() -> None:
     ]
 
 
-async def test_what_holds_for_the_conversation_outlives_its_compaction() -> None:
+async def test_persistent_items_survive_compaction() -> None:
     model = Model()
     served = model.served()
     rule = {"role": "developer", "content": "Never swear."}
-    first = await answered(served, input=[rule, user("a")])
-    second = await answered(served, input=[TRIGGER], previous_response_id=first.id)
-    await answered(served, input="b", previous_response_id=second.id)
-    assert model.answered[0] == "developer: Never swear."
+    first = await respond(served, input=[rule, user("a")])
+    second = await respond(served, input=[TRIGGER], previous_response_id=first.id)
+    await respond(served, input="b", previous_response_id=second.id)
+    assert model.answered_texts[0] == "developer: Never swear."
 
 
-async def test_there_must_be_something_to_compact() -> None:
+async def test_empty_conversation_cannot_be_compacted() -> None:
     with pytest.raises(InvalidRequest, match="nothing to compact"):
-        await answered(Model().served(), input=[TRIGGER])
+        await respond(Model().served(), input=[TRIGGER])
 
 
-async def test_a_trigger_in_a_conversation_item_list_asks_for_nothing_later() -> None:
+async def test_old_trigger_in_the_items_is_ignored() -> None:
     model = Model()
     served = model.served()
-    await answered(served, input=[user("a"), TRIGGER])
-    response = await answered(served, input=[user("b")])
+    await respond(served, input=[user("a"), TRIGGER])
+    response = await respond(served, input=[user("b")])
     assert isinstance(response.output[0], it.Message)
 
 
 # --- calls ---------------------------------------------------------------------------------------
 
 
-async def test_a_call_that_waits_for_its_output_is_shown_with_it_when_it_comes() -> None:
+async def test_waiting_call_is_visible_with_its_later_output() -> None:
     model = Model()
     served = model.served()
     talk = [user("a"), call("c0"), output("c0"), call("c1"), call("c2"), TRIGGER]
-    response = await answered(served, input=talk)
-    item = wired(response.output)
-    await answered(served, input=[*item, output("c1"), output("c2")])
-    assert model.answered[2:] == [
+    response = await respond(served, input=talk)
+    item = to_wire(response.output)
+    await respond(served, input=[*item, output("c1"), output("c2")])
+    assert model.answered_texts[2:] == [
         "function_call c1",
         "function_call c2",
         "function_call_output c1",
         "function_call_output c2",
     ]
-    await answered(served, input=[*item, user("never mind")])
-    assert [text for text in model.answered if "call" in text] == []
+    await respond(served, input=[*item, user("never mind")])
+    assert [text for text in model.answered_texts if "call" in text] == []
     with pytest.raises(InvalidRequest, match="No tool call found"):
-        await answered(served, input=[*item, output("c0")])
+        await respond(served, input=[*item, output("c0")])
 
 
-async def test_a_call_the_client_sends_itself_is_shown_once() -> None:
+async def test_call_sent_again_by_the_client_is_visible_once() -> None:
     model = Model()
     served = model.served()
-    response = await answered(served, input=[user("a"), call("c1"), TRIGGER])
-    await answered(served, input=[*wired(response.output), call("c1"), output("c1")])
-    assert [text for text in model.answered if "c1" in text] == [
+    response = await respond(served, input=[user("a"), call("c1"), TRIGGER])
+    await respond(served, input=[*to_wire(response.output), call("c1"), output("c1")])
+    assert [text for text in model.answered_texts if "c1" in text] == [
         "function_call c1",
         "function_call_output c1",
     ]
@@ -245,55 +254,55 @@ async def test_a_call_the_client_sends_itself_is_shown_once() -> None:
 # --- what is kept of the user --------------------------------------------------------------------
 
 
-async def test_the_user_is_kept_whether_the_client_sends_the_past_or_not() -> None:
+async def test_user_messages_are_retained_with_and_without_client_history() -> None:
     model = Model()
     served = model.served()
     talk = [user("one"), assistant("1"), user("two"), assistant("2")]
-    item = wired((await answered(served, input=[*talk, TRIGGER])).output)
+    item = to_wire((await respond(served, input=[*talk, TRIGGER])).output)
     expected = ["user: one", "user: two"]
     for before in (talk, [user("one"), user("two")], [user("two")], []):
-        await answered(served, input=[*before, *item, user("go on")])
-        assert model.answered[:2] == expected
-        assert len(model.answered) == 4
+        await respond(served, input=[*before, *item, user("go on")])
+        assert model.answered_texts[:2] == expected
+        assert len(model.answered_texts) == 4
 
 
-async def test_only_the_users_latest_words_are_kept_where_there_are_many() -> None:
+async def test_only_latest_user_messages_are_retained() -> None:
     model = Model(size=1000)  # a quarter of it for the user: 250 tokens, 3 bytes each
     served = model.served()
     talk = [user(f"{number:03}" + "x" * 97) for number in range(8)]
-    item = wired((await answered(served, input=[*talk, TRIGGER])).output)
+    item = to_wire((await respond(served, input=[*talk, TRIGGER])).output)
     for before in (talk, []):
-        await answered(served, input=[*before, *item])
-        assert [text[6:9] for text in model.answered[:-1]] == ["001", "002", "003", "004", "005",
-                                                               "006", "007"]  # fmt: skip
+        await respond(served, input=[*before, *item])
+        numbers = [text[6:9] for text in model.answered_texts[:-1]]
+        assert numbers == ["001", "002", "003", "004", "005", "006", "007"]
 
 
-async def test_words_that_are_too_long_keep_their_ends() -> None:
+async def test_long_user_message_is_truncated_in_the_middle() -> None:
     model = Model(size=3000)
     served = model.served()
     long = "BEGIN" + "x" * 2 * 2250 + "END"
     model.size = 100_000
-    item = wired((await answered(served, input=[user(long), TRIGGER])).output)
+    item = to_wire((await respond(served, input=[user(long), TRIGGER])).output)
     model.backend.context_size = 3000
-    await answered(served, input=item)
-    first, told = model.answered
+    await respond(served, input=item)
+    first, summarized_texts = model.answered_texts
     assert first.startswith("user: BEGIN") and first.endswith("END")
-    assert MARK in told
+    assert SUMMARY_MARK in summarized_texts
 
 
-async def test_a_summary_that_is_empty_leaves_a_valid_item_and_the_user() -> None:
+async def test_empty_summary_gives_a_valid_compaction_item() -> None:
     model = Model(summary="")
     model.backend._scripts = lambda c, o: [Finish("stop", Usage())]
     served = model.served()
-    response = await answered(served, input=[user("one"), assistant("1"), TRIGGER])
+    response = await respond(served, input=[user("one"), assistant("1"), TRIGGER])
     assert response.status == "completed"
-    await answered(served, input=[*wired(response.output), user("two")])
-    assert model.answered[0] == "user: one"
-    assert "No summary could be written" in model.answered[1]
-    assert model.answered[2] == "user: two"
+    await respond(served, input=[*to_wire(response.output), user("two")])
+    assert model.answered_texts[0] == "user: one"
+    assert "No summary could be written" in model.answered_texts[1]
+    assert model.answered_texts[2] == "user: two"
 
 
-async def test_thinking_is_no_part_of_a_summary() -> None:
+async def test_reasoning_is_not_part_of_the_summary() -> None:
     model = Model()
     deltas: list[Delta] = [
         Open(it.Reasoning(summary=())),
@@ -303,41 +312,41 @@ async def test_thinking_is_no_part_of_a_summary() -> None:
         Text("S"),
         Close(),
     ]
-    model.backend._scripts = lambda c, o: deltas if model.asked(c) else "A"
+    model.backend._scripts = lambda c, o: deltas if model.is_summary_request(c) else "A"
     served = model.served()
-    response = await answered(served, input=[user("a"), TRIGGER])
-    await answered(served, input=[*wired(response.output), user("b")])
-    assert model.answered[1].endswith("\n\nS")
+    response = await respond(served, input=[user("a"), TRIGGER])
+    await respond(served, input=[*to_wire(response.output), user("b")])
+    assert model.answered_texts[1].endswith("\n\nS")
 
 
 # --- a conversation that is too long -------------------------------------------------------------
 
 
-async def test_the_oldest_are_left_out_of_what_the_context_cannot_hold() -> None:
+async def test_oldest_items_are_left_out_of_a_summary_that_does_not_fit() -> None:
     model = Model(size=4000)
     served = model.served()
     old = [call("c0"), output("c0", "o" * 100)]
     talk = [*old, *(user(f"{number} " + "x" * 300) for number in range(20)), TRIGGER]
-    response = await answered(served, input=talk)
+    response = await respond(served, input=talk)
     assert response.status == "completed"
-    told, options = model.summarised
-    assert told[-1].startswith("user: 19 ")
-    assert not any("c0" in text for text in told)
-    assert len("".join(told)) + (options.max_output_tokens or 0) < 4000
-    assert len(told) > 3  # and no more than have to be
+    summarized_texts, options = model.summary_request
+    assert summarized_texts[-1].startswith("user: 19 ")
+    assert not any("c0" in text for text in summarized_texts)
+    assert len("".join(summarized_texts)) + (options.max_output_tokens or 0) < 4000
+    assert len(summarized_texts) > 3  # and no more than have to be
 
 
-async def test_what_cannot_even_be_summarised_is_too_long() -> None:
+async def test_context_length_error_if_not_even_the_summary_fits() -> None:
     model = Model(size=1000)
     with pytest.raises(InvalidRequest) as raised:
-        await answered(model.served(), input=[user("a"), TRIGGER], instructions="x" * 999)
+        await respond(model.served(), input=[user("a"), TRIGGER], instructions="x" * 999)
     assert raised.value.code == "context_length_exceeded"
 
 
 # --- by itself -----------------------------------------------------------------------------------
 
 
-async def test_a_conversation_is_compacted_by_itself() -> None:
+async def test_compact_endpoint_compacts_input_items() -> None:
     model = Model()
     served = model.served()
     talk = [
@@ -348,27 +357,27 @@ async def test_a_conversation_is_compacted_by_itself() -> None:
         call("c1"),
         output("c1"),
     ]
-    window = await compacted(served, input=talk)
+    window = await compact(served, input=talk)
     assert [item.__struct_config__.tag for item in window.output] == ["message"] * 3 + [
         "compaction"
     ]
-    assert [shown(item) for item in window.output[:3]] == ["developer: rule", "user: one",
+    assert [text_of(item) for item in window.output[:3]] == ["developer: rule", "user: one",
                                                            "user: two"]  # fmt: skip
     assert window.output[2].id == "msg_mine"
     assert window.object == "response.compaction" and window.usage.total_tokens > 0
-    await answered(served, input=[*wired(window.output), user("three")])
-    assert [text[:9] for text in model.answered] == ["developer", "user: one", "user: two",
+    await respond(served, input=[*to_wire(window.output), user("three")])
+    assert [text[:9] for text in model.answered_texts] == ["developer", "user: one", "user: two",
                                                      "user: [Th", "user: thr"]  # fmt: skip
 
 
-async def test_it_may_name_nothing_but_a_previous_response() -> None:
+async def test_compact_endpoint_accepts_a_previous_response_alone() -> None:
     model = Model()
     served = model.served()
-    first = await answered(served, input="one")
-    window = await compacted(served, previous_response_id=first.id)
-    assert [shown(item) for item in window.output[:-1]] == ["user: one"]
+    first = await respond(served, input="one")
+    window = await compact(served, previous_response_id=first.id)
+    assert [text_of(item) for item in window.output[:-1]] == ["user: one"]
     with pytest.raises(InvalidRequest, match="not found"):
-        await compacted(served, previous_response_id=window.id)
+        await compact(served, previous_response_id=window.id)
 
 
 @pytest.mark.parametrize(
@@ -385,18 +394,18 @@ async def test_it_may_name_nothing_but_a_previous_response() -> None:
         ({"model": "m", "messages": []}, "messages", "unsupported_parameter"),
     ],
 )
-def test_a_body_that_cannot_be_compacted_is_refused(body: Any, param: str, code: str) -> None:
+def test_invalid_compact_request_is_rejected(body: Any, param: str, code: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         parse_compact_request(json.dumps(body).encode())
     assert (raised.value.param, raised.value.code) == (param, code)
 
 
-# --- in the midst --------------------------------------------------------------------------------
+# --- during a response --------------------------------------------------------------------------
 
 MANAGED = [{"type": "compaction", "compact_threshold": 1000}]
 
 
-async def test_over_the_threshold_a_compaction_comes_first_and_the_answer_after() -> None:
+async def test_compaction_precedes_the_answer_above_the_threshold() -> None:
     model = Model(summary="S" * 50)
     served = model.served()
     talk = [user("early"), assistant("x" * 1200), user("now?")]
@@ -405,71 +414,74 @@ async def test_over_the_threshold_a_compaction_comes_first_and_the_answer_after(
     check(events)
     compaction, message = run.response.output
     assert isinstance(compaction, it.Compaction) and isinstance(message, it.Message)
-    assert [text[:9] for text in model.answered] == ["user: ear", "user: [Th", "user: now"]
-    told, _ = model.summarised
-    assert told == ["user: early", "assistant: " + "x" * 1200]  # the question is not summarised
+    assert [text[:9] for text in model.answered_texts] == ["user: ear", "user: [Th", "user: now"]
+    summarized_texts, _ = model.summary_request
+    assert summarized_texts == [
+        "user: early",
+        "assistant: " + "x" * 1200,
+    ]  # the question is not summarized
     assert run.response.usage is not None
-    assert run.response.usage.input_tokens > 1200 + len("".join(model.answered))
+    assert run.response.usage.input_tokens > 1200 + len("".join(model.answered_texts))
     assert run.response.usage.output_tokens == 1 + 1
-    assert wired(run.response.context_management) == MANAGED  # type: ignore[arg-type]
-    again = await answered(
+    assert to_wire(run.response.context_management) == MANAGED  # type: ignore[arg-type]
+    again = await respond(
         served, input="more", previous_response_id=run.response.id, context_management=MANAGED
     )
     assert [item.__struct_config__.tag for item in again.output] == ["message"]
-    assert [text[:9] for text in model.answered] == ["user: ear", "user: [Th", "user: now",
+    assert [text[:9] for text in model.answered_texts] == ["user: ear", "user: [Th", "user: now",
                                                      "assistant", "user: mor"]  # fmt: skip
 
 
-async def test_under_the_threshold_nothing_is_compacted() -> None:
+async def test_no_compaction_below_the_threshold() -> None:
     model = Model()
-    response = await answered(model.served(), input="short", context_management=MANAGED)
+    response = await respond(model.served(), input="short", context_management=MANAGED)
     assert [item.__struct_config__.tag for item in response.output] == ["message"]
     assert len(model.backend.requests) == 1
 
 
-async def test_a_conversation_over_the_context_is_compacted_rather_than_refused() -> None:
+async def test_conversation_longer_than_the_context_is_compacted() -> None:
     model = Model(size=2000)
     served = model.served()
     talk = [user("a"), assistant("x" * 1900), user("b " * 50), assistant("1"), user("c")]
     for fields in ({}, {"truncation": "auto"}):
         managed = [{"type": "compaction"}]
-        response = await answered(served, input=talk, context_management=managed, **fields)
+        response = await respond(served, input=talk, context_management=managed, **fields)
         tags = [item.__struct_config__.tag for item in response.output]
         assert tags == ["compaction", "message"]
     with pytest.raises(InvalidRequest):
-        await answered(served, input=talk)
+        await respond(served, input=talk)
 
 
-async def test_what_compaction_cannot_shorten_is_left_alone() -> None:
+async def test_no_compaction_if_it_would_not_shorten_the_prompt() -> None:
     model = Model()
     served = model.served()
     talk = [user("a"), assistant("1"), user("b")]
     fields = {"instructions": "x" * 1200, "context_management": MANAGED}
-    response = await answered(served, input=talk, **fields)
+    response = await respond(served, input=talk, **fields)
     assert [item.__struct_config__.tag for item in response.output] == ["message"]
     model.size = 1100
     with pytest.raises(InvalidRequest) as raised:
-        await answered(served, input=talk, **fields)
+        await respond(served, input=talk, **fields)
     assert raised.value.code == "context_length_exceeded"
 
 
-async def test_calls_and_outputs_stay_together_at_the_edge() -> None:
+async def test_recent_items_do_not_separate_calls_from_outputs() -> None:
     model = Model()
     served = model.served()
     calls = [entry for n in range(9) for entry in (call(f"c{n}"), output(f"c{n}", "y" * 150))]
-    response = await answered(
+    response = await respond(
         served, input=[user("go"), *calls, user("?")], context_management=MANAGED
     )
     assert isinstance(response.output[0], it.Compaction)
-    left = [text.split()[1] for text in model.answered if text.startswith("function_call ")]
+    left = [text.split()[1] for text in model.answered_texts if text.startswith("function_call ")]
     answered_too = [
-        text.split()[1] for text in model.answered if text.startswith("function_call_o")
+        text.split()[1] for text in model.answered_texts if text.startswith("function_call_o")
     ]
     assert left == answered_too and left and len(left) < 9
     assert left == [f"c{n}" for n in range(9 - len(left), 9)]  # the newest
 
 
-async def test_an_answer_that_fails_behind_its_compaction_fails_the_response() -> None:
+async def test_failed_answer_after_a_compaction_fails_the_response() -> None:
     model = Model()
     served = model.served()
     prepare = model.prepare
@@ -484,12 +496,12 @@ async def test_an_answer_that_fails_behind_its_compaction_fails_the_response() -
 
     model.backend.prepare = fails  # type: ignore[method-assign]
     talk = [user("a"), assistant("x" * 1200), user("b")]
-    response = await answered(served, input=talk, context_management=MANAGED)
+    response = await respond(served, input=talk, context_management=MANAGED)
     assert response.status == "failed" and response.error is not None
     assert response.error.code == "context_length_exceeded"
 
 
-async def test_a_reader_that_leaves_stops_the_summary() -> None:
+async def test_disconnected_reader_stops_the_summary() -> None:
     model = Model(summary="one two three")
     served = model.served()
     run = await create(served, input=[user("a"), TRIGGER])
@@ -526,9 +538,7 @@ INCLUDE = ["reasoning.encrypted_content"]
         ({"store": False, "include": INCLUDE}, True),
     ],
 )
-async def test_thinking_is_sealed_where_it_is_asked_for_or_nothing_is_stored(
-    fields: Any, sealed: bool
-) -> None:
+async def test_reasoning_is_encrypted_if_requested_or_unstored(fields: Any, sealed: bool) -> None:
     served = service(ScriptedBackend([THOUGHT]), MemoryStore(), seal=SEAL)
     run = await create(served, **fields)
     events = await events_of(run)
@@ -546,28 +556,28 @@ async def test_thinking_is_sealed_where_it_is_asked_for_or_nothing_is_stored(
         assert opened.content == item.content
 
 
-async def test_thinking_that_a_limit_cut_is_sealed_too() -> None:
+async def test_truncated_reasoning_is_encrypted() -> None:
     cut = [Open(it.Reasoning(summary=())), Text("I th"), Finish("length", Usage())]
-    response = await answered(service(ScriptedBackend([cut]), seal=SEAL), store=False)
+    response = await respond(service(ScriptedBackend([cut]), seal=SEAL), store=False)
     (item,) = response.output
     assert isinstance(item, it.Reasoning) and item.status == "incomplete"
     assert item.encrypted_content and response.status == "incomplete"
 
 
-async def thoughts(served: Service, *items: Any, **fields: Any) -> Response:
-    return await answered(served, input=[user("a"), *items, user("b")], **fields)
+async def respond_to_reasoning(served: Service, *items: Any, **fields: Any) -> Response:
+    return await respond(served, input=[user("a"), *items, user("b")], **fields)
 
 
-async def test_sealed_thinking_is_shown_again_by_any_replica_with_the_key() -> None:
-    one = await answered(service(ScriptedBackend([THOUGHT]), seal=SEAL), store=False)
-    (sealed, said) = wired(one.output)
+async def test_replica_with_the_key_decrypts_reasoning() -> None:
+    one = await respond(service(ScriptedBackend([THOUGHT]), seal=SEAL), store=False)
+    (sealed, said) = to_wire(one.output)
     del sealed["content"]
     backend = ScriptedBackend(["x"])
-    await thoughts(service(backend, seal=SEAL), sealed, said)
-    assert seen(backend.requests[-1][0])[1] == "thinks: I think."
+    await respond_to_reasoning(service(backend, seal=SEAL), sealed, said)
+    assert texts_of(backend.requests[-1][0])[1] == "thinks: I think."
     given = {**sealed, "content": [{"type": "reasoning_text", "text": "Given."}]}
-    await thoughts(service(backend, seal=SEAL), given, said)
-    assert seen(backend.requests[-1][0])[1] == "thinks: Given."
+    await respond_to_reasoning(service(backend, seal=SEAL), given, said)
+    assert texts_of(backend.requests[-1][0])[1] == "thinks: Given."
 
 
 def damaged(text: str) -> str:
@@ -579,9 +589,7 @@ def damaged(text: str) -> str:
     "break_it", [damaged, lambda text: "gAAAAABo…", lambda text: text[:40]], ids=["damaged",
     "foreign", "cut"],
 )  # fmt: skip
-async def test_what_cannot_be_opened_is_refused_or_left_out_by_policy(
-    kind: str, break_it: Callable[[str], str]
-) -> None:
+async def test_policy_for_undecryptable_items(kind: str, break_it: Callable[[str], str]) -> None:
     sealed = TenantSealer(SEAL, "t").encrypted_reasoning(
         it.Reasoning(content=(it.ReasoningText(text="t"),))
     )
@@ -589,12 +597,12 @@ async def test_what_cannot_be_opened_is_refused_or_left_out_by_policy(
     item = {"type": kind, "id": "it_1", "encrypted_content": text}
     backend = ScriptedBackend(["x"])
     with pytest.raises(InvalidRequest) as raised:
-        await thoughts(service(backend, seal=SEAL, undecryptable_items="refuse"), item)
+        await respond_to_reasoning(service(backend, seal=SEAL, undecryptable_items="refuse"), item)
     assert raised.value.param == "input[1].encrypted_content"
     assert raised.value.code == "invalid_encrypted_content"
-    response = await thoughts(service(backend, seal=SEAL), item)
-    assert seen(backend.requests[-1][0]) == ["user: a", "user: b"]
-    (removed,) = wired(response.input_transformations)  # type: ignore[arg-type]
+    response = await respond_to_reasoning(service(backend, seal=SEAL), item)
+    assert texts_of(backend.requests[-1][0]) == ["user: a", "user: b"]
+    (removed,) = to_wire(response.input_transformations)  # type: ignore[arg-type]
     assert removed == {
         "id": "it_1",
         "action": "removed",
@@ -603,10 +611,10 @@ async def test_what_cannot_be_opened_is_refused_or_left_out_by_policy(
     }
 
 
-async def test_another_tenant_and_another_purpose_open_nothing() -> None:
+async def test_other_tenant_or_purpose_cannot_decrypt() -> None:
     model = Model()
     served = model.served(undecryptable_items="refuse")
-    compaction = wired((await answered(served, input=[user("a"), TRIGGER])).output)
+    compaction = to_wire((await respond(served, input=[user("a"), TRIGGER])).output)
     for item in (compaction[0], {**compaction[0], "type": "reasoning"}):
         tenant = "other" if item["type"] == "compaction" else "t"
         with pytest.raises(InvalidRequest) as raised:
@@ -614,23 +622,28 @@ async def test_another_tenant_and_another_purpose_open_nothing() -> None:
         assert raised.value.param == "input[0].encrypted_content"
 
 
-async def test_a_summary_stays_readable_where_its_seal_is_broken() -> None:
+async def test_reasoning_summary_stays_visible_without_its_content() -> None:
     backend = ScriptedBackend(["x"])
     item = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "in short"}],
         "encrypted_content": "no",
     }
-    await thoughts(service(backend, seal=SEAL), item)
+    await respond_to_reasoning(service(backend, seal=SEAL), item)
     kept = backend.requests[-1][0].items[1]
     assert isinstance(kept, it.Reasoning) and kept.summary[0].text == "in short"
 
 
-async def test_a_broken_compaction_leaves_the_one_before_it() -> None:
+async def test_undecryptable_compaction_falls_back_to_the_one_before() -> None:
     model = Model()
     served = model.served()
-    (item,) = wired((await answered(served, input=[user("a"), TRIGGER])).output)
+    (item,) = to_wire((await respond(served, input=[user("a"), TRIGGER])).output)
     broken = {**item, "id": "cmp_x", "encrypted_content": "no"}
-    response = await answered(served, input=[item, user("b"), broken, user("c")])
-    assert [text[:9] for text in model.answered] == ["user: a", "user: [Th", "user: b", "user: c"]
+    response = await respond(served, input=[item, user("b"), broken, user("c")])
+    assert [text[:9] for text in model.answered_texts] == [
+        "user: a",
+        "user: [Th",
+        "user: b",
+        "user: c",
+    ]
     assert len(response.input_transformations) == 1  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a request asks: options, echo, and which tools the model is to see."""
+"""Options of a request, the echo in the response, and the visible tools."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def asked(**fields: Any) -> CreateResponse:
     return parse_create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
 
 
-def test_hosted_tools_are_left_out_and_named() -> None:
+def test_unavailable_hosted_tools_are_ignored_and_reported() -> None:
     request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "web_search"}])
     visible = select_tools(request, "ignore")
     assert [tool.__struct_config__.tag for tool in visible.visible_tools] == ["function"]
     assert visible.ignored_types == ("web_search",)
 
 
-def test_hosted_tools_can_be_refused_by_path() -> None:
+def test_unavailable_hosted_tools_can_be_rejected() -> None:
     with pytest.raises(InvalidRequest) as refused:
         select_tools(asked(tools=[FUNCTION, {"type": "web_search"}]), "refuse")
     assert refused.value.param == "tools[1]"
 
 
-def test_a_choice_that_forces_a_hosted_tool_is_always_refused() -> None:
+def test_forced_unavailable_tool_is_rejected() -> None:
     request = asked(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
     with pytest.raises(InvalidRequest) as refused:
         select_tools(request, "ignore")
     assert refused.value.param == "tool_choice"
 
 
-def test_logprobs_need_the_include() -> None:
+def test_logprobs_require_include() -> None:
     include = ["message.output_text.logprobs"]
     assert build_options(asked(top_logprobs=3)).logprobs is None
     assert build_options(asked(include=include)).logprobs == 0
@@ -56,14 +56,14 @@ def test_logprobs_need_the_include() -> None:
 
 
 @pytest.mark.requirement("VN-2")
-def test_the_echo_is_what_is_done() -> None:
+def test_response_echoes_effective_options() -> None:
     request = apply_defaults(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
     response = initial_response(request, id="resp_1", model="m", created_at=1)
     assert (response.temperature, response.top_p) == (0.2, 0.5)
     assert (build_options(request).temperature, build_options(request).top_p) == (0.2, 0.5)
 
 
-def test_neither_request_nor_model_says_anything() -> None:
+def test_missing_options_get_openais_defaults() -> None:
     request = apply_defaults(asked(), {})
     assert (request.temperature, request.top_p) == (1.0, 1.0)
 
@@ -74,7 +74,7 @@ def test_secrets_are_not_echoed() -> None:
     assert "mcp.example" in str(response)
 
 
-def test_fields_that_must_not_be_null_are_left_out_unless_given() -> None:
+def test_non_nullable_fields_are_echoed_only_if_set() -> None:
     import msgspec
 
     bare = msgspec.to_builtins(initial_response(asked(), id="r", model="m", created_at=1))

@@ -1,4 +1,4 @@
-"""Turns: tools that run between what a model says, and all that can go wrong with them."""
+"""The tool loop: turns, limits, failures and resuming."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOK = Function(name="look")
 ASK = Function(name="ask")
 
 
-def offer(run: Any, **more: Any) -> ToolFunction:
+def function(run: Any, **more: Any) -> ToolFunction:
     shell = it.McpCall(server_label="s", name="look", arguments="")
     return ToolFunction(tool=LOOK, initial_item=shell, handler=run, streams_text=True, **more)
 
@@ -50,20 +50,20 @@ def look(arguments: str = "{}") -> list[Delta]:
     return call(arguments, name="look")
 
 
-class Told:
-    """Turns over scripts, and what came of them."""
+class LoopRun:
+    """A tool loop over scripted replies, and its deltas."""
 
     def __init__(self, *scripts: Any, run: Any = echo, **changes: Any) -> None:
         self.backend = ScriptedBackend(scripts, context_size=changes.pop("context_size", None))
         numbers = itertools.count(1)
         options = changes.pop("options", Options(tools=(LOOK, ASK)))
-        self.work = ToolLoopSpec(
-            conversation=Conversation((said_by_user("hi"),)),
+        self.spec = ToolLoopSpec(
+            conversation=Conversation((user_message("hi"),)),
             options=options,
             tools=ToolSelection(
                 visible_tools=options.tools,
                 request_tools=options.tools,
-                search_functions=changes.pop("offers", (offer(run),)),
+                search_functions=changes.pop("functions", (function(run),)),
             ),
             prepare=self.backend.prepare,
             limits=ToolLimits(**changes.pop("limits", {})),
@@ -75,22 +75,22 @@ class Told:
         )
         self.deltas: list[Delta] = []
 
-    async def turns(self) -> ToolLoop:
-        reply = await self.backend.prepare(self.work.conversation, self.work.options)
-        return ToolLoop(reply, self.work)
+    async def tool_loop(self) -> ToolLoop:
+        reply = await self.backend.prepare(self.spec.conversation, self.spec.options)
+        return ToolLoop(reply, self.spec)
 
-    async def all(self) -> Told:
+    async def all(self) -> LoopRun:
         async with asyncio.timeout(10):
-            turns = await self.turns()
-            self.deltas = [delta async for delta in flatten(turns.deltas())]
+            tool_loop = await self.tool_loop()
+            self.deltas = [delta async for delta in flatten(tool_loop.deltas())]
         return self
 
     @property
-    def opened(self) -> list[str]:
+    def opened_types(self) -> list[str]:
         return [str(d.item.__struct_config__.tag) for d in self.deltas if isinstance(d, Open)]
 
     @property
-    def closed(self) -> list[Close]:
+    def closed_calls(self) -> list[Close]:
         return [d for d in self.deltas if isinstance(d, Close) and d.key]
 
     @property
@@ -102,30 +102,30 @@ class Told:
     def conversation(self, turn: int) -> tuple[it.Item, ...]:
         return self.backend.requests[turn][0].items
 
-    def told(self, turn: int = 1) -> list[str]:
-        """What the model was told of its calls."""
+    def tool_outputs(self, turn: int = 1) -> list[str]:
+        """The outputs of calls that the model sees in a turn."""
         found = [i for i in self.conversation(turn) if isinstance(i, it.FunctionCallOutput)]
         return [item.output for item in found if isinstance(item.output, str)]
 
 
-def said_by_user(text: str) -> it.Message:
+def user_message(text: str) -> it.Message:
     return it.Message(id="", role="user", content=(it.InputText(text=text),))
 
 
 @pytest.mark.requirement("VN-50", "API-HOSTED-RUN")
 async def test_result_of_a_tool_call_is_in_the_next_prompt() -> None:
-    told = await Told(
+    loop = await LoopRun(
         [*reasoning_deltas("Hm."), *message_deltas("Let me see."), *look('{"a": 1}'), finish()],
         [*message_deltas("It is so."), finish()],
     ).all()
-    assert told.opened == ["reasoning", "message", "mcp_call", "message"]
-    begun = next(d for d in told.deltas if isinstance(d, Open) and d.key)
-    steps = [d.name for d in told.deltas if isinstance(d, Progress)]
+    assert loop.opened_types == ["reasoning", "message", "mcp_call", "message"]
+    opened = next(d for d in loop.deltas if isinstance(d, Open) and d.key)
+    steps = [d.name for d in loop.deltas if isinstance(d, Progress)]
     assert steps == ["in_progress", "in_progress", "completed"]
-    (closed,) = told.closed
-    assert closed.key == begun.key and closed.status == "completed"
+    (closed,) = loop.closed_calls
+    assert closed.key == opened.key and closed.status == "completed"
     assert closed.result == {"output": 'seen {"a": 1}'}
-    _, reasoning, message, made, output = told.conversation(1)
+    _, reasoning, message, made, output = loop.conversation(1)
     assert isinstance(reasoning, it.Reasoning) and reasoning.content == (
         it.ReasoningText(text="Hm."),
     )
@@ -135,7 +135,7 @@ async def test_result_of_a_tool_call_is_in_the_next_prompt() -> None:
     assert isinstance(made, it.FunctionCall) and isinstance(output, it.FunctionCallOutput)
     assert (made.name, made.arguments) == ("look", '{"a": 1}')
     assert made.call_id == output.call_id and output.output == 'seen {"a": 1}'
-    usage = told.finish.usage
+    usage = loop.finish.usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 8, 18)
     assert usage.output_tokens_details.reasoning_tokens == 4
 
@@ -149,9 +149,9 @@ async def test_calls_of_a_turn_run_concurrently() -> None:
         await both.wait()
         yield ToolResult(text=arguments)
 
-    told = await Told([*look("1"), *look("2")], message_deltas("Done."), run=meet).all()
-    assert len(told.closed) == 2
-    assert told.told() == ["1", "2"]  # in the order of the calls
+    loop = await LoopRun([*look("1"), *look("2")], message_deltas("Done."), run=meet).all()
+    assert len(loop.closed_calls) == 2
+    assert loop.tool_outputs() == ["1", "2"]  # in the order of the calls
 
 
 async def test_parallel_calls_are_limited() -> None:
@@ -169,7 +169,7 @@ async def test_parallel_calls_are_limited() -> None:
         yield ToolResult(text="")
 
     script = [delta for n in range(6) for delta in look(str(n))]
-    await Told(script, message_deltas("x"), run=count, limits={"max_parallel_calls": 2}).all()
+    await LoopRun(script, message_deltas("x"), run=count, limits={"max_parallel_calls": 2}).all()
     assert most == 2
 
 
@@ -213,13 +213,13 @@ async def _silent(
 async def test_failed_tool_gives_a_failed_item_and_an_output_for_the_model(
     run: Any, why: str
 ) -> None:
-    told = await Told(
+    loop = await LoopRun(
         look(), message_deltas("Sorry."), run=run, limits={"call_timeout_s": 0.02}
     ).all()
-    (closed,) = told.closed
+    (closed,) = loop.closed_calls
     assert (closed.status, closed.result["error"]["message"]) == ("failed", why)
-    assert told.told() == [why]
-    assert told.finish.reason == "stop"
+    assert loop.tool_outputs() == [why]
+    assert loop.finish.reason == "stop"
 
 
 async def test_long_result_is_truncated_in_the_middle() -> None:
@@ -228,23 +228,23 @@ async def test_long_result_is_truncated_in_the_middle() -> None:
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         yield ToolResult(text="a" + "x" * 10_000_000 + "z")
 
-    told = await Told(look(), message_deltas("ok"), run=prints, context_size=2000).all()
-    (text,) = told.told()
+    loop = await LoopRun(look(), message_deltas("ok"), run=prints, context_size=2000).all()
+    (text,) = loop.tool_outputs()
     assert len(text) < 2100 and text.startswith("ax") and text.endswith("xz")
     assert "characters left out" in text
 
 
 @pytest.mark.requirement("D-76")
 async def test_turns_are_limited() -> None:
-    told = await Told(look(), look(), look(), look(), limits={"max_turns": 3}).all()
-    assert len(told.backend.requests) == 3
-    last = told.backend.requests[-1][1]
-    assert last.tools == (LOOK, ASK)  # as before, or the prompt would be read anew
-    # what the client runs may still be called
+    loop = await LoopRun(look(), look(), look(), look(), limits={"max_turns": 3}).all()
+    assert len(loop.backend.requests) == 3
+    last = loop.backend.requests[-1][1]
+    assert last.tools == (LOOK, ASK)  # unchanged, so that the engine can reuse the prompt
+    # client tools may still be called
     assert last.tool_choice == ToolChoice("auto", frozenset({("ask", None)}))
-    assert len(told.closed) == 2 and told.finish.reason == "turns"
-    told = await Told(look(), look(), message_deltas("Done."), limits={"max_turns": 3}).all()
-    assert told.finish.reason == "stop" and told.opened[-1] == "message"
+    assert len(loop.closed_calls) == 2 and loop.finish.reason == "turns"
+    loop = await LoopRun(look(), look(), message_deltas("Done."), limits={"max_turns": 3}).all()
+    assert loop.finish.reason == "stop" and loop.opened_types[-1] == "message"
 
 
 @pytest.mark.parametrize(
@@ -261,8 +261,10 @@ async def test_last_turn_keeps_the_allowed_tools(
     choice: ToolChoice, left: frozenset[ToolName]
 ) -> None:
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
-    told = await Told(look(), message_deltas("x"), limits={"max_turns": 2}, options=options).all()
-    last = told.backend.requests[-1][1].tool_choice
+    loop = await LoopRun(
+        look(), message_deltas("x"), limits={"max_turns": 2}, options=options
+    ).all()
+    last = loop.backend.requests[-1][1].tool_choice
     assert last == ToolChoice("auto", left)
 
 
@@ -270,39 +272,41 @@ INCOMPLETE = {"at_limit": "incomplete"}
 
 
 async def test_limit_can_end_the_response_incomplete() -> None:
-    told = await Told(look(), look(), look(), limits={"max_turns": 2, **INCOMPLETE}).all()
-    assert len(told.closed) == 2  # what was called has run: a later request goes on from there
-    assert told.finish.reason == "turns" and len(told.backend.requests) == 2
-    told = await Told(look(), message_deltas("Done."), limits={"max_turns": 2, **INCOMPLETE}).all()
-    assert told.finish.reason == "stop"
-    told = await Told(look(), message_deltas("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
-    assert told.finish.reason == "stop"  # as many as it may
-    told = await Told(
+    loop = await LoopRun(look(), look(), look(), limits={"max_turns": 2, **INCOMPLETE}).all()
+    assert len(loop.closed_calls) == 2  # both calls have run
+    assert loop.finish.reason == "turns" and len(loop.backend.requests) == 2
+    loop = await LoopRun(
+        look(), message_deltas("Done."), limits={"max_turns": 2, **INCOMPLETE}
+    ).all()
+    assert loop.finish.reason == "stop"
+    loop = await LoopRun(look(), message_deltas("x"), limits={"max_calls": 1, **INCOMPLETE}).all()
+    assert loop.finish.reason == "stop"  # the limit is reached, not exceeded
+    loop = await LoopRun(
         [*look(), *look()], message_deltas("x"), limits={"max_calls": 1, **INCOMPLETE}
     ).all()
-    assert told.finish.reason == "turns" and len(told.closed) == 1
+    assert loop.finish.reason == "turns" and len(loop.closed_calls) == 1
 
 
 @pytest.mark.parametrize(("at_limit", "asked"), [("answer", 2), ("incomplete", 1)])
 async def test_time_for_tools_is_limited(at_limit: str, asked: int) -> None:
-    """A call that runs then is stopped, and the model is told."""
+    """A call that runs at the limit is stopped, and the model sees that."""
     limits = {"max_seconds": 0.02, "at_limit": at_limit}
-    told = await Told(look(), message_deltas("Sorry."), run=_hangs, limits=limits).all()
-    (closed,) = told.closed
+    loop = await LoopRun(look(), message_deltas("Sorry."), run=_hangs, limits=limits).all()
+    (closed,) = loop.closed_calls
     assert closed.status == "failed" and "too long" in closed.result["error"]["message"]
-    assert len(told.backend.requests) == asked
-    assert told.finish.reason == ("stop" if asked == 2 else "turns")
+    assert len(loop.backend.requests) == asked
+    assert loop.finish.reason == ("stop" if asked == 2 else "turns")
     if asked == 2:
-        assert told.told() == ["The tool took too long and was stopped."]
-        choice = told.backend.requests[1][1].tool_choice
+        assert loop.tool_outputs() == ["The tool took too long and was stopped."]
+        choice = loop.backend.requests[1][1].tool_choice
         assert choice == ToolChoice("auto", frozenset({("ask", None)}))
 
 
 async def test_response_is_cut_if_the_next_prompt_does_not_fit() -> None:
     full = InvalidRequest("full", param="input", code="context_length_exceeded")
-    told = await Told(look(), full, full, full).all()
-    assert told.finish.reason == "length" and len(told.closed) == 1
-    assert len(told.backend.requests) == 4  # with less and less of what the tool said
+    loop = await LoopRun(look(), full, full, full).all()
+    assert loop.finish.reason == "length" and len(loop.closed_calls) == 1
+    assert len(loop.backend.requests) == 4  # with less and less of the result
 
 
 async def _prints(
@@ -312,91 +316,93 @@ async def _prints(
 
 
 async def test_result_is_truncated_further_if_the_prompt_is_too_long() -> None:
-    """Bytes are a guess at tokens; only the model's own count is sure."""
+    """Bytes only estimate tokens. The backend counts them exactly."""
     full = InvalidRequest("full", param="input", code="context_length_exceeded")
-    told = await Told(look(), full, message_deltas("ok"), run=_prints, context_size=4000).all()
-    (first,), (second,) = told.told(1), told.told(2)
+    loop = await LoopRun(look(), full, message_deltas("ok"), run=_prints, context_size=4000).all()
+    (first,), (second,) = loop.tool_outputs(1), loop.tool_outputs(2)
     assert len(second) < len(first) / 3 and second.startswith("xx")
-    assert told.finish.reason == "stop"
+    assert loop.finish.reason == "stop"
 
 
 async def test_calls_of_a_turn_share_the_result_space() -> None:
     eight = [delta for n in range(8) for delta in look(str(n))]
-    told = await Told(eight, message_deltas("ok"), run=_prints, context_size=4000).all()
-    assert len(told.told()) == 8 and sum(map(len, told.told())) < 4000 + 8 * 40
+    loop = await LoopRun(eight, message_deltas("ok"), run=_prints, context_size=4000).all()
+    assert len(loop.tool_outputs()) == 8 and sum(map(len, loop.tool_outputs())) < 4000 + 8 * 40
 
 
 async def test_result_space_accounts_for_the_conversation() -> None:
-    """A long conversation, before the model has said a word of this response."""
-    long = said_by_user("word " * 1500)
-    told = Told(look(), message_deltas("ok"), run=_prints, context_size=2000)
-    told.work = replace(told.work, conversation=Conversation((long,)))
-    told = await told.all()
-    (text,) = told.told()
+    """A long conversation leaves little space for the result of an approved call."""
+    long = user_message("word " * 1500)
+    loop = LoopRun(look(), message_deltas("ok"), run=_prints, context_size=2000)
+    loop.spec = replace(loop.spec, conversation=Conversation((long,)))
+    loop = await loop.all()
+    (text,) = loop.tool_outputs()
     assert len(text) < 600
 
 
 @pytest.mark.requirement("D-71")
 @pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("auto", frozenset())])
 async def test_call_of_an_unknown_tool_is_rejected_to_the_model(choice: ToolChoice) -> None:
-    """Nothing is run, and nobody is handed a call that he could not answer."""
+    """Nothing runs, and the client gets no call that it could not answer."""
     name = "gone" if choice == ToolChoice() else "look"
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
     script = [*message_deltas("Hm."), *call("{}", name=name), finish()]
-    told = await Told(script, message_deltas("Sorry."), options=options).all()
-    assert told.opened == ["message", "message"] and told.closed == []
-    assert told.told() == [f"There is no tool '{name}' that could be called."]
-    assert told.finish.reason == "stop"
+    loop = await LoopRun(script, message_deltas("Sorry."), options=options).all()
+    assert loop.opened_types == ["message", "message"] and loop.closed_calls == []
+    assert loop.tool_outputs() == [f"There is no tool '{name}' that could be called."]
+    assert loop.finish.reason == "stop"
 
 
 async def test_deferred_tool_may_be_called_before_it_is_searched() -> None:
     later = Function(name="later", defer_loading=True)
-    told = Told(call("{}", name="later"))
-    told.work = replace(told.work, tools=replace(told.work.tools, request_tools=(later,)))
-    told = await told.all()
-    assert told.opened == ["function_call"] and told.finish.reason == "stop"
+    loop = LoopRun(call("{}", name="later"))
+    loop.spec = replace(loop.spec, tools=replace(loop.spec.tools, request_tools=(later,)))
+    loop = await loop.all()
+    assert loop.opened_types == ["function_call"] and loop.finish.reason == "stop"
 
 
 async def test_timed_out_tool_sends_a_failed_event() -> None:
-    told = await Told(
+    loop = await LoopRun(
         look(), message_deltas("Sorry."), run=_hangs, limits={"call_timeout_s": 0.02}
     ).all()
-    steps = [d.name for d in told.deltas if isinstance(d, Progress)]
+    steps = [d.name for d in loop.deltas if isinstance(d, Progress)]
     assert steps == ["in_progress", "failed"]
 
 
 async def test_output_tokens_are_limited_over_all_turns() -> None:
     options = Options(tools=(LOOK,), max_output_tokens=6)
-    told = await Told([*look(), finish()], [*message_deltas("x"), finish()], options=options).all()
-    assert told.backend.requests[1][1].max_output_tokens == 2
-    told = await Told(
+    loop = await LoopRun(
+        [*look(), finish()], [*message_deltas("x"), finish()], options=options
+    ).all()
+    assert loop.backend.requests[1][1].max_output_tokens == 2
+    loop = await LoopRun(
         [*look(), finish()],
         message_deltas("x"),
         options=Options(tools=(LOOK,), max_output_tokens=4),
     ).all()
-    assert told.finish.reason == "length" and len(told.backend.requests) == 1
+    assert loop.finish.reason == "length" and len(loop.backend.requests) == 1
 
 
 async def test_truncated_call_is_not_run() -> None:
     cut = look("{")[:-1]
-    told = await Told([*cut, finish("length")]).all()
-    assert told.opened == ["mcp_call"] and told.closed == []
-    assert told.finish.reason == "length"
+    loop = await LoopRun([*cut, finish("length")]).all()
+    assert loop.opened_types == ["mcp_call"] and loop.closed_calls == []
+    assert loop.finish.reason == "length"
 
 
 async def test_client_call_ends_the_response_after_server_calls_ran() -> None:
     script = [*look(), *call("{}", name="ask"), finish()]
-    told = await Told(script).all()
-    assert told.opened == ["mcp_call", "function_call"]
-    assert len(told.closed) == 1 and len(told.backend.requests) == 1
-    assert told.finish.reason == "stop"
+    loop = await LoopRun(script).all()
+    assert loop.opened_types == ["mcp_call", "function_call"]
+    assert len(loop.closed_calls) == 1 and len(loop.backend.requests) == 1
+    assert loop.finish.reason == "stop"
 
 
 async def test_required_tool_choice_applies_to_the_first_turn_only() -> None:
     for choice in (ToolChoice("required"), ToolChoice("one", frozenset({("look", None)}))):
         options = Options(tools=(LOOK,), tool_choice=choice)
-        told = await Told(look(), message_deltas("x"), options=options).all()
-        assert told.backend.requests[1][1].tool_choice == ToolChoice()
+        loop = await LoopRun(look(), message_deltas("x"), options=options).all()
+        assert loop.backend.requests[1][1].tool_choice == ToolChoice()
 
 
 async def test_arguments_are_streamed_only_if_they_are_the_items_text() -> None:
@@ -408,9 +414,9 @@ async def test_arguments_are_streamed_only_if_they_are_the_items_text() -> None:
     )
     silent = ToolFunction(tool=LOOK, initial_item=it.WebSearchCall(), handler=echo)
     script = [*custom_call_deltas("print(", "1)", name="python"), *look('{"q": 1}')]
-    told = await Told(script, message_deltas("x"), offers=(python, silent)).all()
-    assert [d.text for d in told.deltas if isinstance(d, Text)] == ["print(", "1)", "x"]
-    outputs = [i for i in told.conversation(1) if isinstance(i, it.CustomToolCallOutput)]
+    loop = await LoopRun(script, message_deltas("x"), functions=(python, silent)).all()
+    assert [d.text for d in loop.deltas if isinstance(d, Text)] == ["print(", "1)", "x"]
+    outputs = [i for i in loop.conversation(1) if isinstance(i, it.CustomToolCallOutput)]
     assert [item.output for item in outputs] == ["seen print(1)"]
 
 
@@ -426,8 +432,8 @@ async def test_closing_the_reply_stops_running_tools() -> None:
         finally:
             stopped.set()
 
-    turns = await Told(look(), run=waits).turns()
-    async with asyncio.timeout(10), aclosing(flatten(turns.deltas())) as deltas:
+    tool_loop = await LoopRun(look(), run=waits).tool_loop()
+    async with asyncio.timeout(10), aclosing(flatten(tool_loop.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Progress) and not stopped.is_set():
                 break
@@ -440,18 +446,18 @@ async def test_closing_the_reply_stops_running_tools() -> None:
 # --- after an interruption -----------------------------------------------------------------------
 
 
-def _begun(*open: it.Item, done: tuple[it.Item, ...] = ()) -> ResumePoint:
+def _point(*open: it.Item, done: tuple[it.Item, ...] = ()) -> ResumePoint:
     return ResumePoint((1, 2), (3,), done, open)
 
 
-async def _continued(told: Told, begun: ResumePoint) -> Told:
-    reply = (await told.turns()).resume(begun)
+async def _resume(loop: LoopRun, point: ResumePoint) -> LoopRun:
+    reply = (await loop.tool_loop()).resume(point)
     async with asyncio.timeout(10):
-        told.deltas = [delta async for delta in flatten(reply.deltas())]
-    return told
+        loop.deltas = [delta async for delta in flatten(reply.deltas())]
+    return loop
 
 
-async def test_what_was_running_is_not_run_again() -> None:
+async def test_interrupted_call_is_not_repeated() -> None:
     ran: list[str] = []
 
     async def counts(
@@ -461,49 +467,49 @@ async def test_what_was_running_is_not_run_again() -> None:
         yield ToolResult()
 
     running = it.McpCall(id="mcp_1", server_label="s", name="look", arguments="{}")
-    told = await _continued(Told(look(), message_deltas("Well."), run=counts), _begun(running))
+    loop = await _resume(LoopRun(look(), message_deltas("Well."), run=counts), _point(running))
     assert ran == []
-    (closed,) = told.closed
+    (closed,) = loop.closed_calls
     assert (closed.key, closed.status) == ("mcp_1", "failed")
     assert "interrupted" in closed.result["error"]["message"]
-    last = told.conversation(1)[-1]
+    last = loop.conversation(1)[-1]
     assert isinstance(last, it.McpCall) and last.status == "failed"
-    assert told.opened == ["message"]
+    assert loop.opened_types == ["message"]
 
 
 async def test_limits_and_usage_include_turns_before_an_interruption() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
-    begun = ResumePoint((1,), (2,), (done,), (), ((10, 4), (16, 4)))
-    told = Told([*message_deltas("Well."), finish()], limits={"max_turns": 3})
-    told = await _continued(told, begun)
-    last = told.backend.requests[-1][1].tool_choice
+    point = ResumePoint((1,), (2,), (done,), (), ((10, 4), (16, 4)))
+    loop = LoopRun([*message_deltas("Well."), finish()], limits={"max_turns": 3})
+    loop = await _resume(loop, point)
+    last = loop.backend.requests[-1][1].tool_choice
     assert last == ToolChoice("auto", frozenset({("ask", None)}))
-    assert told.finish.usage.input_tokens == 10 + 16 + 5
-    told = await _continued(Told(look(), message_deltas("x"), limits={"max_calls": 1}), begun)
-    assert told.closed == []  # the one call there could be has been made
+    assert loop.finish.usage.input_tokens == 10 + 16 + 5
+    loop = await _resume(LoopRun(look(), message_deltas("x"), limits={"max_calls": 1}), point)
+    assert loop.closed_calls == []  # the one allowed call was made before
 
 
 async def test_resume_after_a_result_continues_with_the_next_turn() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
-    told = await _continued(Told(look(), message_deltas("Well.")), _begun(done=(done,)))
-    assert told.conversation(1)[-1] == done and told.opened == ["message"]
+    loop = await _resume(LoopRun(look(), message_deltas("Well.")), _point(done=(done,)))
+    assert loop.conversation(1)[-1] == done and loop.opened_types == ["message"]
 
 
 async def test_resume_within_a_turn_continues_from_its_tokens() -> None:
-    told = Told(message_deltas("one ", "two"), message_deltas("never"))
-    told.backend = ScriptedBackend([message_deltas("one ", "two")], tokens=True)
-    told.work = _asking(told.work, told.backend.prepare)
+    loop = LoopRun(message_deltas("one ", "two"), message_deltas("never"))
+    loop.backend = ScriptedBackend([message_deltas("one ", "two")], tokens=True)
+    loop.spec = _with_prepare(loop.spec, loop.backend.prepare)
     message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="one "),))
-    told = await _continued(told, ResumePoint((), (0, 1), (), (message,)))
-    assert [d.text for d in told.deltas if isinstance(d, Text)] == ["two"]
+    loop = await _resume(loop, ResumePoint((), (0, 1), (), (message,)))
+    assert [d.text for d in loop.deltas if isinstance(d, Text)] == ["two"]
 
 
-def _asking(work: ToolLoopSpec, ask: Callable[..., Any]) -> ToolLoopSpec:
-    return replace(work, prepare=ask)
+def _with_prepare(spec: ToolLoopSpec, prepare: Callable[..., Any]) -> ToolLoopSpec:
+    return replace(spec, prepare=prepare)
 
 
 async def test_calls_are_persisted_before_they_run() -> None:
-    """A crash behind that finds the call open, and does not make it again."""
+    """After a crash, the stored call is open and is not run again."""
     ran: list[str] = []
 
     async def notes(
@@ -512,11 +518,11 @@ async def test_calls_are_persisted_before_they_run() -> None:
         ran.append(arguments)
         yield ToolResult(text="done")
 
-    turns = await Told(look("1"), message_deltas("x"), run=notes).turns()
-    kept = False
-    async with asyncio.timeout(10), aclosing(flatten(turns.deltas())) as deltas:
+    tool_loop = await LoopRun(look("1"), message_deltas("x"), run=notes).tool_loop()
+    was_checkpointed = False
+    async with asyncio.timeout(10), aclosing(flatten(tool_loop.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Checkpoint):
-                assert ran == [] and not kept
-                kept = True
-    assert kept and ran == ["1"]
+                assert ran == [] and not was_checkpointed
+                was_checkpointed = True
+    assert was_checkpointed and ran == ["1"]
