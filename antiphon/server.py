@@ -5,7 +5,6 @@ The only module that knows all parts, and the clock and the randomness they are 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import random
 import secrets
 import sys
@@ -37,7 +36,7 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.security.ssrf import parse_network
+from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.tools.base import ToolProvider
@@ -244,19 +243,12 @@ def _new_id(prefix: str) -> str:
 
 
 def _check_exposure(settings: Settings) -> None:
-    if settings.keys or settings.allow_unauthenticated or _is_loopback(settings.host):
+    if settings.keys or settings.allow_unauthenticated or is_loopback(settings.host):
         return
     raise SetupError(
         f"host {settings.host!r} is reachable from other machines and there are no API keys: add"
         " one (antiphon key new) or set allow_unauthenticated"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _policy(settings: Settings) -> Policy:

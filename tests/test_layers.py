@@ -93,7 +93,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "input_items",
         "pagination",
     },
-    "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "pagination"},
+    "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security", "pagination"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
 COMPOSITION = {"__init__", "server", "cli", "__main__", "testing"}

@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.security.ssrf import AddressNotAllowed, Network, socket_factory
+from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
 
 __all__ = ["FetchError", "FetchResult", "Fetcher", "check"]
 
@@ -79,23 +79,17 @@ class Fetcher:
         extra is not installed.
         """
         try:
-            import aiohttp
+            session = guarded_session(
+                timeout_s=timeout_s,
+                headers={"user-agent": "antiphon-fetch", "accept-encoding": "identity"},
+                networks=networks,
+                resolver=resolver,
+                auto_decompress=False,
+            )
         except ImportError:
             raise SetupError(
                 'Fetching URLs needs an extra: pip install "antiphon[fetch]".'
             ) from None
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                resolver=resolver or aiohttp.ThreadedResolver(),
-                socket_factory=socket_factory(networks=networks),
-                use_dns_cache=False,
-                force_close=True,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
-            auto_decompress=False,
-            headers={"user-agent": "antiphon-fetch", "accept-encoding": "identity"},
-        )
         return cls(session, max_bytes, clock)
 
     async def fetch(self, url: str) -> FetchResult:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.errors import SetupError
@@ -16,7 +16,9 @@ from antiphon.errors import SetupError
 __all__ = [
     "AddressNotAllowed",
     "Network",
+    "guarded_session",
     "is_ip_address",
+    "is_loopback",
     "is_public",
     "may_dial",
     "parse_network",
@@ -72,6 +74,36 @@ def socket_factory(
     return create_socket
 
 
+def guarded_session(
+    *,
+    timeout_s: float,
+    headers: Mapping[str, str],
+    private: bool = False,
+    networks: Sequence[Network] = (),
+    resolver: Any = None,
+    auto_decompress: bool = True,
+) -> Any:
+    """Return an aiohttp session that connects only to allowed addresses.
+
+    It stores no cookies and caches no host names. ``private`` and ``networks`` as in
+    ``socket_factory``. ``resolver``: by default aiohttp's. ``timeout_s``: total time of a request.
+    Raises ``ImportError`` if aiohttp is not installed."""
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            resolver=resolver or aiohttp.ThreadedResolver(),
+            socket_factory=socket_factory(private=private, networks=networks),
+            use_dns_cache=False,
+            force_close=True,
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
+        auto_decompress=auto_decompress,
+        headers=dict(headers),
+    )
+
+
 def parse_network(text: str, setting: str) -> Network:
     """Parse an address or a network from a setting. Raises ``SetupError``."""
     try:
@@ -89,6 +121,14 @@ def _within(host: str, networks: Sequence[Network]) -> bool:
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return any((mapped or address) in network for network in networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is ``localhost`` or a loopback address, with or without brackets."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def is_ip_address(host: str) -> bool:

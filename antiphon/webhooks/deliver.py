@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from antiphon.errors import RunError, SetupError
-from antiphon.security.ssrf import AddressNotAllowed, is_ip_address, is_public, socket_factory
+from antiphon.security.ssrf import AddressNotAllowed, guarded_session, is_ip_address, is_public
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
 
@@ -67,20 +67,14 @@ class WebhookSender:
         if not keys:
             raise SetupError("Webhooks need a secret: set webhook_secrets.")
         try:
-            import aiohttp
+            session = guarded_session(
+                timeout_s=timeout_s,
+                headers={"user-agent": "antiphon-webhooks"},
+                private=private,
+                resolver=resolver,
+            )
         except ImportError:
             raise SetupError('Webhooks need an extra: pip install "antiphon[webhooks]".') from None
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                resolver=resolver or aiohttp.ThreadedResolver(),
-                socket_factory=socket_factory(private=private),
-                use_dns_cache=False,
-                force_close=True,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
-            headers={"user-agent": "antiphon-webhooks"},
-        )
         return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
+from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 from .request_context import header, request_context, route_path
@@ -195,7 +195,7 @@ class AuthMiddleware:
         if (
             name in ("", "localhost", *_LOOPBACK, *hosts)
             or name.endswith(".localhost")
-            or _is_address(name)
+            or is_ip_address(name)
         ):
             return
         raise InvalidRequest(
@@ -232,14 +232,7 @@ def _reject_cross_site(scope: Scope) -> None:
 
 def _is_loopback(scope: Scope) -> bool:
     client = scope.get("client")
-    if client is None:
-        return False
-    if client[0] in _LOOPBACK:  # the usual case
-        return True
-    try:
-        return ipaddress.ip_address(client[0]).is_loopback
-    except ValueError:
-        return False
+    return client is not None and (client[0] in _LOOPBACK or is_loopback(client[0]))
 
 
 def is_local(scope: Scope) -> bool:
@@ -249,11 +242,3 @@ def is_local(scope: Scope) -> bool:
         and header(scope, b"x-forwarded-for") is None
         and header(scope, b"forwarded") is None
     )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
