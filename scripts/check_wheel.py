@@ -31,6 +31,7 @@ def main(folder: str) -> int:
     if missing:
         return _fail(f"{wheel.name} lacks {', '.join(sorted(missing))}")
     with tempfile.TemporaryDirectory(prefix="antiphon-wheel-") as temporary:
+        Path(temporary).chmod(0o755)  # a server run by root starts sandboxes as another user
         python = _install(wheel, Path(temporary) / "venv")
         # -I: neither the working directory nor PYTHONPATH may lead to the checkout.
         command = [str(python), "-I", str(ROOT / "scripts" / "installed_checks.py")]
