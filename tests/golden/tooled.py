@@ -68,7 +68,7 @@ class _Shelves:
     def __init__(self, words: Words) -> None:
         self._words = words
 
-    async def check(self, *named: object) -> None: ...
+    async def check_searchable(self, *named: object) -> None: ...
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
@@ -84,7 +84,7 @@ class _Pool:
     def __init__(self, words: Words) -> None:
         self._words = words
 
-    async def ask(self, tenant: str, server: McpServer, question: Any) -> Any:
+    async def call(self, tenant: str, server: McpServer, question: Any) -> Any:
         return await question(self)
 
     async def close(self) -> None: ...
