@@ -172,7 +172,7 @@ def test_what_the_template_writes_is_read(name: str, count: int) -> None:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
     found = [item for item in items(deltas)[0] if "call" in item]
     traits = spoken._with_tools.capabilities
-    told = count if traits.parallel or not traits.results else 1
+    told = count if traits.parallel_calls or not traits.results else 1
     assert [item["call"] for item in found] == ["search"] * told
     assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
 
@@ -232,7 +232,7 @@ def test_what_the_template_writes_may_be_written(
     before = tokenizer.encode(spelled(name, user("Where?")), special=True)
     end = END if END not in "".join(terminals_of(spoken.reasoning, spoken.tools)) else "<|return|>"
     held = Held(tokenizer, rendered.constraint, end=end)
-    for count in (1, 2) if traits.parallel else (1,):
+    for count in (1, 2) if traits.parallel_calls else (1,):
         after = spelled(name, user("Where?"), *called(count))
         ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
         ids = ids[_shared(before, ids) :]
