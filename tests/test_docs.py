@@ -14,7 +14,9 @@ from antiphon.models.factories import backend_factory
 from antiphon.stream.event_grammar import ITEM, PLAIN_ITEM, RESPONSE
 from scripts.docs import PAGES, ROOT
 
-DOCS = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+DOCS = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+#: Paths of the repository in code spans. ``NAME`` and ``…`` are placeholders.
+REPOSITORY_PATH = re.compile(r"`((?:antiphon|bench|deploy|docs|examples|scripts|tests)/[\w./-]+)`")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -41,6 +43,12 @@ def test_events_page_lists_every_grammar_edge() -> None:
 def test_links_have_targets(path: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_paths_in_code_spans_exist(path: Path) -> None:
+    named = REPOSITORY_PATH.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 SETTINGS = [
