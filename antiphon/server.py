@@ -81,6 +81,7 @@ async def serve(
     """
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
+    uvicorn_server.raise_file_limit()
     sockets = uvicorn_server.bind(settings.host, settings.port)
     log = _open_log(settings)
     capture_libraries(log)
@@ -102,6 +103,9 @@ async def serve(
             grace_s=settings.drain_s,
             started=started,
             max_frame_bytes=settings.max_body_bytes,
+            limits=uvicorn_server.ConnectionLimits(
+                per_address=settings.max_connections_per_address
+            ),
         )
 
 
@@ -260,6 +264,7 @@ def _policy(settings: Settings) -> Policy:
         reasoning_events=settings.reasoning_events,
         undecryptable_items=settings.undecryptable_items,
         summary_model=settings.summary_model,
+        share_prefix_cache=settings.shares_prefix_cache,
         webhooks=settings.webhook_url is not None,
         max_files_bytes=settings.max_files_bytes or None,
         file_search=settings.file_search,

@@ -41,6 +41,13 @@ def _home(variable: str, otherwise: str) -> Path:
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a server. A limit or time of 0 means no limit."""
 
+    @property
+    def shares_prefix_cache(self) -> bool:
+        """Whether tenants share the engines' prefix caches."""
+        if self.share_prefix_cache is None:
+            return len({key.tenant for key in self.keys}) <= 1
+        return self.share_prefix_cache
+
     host: Annotated[str, _server("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, _server("Port to listen on; 0 picks a free one.", ge=0, le=65535)] = 8000
     cors_origins: Annotated[
@@ -166,6 +173,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="tables [[keys]]",
         ),
     ] = ()
+    share_prefix_cache: Annotated[
+        bool | None,
+        _access(
+            "Let tenants share the engines' prefix caches. Faster where their prompts begin alike, "
+            "but `cached_tokens` and response times then reveal whether another tenant sent the "
+            "same beginning. Unset: only if the keys name a single tenant."
+        ),
+    ] = None
     encryption_keys: Annotated[
         tuple[str, ...],
         _access(
@@ -233,6 +248,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Maximum number of background runs executed concurrently; others are queued.", ge=1
         ),
     ] = 64
+    max_connections_per_address: Annotated[
+        int,
+        _limits(
+            (
+                "Maximum number of open connections from one address; 0 for no limit. Loopback "
+                "addresses have none. Raise it for a proxy that many clients share."
+            ),
+            ge=0,
+        ),
+    ] = 2048
     max_queued_requests: Annotated[
         int, _limits("Maximum number of queued requests; further ones are answered with 429.", ge=0)
     ] = 1024

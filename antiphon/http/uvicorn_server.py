@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import ipaddress
 import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
 import uvicorn
+from msgspec import Struct
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -28,11 +31,17 @@ from antiphon.http.middleware.errors import error_reply
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, DirectWrite
 
-__all__ = ["bind", "run", "serve"]
+__all__ = ["ConnectionLimits", "bind", "raise_file_limit", "run", "serve"]
 
 T = TypeVar("T")
 
 _BACKLOG = 2048
+
+#: Seconds after which a slow body is checked again.
+_BODY_CHECK_S = 5.0
+
+#: Open files that the server asks for where the system sets no limit.
+_MAX_FILES = 2**20
 
 #: Longer than the idle time of common proxies (60 s), so that the proxy closes first.
 _KEEP_ALIVE_S = 75
@@ -47,6 +56,13 @@ _FLUSH_S = 5
 _MAX_HEAD_BYTES = 64 * 2**10
 
 _HEAD_TOO_LARGE = (431, "The request headers are too large.", "headers_too_large")
+_HEAD_TOO_SLOW = (408, "The request headers did not arrive in time.", "request_timeout")
+_BODY_TOO_SLOW = (408, "The request body arrives too slowly.", "request_timeout")
+_TOO_MANY_CONNECTIONS = (
+    429,
+    "Too many open connections from your address. Close some, then retry your request.",
+    "too_many_connections",
+)
 _NOT_HTTP = (400, "The request is not valid HTTP.", "invalid_http")
 
 #: Allocations between garbage collections. Python's default, 700, is reached every few tokens.
@@ -59,6 +75,36 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 #: Waits for the runs to end. Its argument is the number of seconds they may take.
 Drain = Callable[[float], Awaitable[None]]
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """What one client's connections may take, so that slow ones do not use up the server.
+
+    ``head_s``: seconds for the request line and headers. ``body_grace_s``: seconds after which the
+    body must have arrived at ``body_bytes_per_s`` on average. ``per_address``: open connections
+    from one address that is not loopback. 0 turns a limit off.
+    """
+
+    head_s: float = 30.0
+    body_grace_s: float = 30.0
+    body_bytes_per_s: float = 500.0
+    per_address: int = 2048
+
+
+def raise_file_limit() -> None:
+    """Raise the limit of open files of this process to what the system permits.
+
+    Every connection and stream takes one; a soft limit of 1,024 is common.
+    """
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # macOS permits less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -125,16 +171,17 @@ async def serve(
     grace_s: float = 30.0,
     started: Callable[[], None] = lambda: None,
     max_frame_bytes: int = 64 * 2**20,
+    limits: ConnectionLimits | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; then stop accepting, await ``drain(grace_s)`` and return.
 
     A second signal ends the grace period. The sockets are closed at the end. ``started`` is called
     when requests are answered and signals are handled. ``max_frame_bytes``: largest message of a
-    WebSocket.
+    WebSocket. ``limits``: of each connection.
     """
     config = uvicorn.Config(
         app,
-        http=_Protocol,
+        http=_limited_protocol(limits or ConnectionLimits()),
         ws="websockets-sansio",
         ws_max_size=max_frame_bytes,
         ws_ping_interval=_PING_S,
@@ -182,16 +229,38 @@ def _frozen_gc() -> Iterator[None]:
         gc.unfreeze()
 
 
+def _limited_protocol(limits: ConnectionLimits) -> type[_Protocol]:
+    """Return the protocol of one server, whose connections share ``limits`` and their count."""
+    return type("_LimitedProtocol", (_Protocol,), {"limits": limits, "open_by_address": Counter()})
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a Unix socket
+        return True
+
+
 class _Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with additions.
 
-    Limits the size of the request head (httptools buffers without limit), answers malformed
-    requests in the API's error format, offers the ASGI extensions for direct writes and
-    disconnects, and joins response headers with the first chunk.
+    Limits the size of the request head (httptools buffers without limit), the time that head and
+    body may take and the connections of one address, answers malformed requests in the API's error
+    format, offers the ASGI extensions for direct writes and disconnects, and joins response headers
+    with the first chunk.
     """
+
+    limits: ConnectionLimits
+    #: Open connections by address, of the whole server.
+    open_by_address: Counter[str]
 
     _head_bytes = 0
     _in_head = True
+    _body_bytes = 0
+    #: When the body began to arrive, in the loop's time.
+    _body_start = 0.0
+    _deadline: asyncio.TimerHandle | None = None
+    _address = ""
     #: The data being parsed began with the end of another request.
     _continues_request = False
 
@@ -204,28 +273,57 @@ class _Protocol(HttpToolsProtocol):
             DIRECT_WRITE_EXTENSION: {"write": _direct_writer(self._output, self.flow)},
             DISCONNECT_EXTENSION: {"connection": self},
         }
+        self._count_connection()
+        self._set_head_deadline()
+
+    def _count_connection(self) -> None:
+        """Count the connection for its address; refuse it if the address has too many."""
+        address = self.client[0] if self.client else ""
+        if not self.limits.per_address or not address or _is_loopback(address):
+            return
+        self._address = address
+        self.open_by_address[address] += 1
+        if self.open_by_address[address] > self.limits.per_address:
+            self._refuse(*_TOO_MANY_CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.is_lost = True
+        self._end_limits()
         for callback in tuple(self.disconnect_callbacks):
             callback()
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
         self._in_head = True
+        self._clear_deadline()
+        self._set_head_deadline()
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._clear_deadline()
         super().on_headers_complete()
         if self.cycle is not None:  # none for a WebSocket
             self.cycle.transport = self._output  # type: ignore[assignment]
+        if self.cycle is not None and self.limits.body_grace_s:
+            self._body_bytes, self._body_start = 0, self.loop.time()
+            delay = self.limits.body_grace_s
+            self._deadline = self.loop.call_later(delay, self._check_body_rate)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._continues_request = True
+        self._clear_deadline()
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._end_limits()  # another protocol takes over the connection
+        super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
         self._continues_request = False
@@ -235,11 +333,48 @@ class _Protocol(HttpToolsProtocol):
             if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(*_HEAD_TOO_LARGE)
 
+    def _set_head_deadline(self) -> None:
+        if self.limits.head_s:
+            self._deadline = self.loop.call_later(self.limits.head_s, self._end_slow_head)
+
+    def _end_slow_head(self) -> None:
+        """Refuse a request whose headers do not arrive; close a connection that sent nothing."""
+        if self.scope is None:
+            self._output.close()
+        else:
+            self._refuse(*_HEAD_TOO_SLOW)
+
+    def _end_limits(self) -> None:
+        """Stop the deadlines, and count the connection no more."""
+        self._clear_deadline()
+        if self._address:
+            self.open_by_address[self._address] -= 1
+            if not self.open_by_address[self._address]:
+                del self.open_by_address[self._address]
+            self._address = ""
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _check_body_rate(self) -> None:
+        """Close the connection if its body arrives too slowly. A body that nobody reads waits."""
+        elapsed = self.loop.time() - self._body_start
+        is_slow = self._body_bytes < self.limits.body_bytes_per_s * elapsed
+        if is_slow and not self.flow.read_paused:
+            self._refuse(*_BODY_TOO_SLOW)
+            return
+        self._deadline = self.loop.call_later(_BODY_CHECK_S, self._check_body_rate)
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(*_NOT_HTTP)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer before there is a request that the app could handle."""
+        """Answer in place of the app, unless it has begun to answer, and close the connection."""
+        if self.cycle is not None and self.cycle.response_started and not self._in_head:
+            self._output.close()
+            return
         body = error_reply(status, message, code=code).body
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self._output.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")

@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from antiphon.errors import SetupError
+from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import RequestLimits
-from antiphon.http.uvicorn_server import bind, serve
+from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
 
 ASK = {"model": "tiny", "input": "hi"}
 WAIT_S = 20
@@ -40,16 +41,19 @@ class RunningServer:
 
 @asynccontextmanager
 async def run_server(
-    app: Any, drain: Callable[[float], Awaitable[None]], grace_s: float = 30
+    app: Any,
+    drain: Callable[[float], Awaitable[None]],
+    grace_s: float = 30,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[RunningServer]:
     sockets = bind("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
     before = signal.getsignal(signal.SIGTERM)
-    task = asyncio.create_task(serve(app, sockets, drain=drain, grace_s=grace_s))
-    limits = httpx.Timeout(WAIT_S)
+    task = asyncio.create_task(serve(app, sockets, drain=drain, grace_s=grace_s, limits=limits))
+    patience = httpx.Timeout(WAIT_S)
     async with (
         asyncio.timeout(WAIT_S),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=limits) as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=patience) as client,
     ):
         served = RunningServer(port, task, client)
         assert (await client.get("/health")).status_code == 200
@@ -375,3 +379,78 @@ def test_missing_address_is_skipped_if_another_exists(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [absent])
     with pytest.raises(SetupError, match="localhost"):
         bind("localhost", 0)
+
+
+# --- limits of connections -----------------------------------------------------------------------
+
+
+async def _exchange(port: int, data: bytes) -> bytes:
+    """Send ``data`` and nothing more; return all that the server sends before it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_headers_that_do_not_arrive_are_refused(make_app: Any, service: Any) -> None:
+    limits = ConnectionLimits(head_s=0.05)
+    async with run_server(make_app().app, service.drain, limits=limits) as served:
+        answer = await _exchange(served.port, b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
+
+
+async def test_a_connection_that_sends_nothing_is_closed(make_app: Any, service: Any) -> None:
+    limits = ConnectionLimits(head_s=0.05)
+    async with run_server(make_app().app, service.drain, limits=limits) as served:
+        assert await _exchange(served.port, b"") == b""
+
+
+async def test_a_body_that_trickles_is_refused(make_app: Any, service: Any) -> None:
+    limits = ConnectionLimits(body_grace_s=0.05, body_bytes_per_s=1e9)
+    head = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
+    async with run_server(make_app().app, service.drain, limits=limits) as served:
+        answer = await _exchange(served.port, head)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_stream_outlives_the_deadlines(make_app: Any, service: Any) -> None:
+    limits = ConnectionLimits(head_s=0.05, body_grace_s=0.05, body_bytes_per_s=1e9)
+    service.script = {"step": asyncio.Semaphore(0)}
+    async with run_server(make_app().app, service.drain, limits=limits) as served:
+        idle = asyncio.create_task(_exchange(served.port, b""))
+        async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
+            lines = s.aiter_lines()
+            assert await anext(lines) == "event: response.created"
+            await idle  # as long as every deadline, and longer
+            for _ in range(100):
+                service.script["step"].release()
+            assert any([line.startswith("data:") async for line in lines])
+
+
+async def test_connections_of_one_address_are_limited(
+    make_app: Any, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvicorn_server, "_is_loopback", lambda address: False)
+    limits = ConnectionLimits(per_address=2)
+    async with run_server(make_app().app, service.drain, limits=limits) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        refused = await _exchange(served.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 429 ") and b"too_many_connections" in refused
+        writer.close()
+        assert await reader.read() == b""
+        assert (await served.client.get("/health")).status_code == 200
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        raise_file_limit()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft == hard or soft >= 2**20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
