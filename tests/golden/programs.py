@@ -1,5 +1,4 @@
-"""What the stories of programs run in, the same each time: a seal that hides nothing, and Python
-that is only played."""
+"""The provider of programs for stories, with reproducible fingerprints."""
 
 from __future__ import annotations
 
@@ -15,25 +14,25 @@ from antiphon.tools.programs.provider import ProgramProvider
 __all__ = ["programs"]
 
 
-class Clear(Encryptor):
-    """No seal at all."""
+class PlainEncryptor(Encryptor):
+    """Encodes without encrypting, so that fingerprints are the same in every run."""
 
     def __init__(self) -> None: ...
 
-    def seal(self, content: bytes, *, purpose: str, tenant: str) -> str:
+    def encrypt(self, content: bytes, *, purpose: str, tenant: str) -> str:
         return base64.urlsafe_b64encode(content).decode()
 
-    def open(self, text: str, *, purpose: str, tenant: str) -> bytes:
+    def decrypt(self, text: str, *, purpose: str, tenant: str) -> bytes:
         return base64.urlsafe_b64decode(text)
 
 
 @cache
 def _javascript() -> JavaScript:
-    """It takes a second to be made."""
+    """Return the interpreter, which takes a second to start."""
     return JavaScript(step_s=0.5)
 
 
 def programs() -> Mapping[str, ToolProvider]:
-    """What brings them."""
-    made = ProgramProvider(_javascript(), Clear(), clock=lambda: 1000.0)
-    return {"programmatic_tool_calling": made}
+    """Return the provider of programs by its tool type."""
+    provider = ProgramProvider(_javascript(), PlainEncryptor(), clock=lambda: 1000.0)
+    return {"programmatic_tool_calling": provider}
