@@ -22,6 +22,8 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     ``ignore_eos``: end tokens do not end the output.
     ``cache_key``: requests with the same key share a prefix; an engine may route by it.
     ``cache_salt``: cached prefixes are shared only among requests with the same salt.
+    ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests of
+    different scopes share no cached prefix, and none is counted. None: all share.
     ``priority``: lower values are scheduled earlier, as in vLLM.
     ``adapter``: the name of a LoRA adapter of the engine.
     ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
@@ -42,7 +44,13 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     cache_key: str | None = None
     cache_salt: str | None = None
+    cache_scope: str | None = None
     priority: int | None = None
     adapter: str | None = None
     trace: Mapping[str, str] = {}
     extra: Mapping[str, Any] = {}
+
+    @property
+    def prefix_salt(self) -> str | None:
+        """The salt for an engine or server that separates cached prefixes by one."""
+        return self.cache_scope or self.cache_salt

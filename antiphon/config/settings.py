@@ -261,6 +261,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_queued_requests: Annotated[
         int, _limits("Maximum number of queued requests; further ones are answered with 429.", ge=0)
     ] = 1024
+    max_tenant_share: Annotated[
+        float,
+        _limits(
+            (
+                "Largest share of `max_concurrent_requests` and of `max_background_runs` that one "
+                "tenant may hold, if the API keys belong to several tenants. The rest stays free "
+                "for the others. 1 for no limit."
+            ),
+            gt=0,
+            le=1,
+        ),
+    ] = 0.75
 
     fetch_urls: Annotated[
         bool,

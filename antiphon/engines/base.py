@@ -47,6 +47,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     default. ``parallel``: the largest number of generations in one batch. ``gpu_layers``: layers
     computed on the GPU, -1 for all. ``projector``: the GGUF file of the model's image encoder.
     ``adapters``: name of a LoRA adapter → its file or folder, or the upstream's name for it.
+    ``separate_caches``: requests have different ``Sampling.cache_scope``. A cache that cannot be
+    divided among them is not used.
     ``engine_options``: the engine's own options by their own names; they override the other fields.
     ``progress``: called with a name, the bytes read so far and, if known, the bytes in all; from
     any thread.
@@ -59,6 +61,7 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     gpu_layers: int = -1
     projector: Path | None = None
     adapters: Mapping[str, str] = {}
+    separate_caches: bool = False
     engine_options: Mapping[str, Any] = {}
     progress: Callable[[str, int, int | None], None] | None = None
 
@@ -74,8 +77,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     for an engine that supports some. ``schemas``: JSON schemas (``Constraint.schema``), limited to
     ``schema_keywords`` (None: any). ``images``: ``apart``: images are inserted between ids;
     ``template``: they replace the chat template's placeholder; None: no images. ``adapters``: names
-    of the LoRA adapters. ``extra``: names allowed in ``Sampling.extra``; None: any. ``may_refuse``:
-    a remote engine may reject a request that passed all checks here.
+    of the LoRA adapters. ``separates_caches``: requests of different ``Sampling.cache_scope`` share
+    no cached prefix; without it, scoped requests report no cached tokens. ``extra``: names allowed
+    in ``Sampling.extra``; None: any. ``may_refuse``: a remote engine may reject a request that
+    passed all checks here.
     """
 
     max_logprobs: int | None = None
@@ -90,6 +95,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     schema_keywords: frozenset[str] | None = None
     priority: bool = False
     cache_salt: bool = False
+    separates_caches: bool = False
     adapters: frozenset[str] = frozenset()
     extra: frozenset[str] | None = frozenset()
     may_refuse: bool = False

@@ -85,6 +85,7 @@ class TensorrtEngine:
             penalties=True,
             priority="priority" in self._supported_arguments,
             cache_salt="cache_salt" in self._supported_arguments,
+            separates_caches="cache_salt" in self._supported_arguments,
             extra=_EXTRA_FIELDS,
         )
 
@@ -107,7 +108,7 @@ class TensorrtEngine:
         self, prompt: Prompt, sampling: Sampling, context_left: int
     ) -> AsyncGenerator[EngineOutput, None]:
         optional = {
-            "cache_salt": sampling.cache_salt,
+            "cache_salt": sampling.prefix_salt,
             "trace_headers": dict(sampling.trace) or None,
             "priority": None if sampling.priority is None else _priority(sampling.priority),
         }

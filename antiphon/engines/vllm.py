@@ -111,6 +111,7 @@ class VllmEngine:
             penalties=True,
             priority=True,
             cache_salt=True,
+            separates_caches=True,
             adapters=frozenset(self._adapters),
             extra=_EXTRA_FIELDS,
         )
@@ -143,8 +144,8 @@ class VllmEngine:
             # vLLM finds the image placeholders in the ids and expands them.
             images = await asyncio.to_thread(open_images, prompt.images)
             vllm_prompt["multi_modal_data"] = {"image": images}
-        if sampling.cache_salt is not None:
-            vllm_prompt["cache_salt"] = sampling.cache_salt
+        if sampling.prefix_salt is not None:
+            vllm_prompt["cache_salt"] = sampling.prefix_salt
         try:
             outputs = self._engine.generate(
                 vllm_prompt,

@@ -68,6 +68,7 @@ def create_app(
     admission = AdmissionQueue(
         limits.max_concurrent_requests,
         limits.max_queued_requests,
+        max_per_tenant=limits.max_requests_per_tenant,
         retry_after_s=limits.retry_after_s,
     )
     metrics.observe_queue(admission)
@@ -157,7 +158,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     completions = CompletionsEndpoint(
         parse_completion_request,
         lambda tenant, request, index: deps.service.complete(
-            request.requests[index], request.prompts[index]
+            tenant, request.requests[index], request.prompts[index]
         ),
         deps,
     )

@@ -198,6 +198,7 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
         parallel=model.parallel,
         gpu_layers=model.gpu_layers,
         adapters=model.adapters,
+        separate_caches=not settings.shares_prefix_cache,
         engine_options=model.engine_options,
     )
 

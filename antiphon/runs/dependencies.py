@@ -17,6 +17,7 @@ from antiphon.stream.writer import Ids
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.wire.items import ItemBase
+from antiphon.wire.request import CreateResponse
 
 from .policy import Policy
 
@@ -45,6 +46,14 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     def kinds(self) -> Mapping[type[ItemBase], Kind]:
         """The table of item kinds, as the policy wants reasoning events."""
         return kinds_for(self.policy.reasoning_events)
+
+    def cache_scope(self, tenant: str, request: CreateResponse) -> str | None:
+        """Return the scope in which a request's prompt is cached: a digest that does not reveal the
+        tenant, the same on all servers with the same key. None: tenants share their caches."""
+        if self.policy.share_prefix_cache:
+            return None
+        salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
+        return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     still be rejected. ``timeout_s``: time limit of a run; None: no limit. ``unstored_retention_s``:
     how long a background response with ``store: false`` can be retrieved after its end.
     ``summary_model``: the model that summarizes reasoning; None: the model that answers.
-    ``webhooks``: send a webhook at the end of a background response. ``max_files_bytes``: the size
-    of all files of a tenant; None: no limit. ``file_search``: responses may search vector stores.
+    ``share_prefix_cache``: tenants share the engines' prefix caches. ``webhooks``: send a webhook
+    at the end of a background response. ``max_files_bytes``: the size of all files of a tenant;
+    None: no limit. ``file_search``: responses may search vector stores.
     ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
     only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for. ``reraise``:
     raise unexpected exceptions of a run (for tests)."""
@@ -32,6 +33,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     reasoning_events: str = "openai"
     undecryptable_items: str = "drop"
     summary_model: str | None = None
+    share_prefix_cache: bool = True
     unstored_retention_s: float = 600.0
     webhooks: bool = False
     max_files_bytes: int | None = None

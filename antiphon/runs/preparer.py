@@ -68,6 +68,7 @@ class Preparer:
         self._seal = dependencies.seal
         self._clock = dependencies.clock
         self._ids = dependencies.ids
+        self._cache_scope = dependencies.cache_scope
         self._attachments = attachments
         self._providers = providers
         self._chains = ChainCache(dependencies.store)
@@ -143,7 +144,8 @@ class Preparer:
         """Build the options for the first prompt, with the functions that the server's tools
         declare."""
         toolsets = await declared_toolsets(tools, tool_context)
-        return with_functions(build_options(request), tools, toolsets, tool_context.items)
+        scope = self._cache_scope(tool_context.tenant, request)
+        return with_functions(build_options(request, scope), tools, toolsets, tool_context.items)
 
     # --- the reply -------------------------------------------------------------------------------
 
@@ -167,7 +169,8 @@ class Preparer:
         reply = await prepare_reply(reply_request, sealer, request.context_management or ())
         level = None if request.include_reasoning is False else summary_level(request.reasoning)
         if level is not None:
-            reply = SummarizedReply(reply, self._summarizer(model, level))
+            scope = self._cache_scope(tool_context.tenant, request)
+            reply = SummarizedReply(reply, self._summarizer(model, level, scope))
         with_metrics = bool(request.return_metrics)
         if request.enable_response_messages or with_metrics:
             reply = RawMessagesReply(
@@ -208,11 +211,14 @@ class Preparer:
 
         return wrap
 
-    def _summarizer(self, model: CatalogModel, level: str) -> Summarizer:
+    def _summarizer(self, model: CatalogModel, level: str, cache_scope: str | None) -> Summarizer:
         name = self._policy.summary_model
         summary_model = self._models.find(name) if name is not None else model
         return Summarizer(
-            backend=summary_model.backend, level=level, defaults=summary_model.defaults
+            backend=summary_model.backend,
+            level=level,
+            defaults=summary_model.defaults,
+            cache_scope=cache_scope,
         )
 
     # --- the response and its history ------------------------------------------------------------

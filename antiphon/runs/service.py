@@ -191,7 +191,9 @@ class Service:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
         return self._runs.foreground_run(tenant, prepared, release)
 
-    async def complete(self, request: CreateResponse, prompt: str | tuple[int, ...]) -> Run:
+    async def complete(
+        self, tenant: str, request: CreateResponse, prompt: str | tuple[int, ...]
+    ) -> Run:
         """Prepare a run that continues raw text, which the caller drives. Nothing of it is stored.
         Only the sampling options of the request apply. Raises ``RequestError``.
         """
@@ -201,7 +203,8 @@ class Service:
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
-        reply = await model.backend.complete(prompt, build_options(request))
+        options = build_options(request, self._dependencies.cache_scope(tenant, request))
+        reply = await model.backend.complete(prompt, options)
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 
     async def compact(self, tenant: str, request: CompactRequest) -> CompactionRun:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import re
 import secrets
 import zlib
@@ -22,6 +23,7 @@ __all__ = ["DecryptionError", "EncryptionKey", "Encryptor"]
 _VERSION = 1
 _NONCE_BYTES = 12  # recommended for GCM by NIST SP 800-38D
 _SECRET_BYTES = 32
+_DIGEST_BYTES = 16
 _ID = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 
 #: Limit of the decompressed content, against decompression bombs.
@@ -95,6 +97,7 @@ class Encryptor:
         if not keys or len(self._ciphers) != len(keys):
             raise SetupError("configure at least one encryption key, each with a different id")
         self._first = next(iter(self._ciphers))
+        self._digest_key = hmac.digest(keys[0].secret, b"antiphon digest", "sha256")
 
     def encrypt(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Encrypt ``content`` to a text safe for JSON and URLs. The result differs at each call."""
@@ -124,6 +127,13 @@ class Encryptor:
         except InvalidTag:
             raise DecryptionError from None
         return _decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
+
+    def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
+        """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
+
+        Without the key nobody can test a guess of them."""
+        bound = _associated_data(content, purpose, tenant)
+        return hmac.digest(self._digest_key, bound, "sha256")[:_DIGEST_BYTES].hex()
 
 
 def _header(id: str) -> bytes:

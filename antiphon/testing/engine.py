@@ -25,6 +25,7 @@ _CAPABILITIES = Capabilities(
     max_logprobs=20,
     constraints=True,
     cached_tokens=True,
+    separates_caches=True,
     seed=True,
     logit_bias=True,
     penalties=True,
@@ -81,7 +82,7 @@ class ScriptedEngine:
             raise reply
         ended = False
         try:
-            yield Chunk(cached_tokens=self._cached(prompt))
+            yield Chunk(cached_tokens=self._cached(prompt, sampling))
             for chunk in self._chunks(reply, sampling):
                 await asyncio.sleep(self._wait_s)
                 if self.closed:
@@ -110,12 +111,16 @@ class ScriptedEngine:
             return self._replies(self.text(prompt))
         return self._replies[min(number, len(self._replies) - 1)]
 
-    def _cached(self, prompt: Prompt) -> int:
-        """The tokens that a cache of all earlier prompts and replies would hold. The last token of
-        a prompt is never cached.
+    def _cached(self, prompt: Prompt, sampling: Sampling) -> int:
+        """The tokens that a cache of all earlier prompts and replies of the same scope would hold.
+        The last token of a prompt is never cached.
         """
         before = zip(self.requests[:-1], self.sampled, strict=False)
-        earlier = [(*asked.ids, *said) for (asked, _), said in before]
+        earlier = [
+            (*asked.ids, *said)
+            for (asked, options), said in before
+            if options.prefix_salt == sampling.prefix_salt
+        ]
         longest = max((_common(ids, prompt.ids) for ids in earlier), default=0)
         return min(longest, len(prompt.ids) - 1)
 

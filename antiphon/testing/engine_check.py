@@ -273,6 +273,19 @@ async def prefixes_are_reused(engine: Engine) -> None:
     assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids)
 
 
+async def scopes_share_no_prefix(engine: Engine) -> None:
+    """Another scope neither reuses a prefix nor displaces the scope of its owner."""
+    if not engine.capabilities.separates_caches:
+        return
+    prompt = _prompt(engine, "A prompt of one scope. " + TEXT * 4)
+    counts = [
+        (await collect(engine, prompt, _greedy(1, cache_scope=scope))).cached_tokens
+        for scope in ("one", "one", "other", None)
+    ]
+    assert counts[1], "a scope does not find its own prefix"
+    assert not any((counts[0], counts[2], counts[3])), f"a prefix was shared: {counts}"
+
+
 async def images_are_not_ignored(engine: Engine) -> None:
     """An engine without image support rejects a prompt with images instead of ignoring them."""
     if engine.capabilities.images is None:
@@ -306,6 +319,7 @@ CHECKS: Mapping[str, Check] = {
         logit_bias_is_applied,
         concurrent_generations_are_independent,
         prefixes_are_reused,
+        scopes_share_no_prefix,
         long_prompts_are_rejected,
         images_are_not_ignored,
     )

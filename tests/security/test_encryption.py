@@ -140,3 +140,17 @@ def test_duplicate_key_ids_are_refused() -> None:
     for keys in ([], [OLD, EncryptionKey(id=OLD.id, secret=NEW.secret)]):
         with pytest.raises(SetupError):
             Encryptor(keys)
+
+
+def test_digest_needs_the_key_and_separates_tenants() -> None:
+    first, second = Encryptor([OLD]), Encryptor([NEW])
+    digest = first.digest(b"x", purpose="p", tenant="ann")
+    assert digest == Encryptor([OLD, NEW]).digest(b"x", purpose="p", tenant="ann")
+    assert "ann" not in digest and len(digest) == 32
+    others = (
+        second.digest(b"x", purpose="p", tenant="ann"),
+        first.digest(b"y", purpose="p", tenant="ann"),
+        first.digest(b"x", purpose="q", tenant="ann"),
+        first.digest(b"x", purpose="p", tenant="bob"),
+    )
+    assert len({digest, *others}) == 5

@@ -295,7 +295,7 @@ class LocalReply(Reply):
             async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
                     # later calls find in the cache what this reply has put there
-                    if chunk.cached_tokens is not None and not self._reasoning_cut:
+                    if chunk.cached_tokens is not None and self._counts_cached_tokens:
                         cached = chunk.cached_tokens
                     deltas, reason = self._read(chunk, sampled)
                     if reason is not None:
@@ -339,6 +339,14 @@ class LocalReply(Reply):
     def _budget_spent(self) -> bool:
         parser, budget = self._rendered.parser, self._budget
         return budget is not None and parser.is_thinking and parser.reasoning_tokens >= budget
+
+    @property
+    def _counts_cached_tokens(self) -> bool:
+        """Whether the engine's next count is this tenant's, and of the first call."""
+        is_separate = (
+            self._sampling.cache_scope is None or self._engine.capabilities.separates_caches
+        )
+        return is_separate and not self._reasoning_cut
 
     def _replay(self) -> FinishReason | None:
         """Replay the tokens sampled before the interruption through the parser and discard the

@@ -27,6 +27,7 @@ from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
+from antiphon.wire.response import Usage
 
 from .image_conversion import convert_images
 
@@ -145,6 +146,11 @@ class RemoteBackend(Backend, ABC):
     def enforces_calls(self) -> bool:
         """Whether the server enforces ``tool_choice`` and strict schemas of tools."""
 
+    @property
+    @abstractmethod
+    def separates_caches(self) -> bool:
+        """Whether the server takes a salt for its prefix cache."""
+
     @abstractmethod
     def encode_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
@@ -204,11 +210,23 @@ class UpstreamReply(Reply):
                 async with aclosing(self._stream_with_retries()) as batches:
                     async for batch in batches:
                         may_shorten = False
+                        batch = self._without_shared_cache(batch)
                         yield batch if first_call is None else first_call.filter(batch)
                 return
             except BackendError as error:
                 if error.code != CONTEXT_LENGTH_EXCEEDED or not may_shorten or not self._shorten():
                     raise
+
+    def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
+        """Drop the count of cached tokens if it may count those of another tenant."""
+        if self._options.cache_scope is None or self._backend.separates_caches:
+            return deltas
+        return tuple(
+            replace(delta, usage=_without_cached_tokens(delta.usage))
+            if isinstance(delta, Finish)
+            else delta
+            for delta in deltas
+        )
 
     async def _stream_with_retries(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Send the request, and again after an error as long as no delta was parsed. Raises
@@ -307,6 +325,10 @@ def unsupported(field: str) -> InvalidRequest:
         param=field,
         code="unsupported_parameter",
     )
+
+
+def _without_cached_tokens(usage: Usage) -> Usage:
+    return replace(usage, input_tokens_details=replace(usage.input_tokens_details, cached_tokens=0))
 
 
 def _estimated_bytes(delta: Delta) -> int:

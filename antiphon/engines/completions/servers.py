@@ -64,6 +64,12 @@ def _non_null_fields(sampling: Sampling, names: tuple[str, ...] = _COMMON_FIELDS
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _scheduling_fields(sampling: Sampling) -> dict[str, Any]:
+    """vLLM's fields for its queue and its prefix cache."""
+    fields = {"priority": sampling.priority, "cache_salt": sampling.prefix_salt}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _bias(sampling: Sampling) -> dict[str, float]:
     return {str(id): bias for id, bias in sampling.logit_bias.items()}
 
@@ -91,7 +97,7 @@ def _openai_body(request: StreamRequest) -> dict[str, Any]:
 
 def _vllm_body(request: StreamRequest) -> Mapping[str, Any]:
     sampling = request.sampling
-    body = _openai_body(request) | _non_null_fields(sampling, ("priority", "cache_salt"))
+    body = _openai_body(request) | _scheduling_fields(sampling)
     body |= request.constraint_fields
     body["return_token_ids"] = True
     if sampling.logprobs is not None:
@@ -118,7 +124,7 @@ def vllm_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str,
         "sampling_params": params,
         "stream": True,
         "stream_options": {"include_usage": True},
-        **_non_null_fields(sampling, ("priority", "cache_salt")),
+        **_scheduling_fields(sampling),
     }
 
 
@@ -132,7 +138,7 @@ _SGLANG_NAMES: Mapping[str, str] = {
     "max_tokens": "max_new_tokens",
     "seed": "sampling_seed",
     "adapter": "lora_path",
-    "cache_salt": "extra_key",
+    "prefix_salt": "extra_key",
 }
 
 
@@ -150,7 +156,7 @@ def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
     }
     body |= {
         _SGLANG_NAMES[n]: v
-        for n, v in _non_null_fields(sampling, ("adapter", "cache_salt")).items()
+        for n, v in _non_null_fields(sampling, ("adapter", "prefix_salt")).items()
     }
     if sampling.priority is not None:
         body["priority"] = -sampling.priority  # SGLang runs higher values first
@@ -209,7 +215,11 @@ FLAVOURS: Mapping[str, Flavour] = {
         path="completions",
         owner="vllm",
         capabilities=msgspec.structs.replace(
-            _COMMON_CAPABILITIES, priority=True, cache_salt=True, extra=None
+            _COMMON_CAPABILITIES,
+            priority=True,
+            cache_salt=True,
+            separates_caches=True,
+            extra=None,
         ),
         encode=_vllm_body,
         make_parser=VllmParser,
@@ -221,7 +231,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         owner="sglang",
         # It honours seeds only with deterministic inference; see ``load``.
         capabilities=msgspec.structs.replace(
-            _COMMON_CAPABILITIES, seed=False, priority=True, cache_salt=True
+            _COMMON_CAPABILITIES, seed=False, priority=True, cache_salt=True, separates_caches=True
         ),
         encode=_sglang_body,
         make_parser=SglangParser,

@@ -30,7 +30,7 @@ from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
 from .partial_tokens import PartialTokens
-from .slots import Slots
+from .slots import Slot, Slots
 from .socket_client import LlamaSocket
 from .stream import LlamaStream
 from .tokenizer import LlamaTokenizer, require_llama
@@ -74,7 +74,7 @@ async def load(
     all are loaded, each is used by the generations that name it. ``batch``: prompt tokens computed
     in one step; other generations and an abort wait that long; GPUs run faster with more.
     ``prompt_cache_mib``: main memory for copies of the states of prompts that another conversation
-    displaced.
+    displaced; not used with ``options.separate_caches`` or with adapters.
 
     Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
     """
@@ -94,8 +94,9 @@ async def load(
         "n_batch": batch,
         "n_ubatch": batch,
         "n_gpu_layers": options.gpu_layers,
-        # Saved states are keyed by ids only, but the same ids have another state under an adapter.
-        "cache_ram_mib": 0 if adapters else prompt_cache_mib,
+        # Saved states are keyed by ids only, but the same ids have another state under an adapter,
+        # and the ids of another tenant must not be found.
+        "cache_ram_mib": 0 if adapters or options.separate_caches else prompt_cache_mib,
     }
     if not options.gpu_layers:
         # On CPUs ggml's plain attention is twice as fast as its fused one for long contexts.
@@ -105,7 +106,14 @@ async def load(
         start_server, path, threads, fields, projector, list(adapters.values())
     )
     card = gguf_card(options.name or path.stem, context, head, tokenizer)
-    return LlamaEngine(server, tokenizer, card, parallel, tuple(adapters))
+    return LlamaEngine(
+        server,
+        tokenizer,
+        card,
+        parallel,
+        tuple(adapters),
+        separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
+    )
 
 
 def start_server(
@@ -170,6 +178,8 @@ class LlamaEngine:
         card: ModelCard,
         parallel: int,
         adapters: Sequence[str] = (),
+        *,
+        separates_caches: bool = False,
     ) -> None:
         self._server = server
         self._adapters = tuple(adapters)
@@ -189,6 +199,7 @@ class LlamaEngine:
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
             cached_tokens=True,
+            separates_caches=separates_caches,
             seed=True,
             logit_bias=True,
             penalties=True,
@@ -198,7 +209,9 @@ class LlamaEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
-        slot = await self._slots.acquire(self._slot_contents(prompt, sampling))
+        slot = await self._slots.acquire(
+            self._slot_contents(prompt, sampling), sampling.prefix_salt
+        )
         stream = self._start(prompt, sampling, slot)
         try:
             async for chunk in stream:
@@ -209,12 +222,12 @@ class LlamaEngine:
         finally:
             stream.abort()
 
-    def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> LlamaStream:
+    def _start(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> LlamaStream:
         """Start the generation on a thread. The slot is released when the thread ends."""
         loop = asyncio.get_running_loop()
         stream = LlamaStream(loop, self.tokenizer, self._partial_tokens, sampling)
         if self._closed:
-            self._slots.release(slot, ())
+            self._slots.release(slot, (), is_started=False)
             raise BackendError("The engine is closed.")
         request = partial(self._request, prompt, sampling, slot)
         running = loop.run_in_executor(self._threads, stream.run, self._server, request)
@@ -222,7 +235,8 @@ class LlamaEngine:
 
         def done(_: asyncio.Future[None]) -> None:
             del self._running[stream]
-            self._slots.release(slot, (*self._slot_contents(prompt, sampling), *stream.sampled))
+            ids = (*self._slot_contents(prompt, sampling), *stream.sampled)
+            self._slots.release(slot, ids, is_started=stream.started)
 
         running.add_done_callback(done)
         return stream
@@ -234,7 +248,7 @@ class LlamaEngine:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
 
-    def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> bytes:
+    def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)
@@ -283,13 +297,13 @@ class LlamaEngine:
         self._server = None
 
 
-def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
+def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
     request: dict[str, Any] = {
         "prompt": prompt.ids,
         "max_tokens": sampling.max_tokens,
         "stream": True,
-        "cache_prompt": True,
-        "id_slot": slot,
+        "cache_prompt": slot.is_reusable,
+        "id_slot": slot.number,
         # Adds the ids of new tokens. Probabilities have them too, but cost a pass over the
         # vocabulary for every token.
         "verbose": True,

@@ -8,14 +8,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from antiphon.tokens import common_prefix_length
 
-__all__ = ["Slots"]
+__all__ = ["Slot", "Slots"]
 
 #: Fraction of a slot's ids that a prompt must share to continue it. The next turn of a conversation
 #: repeats the last one except for some tokens at its end that the chat template renders
 #: differently.
 CONTINUATION_RATIO = 0.9
+
+
+#: Equals no scope.
+_FOREIGN = object()
+
+
+class Slot(Struct, frozen=True):
+    """An acquired slot. ``is_reusable``: the state in it is of the same scope."""
+
+    number: int
+    is_reusable: bool
 
 
 class Slots:
@@ -24,28 +37,40 @@ class Slots:
     A prompt that continues a free slot's ids gets that slot; any other prompt gets the slot that
     has been idle longest. llama.cpp itself picks the slot with the longest common prefix, so
     conversations with the same beginning would overwrite each other in one slot.
+
+    A scope never continues the ids of another one.
     """
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
         #: Free slot → ids computed in it; idle longest first.
         self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
+        #: Slot → scope of its last generation.
+        self._scopes: dict[int, object] = {}
 
-    async def acquire(self, prompt: Sequence[int]) -> int:
+    async def acquire(self, prompt: Sequence[int], scope: str | None = None) -> Slot:
         """Wait in FIFO order and return a slot for ``prompt``. Pass it to ``release``."""
         await self._free.acquire()
-        slot = self._choose(prompt)
-        del self._idle[slot]
-        return slot
+        number = self._choose(prompt, scope)
+        del self._idle[number]
+        is_reusable = self._scopes.get(number, scope) == scope
+        self._scopes[number] = scope
+        return Slot(number, is_reusable)
 
-    def release(self, slot: int, ids: Sequence[int]) -> None:
-        """Free the slot. ``ids``: the ids computed in it."""
-        self._idle[slot] = ids
+    def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
+        """Free the slot. ``ids``: the ids computed in it. ``is_started``: whether the generation
+        replaced the former state; if not, that of another scope may still be in the slot."""
+        if not (is_started or slot.is_reusable):
+            self._scopes[slot.number] = _FOREIGN
+            ids = ()
+        self._idle[slot.number] = ids
         self._free.release()
 
-    def _choose(self, prompt: Sequence[int]) -> int:
+    def _choose(self, prompt: Sequence[int], scope: str | None) -> int:
         best, longest = next(iter(self._idle)), 0
         for slot, ids in self._idle.items():
+            if self._scopes.get(slot, scope) != scope:
+                continue
             common = common_prefix_length(ids, prompt)
             if common > longest and common >= CONTINUATION_RATIO * len(ids):
                 best, longest = slot, common

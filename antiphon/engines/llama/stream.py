@@ -92,7 +92,8 @@ class LlamaStream:
         self._count = 0
         #: Every id sampled so far, released or not.
         self.sampled: list[int] = []
-        self._started = False
+        #: llama.cpp has begun to process the prompt.
+        self.started = False
         self._finished = False
         # Shared between the two threads:
         self._channel = ThreadChannel(loop)
@@ -170,9 +171,9 @@ class LlamaStream:
         return Chunk(ids, logprobs) if ids else None
 
     def _progress(self, progress: _Progress) -> Chunk | None:
-        if self._started:
+        if self.started:
             return None
-        self._started = True
+        self.started = True
         return Chunk(cached_tokens=progress.cache)
 
     def _new_tokens(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:

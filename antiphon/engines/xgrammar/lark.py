@@ -33,7 +33,8 @@ _RULE_HEAD = re.compile(r'(?m:^)(\w+)(?:\[suffix=("(?:[^"\\]|\\.)*")\])?:')
 _LEXEME = re.compile(
     r"""(?:(?P<end>\Z)|(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/
     |<\[(?P<token>\d+)\]>|(?P<json>%json\s*)|(?P<name>\w+)
-    |(?P<times>[?*+]|~\s*\d+(?:\s*\.\.\s*\d+)?|\{\s*\d*\s*,?\s*\d*\s*\})|(?P<mark>[|()\[\]&~]))""",
+    |(?P<times>[?*+]|~\s*\d+(?:\s*\.\.\s*\d+)?|\{\s*(?:\d+\s*)?(?:,\s*(?:\d+\s*)?)?\})
+    |(?P<mark>[|()\[\]&~]))""",
     re.VERBOSE,
 )
 _BLANK = re.compile(r"\s*")

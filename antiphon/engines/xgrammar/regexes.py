@@ -9,7 +9,7 @@ from .charsets import ALL, Ranges, category_ranges, complement, intersection, un
 
 __all__ = ["parse_regex"]
 
-_REPEAT = re.compile(r"[?*+]|\{(\d*)(,?)(\d*)\}")
+_REPEAT = re.compile(r"[?*+]|\{(\d*)(?:(,)(\d*))?\}")
 _SHORT_REPEATS = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 _CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 _CODE_ESCAPE = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})")

@@ -54,9 +54,9 @@ def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
     return (Reasoning,) if request.include_reasoning is False else ()
 
 
-def build_options(request: CreateResponse) -> Options:
-    """Build the backend's options from the request, without its tools. Raises
-    ``InvalidRequest``."""
+def build_options(request: CreateResponse, cache_scope: str | None = None) -> Options:
+    """Build the backend's options from the request, without its tools. ``cache_scope``: see
+    ``RunDependencies.cache_scope``. Raises ``InvalidRequest``."""
     return Options(
         parallel_tool_calls=_allows_parallel_calls(request),
         text=_format(request),
@@ -82,6 +82,7 @@ def build_options(request: CreateResponse) -> Options:
         include_stop_text=bool(request.include_stop_str_in_output),
         priority=request.priority,
         cache_salt=request.cache_salt,
+        cache_scope=cache_scope,
         trace=request.trace or {},
         extra={**given_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )

@@ -50,6 +50,7 @@ class Shape:
             stop_ids=tuple(body.get("stop_token_ids", ())),
             ignore_eos=body.get("ignore_eos", False),
             logprobs=body.get("logprobs"),
+            cache_salt=body.get("cache_salt"),
         )
 
     def payloads(self, chunk: Chunk) -> Iterator[Json]:
@@ -145,6 +146,7 @@ class Sglang(Shape):
             stop_ids=tuple(params.get("stop_token_ids", ())),
             ignore_eos=params.get("ignore_eos", False),
             logprobs=self.body.get("top_logprobs_num"),
+            cache_salt=self.body.get("extra_key"),
         )
 
     def payloads(self, chunk: Chunk) -> Iterator[Json]:

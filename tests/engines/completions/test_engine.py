@@ -13,7 +13,7 @@ import pytest
 from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.constraints import SYNTAXES, ConstraintEncoder
 from antiphon.engines.completions.engine import CompletionsEngine, load
-from antiphon.engines.completions.servers import FLAVOURS
+from antiphon.engines.completions.servers import FLAVOURS, vllm_image_body
 from antiphon.engines.completions.stream_parser import (
     LlamaParser,
     SglangParser,
@@ -220,6 +220,15 @@ def test_optional_fields_of_each_server() -> None:
     sglang = FLAVOURS["sglang"].encode(asked(**more, logprobs=3))
     expected = {"priority": -2, "extra_key": "s", "lora_path": "lora", "top_logprobs_num": 3}
     assert {key: sglang[key] for key in expected} == expected
+
+
+def test_cache_scope_is_the_salt_of_each_server() -> None:
+    scoped = {"cache_salt": "of the client", "cache_scope": "1f"}
+    assert FLAVOURS["vllm"].encode(asked(**scoped))["cache_salt"] == "1f"
+    assert vllm_image_body(asked(**scoped), ["data:,"])["cache_salt"] == "1f"
+    assert FLAVOURS["sglang"].encode(asked(**scoped))["extra_key"] == "1f"
+    separated = {name for name, each in FLAVOURS.items() if each.capabilities.separates_caches}
+    assert separated == {"vllm", "sglang"}
 
 
 def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRequest:

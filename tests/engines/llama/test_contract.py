@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.base import LoadOptions
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
-from antiphon.testing.engine_check import CHECKS, Check, check_closed
+from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.tokens import Prompt
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
@@ -28,3 +29,33 @@ async def test_closed_engine_refuses_requests(smollm2_path: Path) -> None:
     await check_closed(
         await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=2))
     )
+
+
+async def test_scopes_share_no_prefix(smollm2_path: Path) -> None:
+    engine = await load(
+        smollm2_path,
+        LoadOptions(threads=1, context_size=1024, parallel=1, separate_caches=True),
+    )
+    try:
+        assert engine.capabilities.separates_caches
+        await CHECKS["scopes_share_no_prefix"](engine)
+        await CHECKS["prefixes_are_reused"](engine)
+    finally:
+        await engine.close()
+
+
+async def test_displaced_prompt_of_another_scope_is_not_restored(smollm2_path: Path) -> None:
+    engine = await load(
+        smollm2_path,
+        LoadOptions(threads=1, context_size=1024, parallel=1, separate_caches=True),
+    )
+    texts = ("The secret of the first tenant is a number. " * 8, "Trees grow in spring. " * 16)
+    prompts = [Prompt(tuple(engine.tokenizer.encode(text, special=False))) for text in texts]
+    counts: list[int | None] = []
+    try:
+        for prompt, scope in ((prompts[0], "a"), (prompts[1], "b"), (prompts[0], "b")):
+            sampling = Sampling(max_tokens=1, temperature=0, cache_scope=scope)
+            counts.append((await collect(engine, prompt, sampling)).cached_tokens)
+    finally:
+        await engine.close()
+    assert counts == [0, 0, 0]

@@ -109,7 +109,7 @@ class ChatCompletionsBackend(RemoteBackend):
                 if self._reasoning_parser or not flavour.counts_reasoning
                 else {}
             ),
-            **_sampling(self._with_upstream_adapter(options), flavour),
+            **_sampling(self._for_server(options), flavour),
             **_tools(options, prompt_tools),
             **_response_format(options, flavour),
             **_reasoning_effort(options, flavour),
@@ -119,10 +119,14 @@ class ChatCompletionsBackend(RemoteBackend):
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
 
-    def _with_upstream_adapter(self, options: Options) -> Options:
-        """The options with the adapter's name on the server."""
-        adapter = self._adapters.get(options.adapter or "")
-        return options if not adapter else replace(options, adapter=adapter)
+    @property
+    def separates_caches(self) -> bool:
+        return "cache_salt" in self.flavour.option_fields
+
+    def _for_server(self, options: Options) -> Options:
+        """The options with the adapter's name on the server and the salt of its prefix cache."""
+        adapter = self._adapters.get(options.adapter or "") or options.adapter
+        return replace(options, adapter=adapter, cache_salt=options.prefix_salt)
 
     def stream_parser(
         self,

@@ -98,10 +98,14 @@ class ResponsesBackend(RemoteBackend):
             return options.guide.syntax in self.flavour.grammar_fields
         return self.flavour.enforces_format
 
+    @property
+    def separates_caches(self) -> bool:
+        return "cache_salt" in self.flavour.option_fields
+
     def encode_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
-        flavour = self.flavour
+        flavour, options = self.flavour, replace(options, cache_salt=options.prefix_salt)
         conversation = with_instructions(conversation, _instructions(options, flavour))
         body: dict[str, Any] = {
             "model": self._model,

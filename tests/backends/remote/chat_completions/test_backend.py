@@ -149,6 +149,20 @@ async def test_reasoning_effort_by_flavour(flavour: str, fields: dict[str, Any])
     assert {key: body[key] for key in fields} == fields
 
 
+@pytest.mark.parametrize(
+    ("owner", "salt", "count"), [("vllm", "1f", 16), ("sglang", "1f", 16), ("llamacpp", None, 0)]
+)
+async def test_cache_scope_is_sent_or_cached_tokens_are_hidden(
+    owner: str, salt: str | None, count: int
+) -> None:
+    async with served(VLLM, VLLM, owner=owner) as (playing, backend):
+        scoped = await read(backend, Options(cache_scope="1f"))
+        shared = await read(backend, Options())
+    assert [body.get("cache_salt") for body in playing.bodies] == [salt, None]
+    counts = [each.finish.usage.input_tokens_details.cached_tokens for each in (scoped, shared)]
+    assert counts == [count, 16]
+
+
 async def test_fields_of_a_flavour() -> None:
     options = Options(
         top_k=3,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
 
 from antiphon.backends.remote.responses.stream_parser import ResponsesStreamParser
@@ -16,11 +19,14 @@ from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.runs.execution.recorder import Recorder
 from antiphon.stream.deltas import Annotate, Close, Delta, Finish, Open, Progress, Text
+from antiphon.stream.event_grammar import check
+from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.stream.writer import ResponseWriter
 from antiphon.testing.delta_reader import read_reply as checked
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 from tests.golden import story
+from tests.searching import examples
 
 Json = dict[str, Any]
 #: Stories with a complete stream.
@@ -385,3 +391,108 @@ def test_malformed_events_raise_and_unknown_events_are_ignored() -> None:
     deltas = deltas_of(odd)
     assert isinstance(deltas[-1], Finish)
     assert not [d for d in deltas if isinstance(d, Open) and not isinstance(d.item, it.Message)]
+
+
+# --- streams that contradict themselves -----------------------------------------------------------
+
+_CITED = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1}
+_TAGS = sorted(str(cls.__struct_config__.tag) for cls in KINDS)
+_FIELDS: Json = {
+    "annotations": [_CITED],
+    "arguments": "{}",
+    "call_id": "call_1",
+    "code": "1",
+    "container_id": "c",
+    "content": [{"type": "output_text", "text": "So", "annotations": [_CITED]}],
+    "id": "x_1",
+    "input": "in",
+    "name": "look",
+    "output": "out",
+    "result": "aGk=",
+    "role": "assistant",
+    "server_label": "desk",
+    "summary": [{"type": "summary_text", "text": "Hm."}],
+    "tools": [],
+}
+_STEPS = sorted(
+    {
+        f"{cls.__struct_config__.tag}.{name}"
+        for cls, kind in KINDS.items()
+        for name in (*kind.progress, "output_item.done")
+    }
+)
+_DELTAS = sorted(
+    str(channel.delta.__struct_config__.tag)
+    for kind in (*KINDS.values(), *OPEN_RESPONSES_KINDS.values())
+    for channel in kind.channels.values()
+)
+
+
+def _items() -> st.SearchStrategy[Json]:
+    statuses = st.sampled_from(("in_progress", "completed", "incomplete", "failed"))
+    names = st.lists(st.sampled_from(sorted(_FIELDS)), unique=True)
+    return st.builds(
+        lambda tag, names, status: {
+            **{name: _FIELDS[name] for name in names},
+            "type": tag,
+            "status": status,
+        },
+        st.sampled_from(_TAGS),
+        names,
+        statuses,
+    )
+
+
+def _events() -> st.SearchStrategy[Json]:
+    item_events = st.builds(
+        lambda end, item: {"type": f"response.output_item.{end}", "item": item},
+        st.sampled_from(("added", "done")),
+        _items(),
+    )
+    deltas = st.builds(
+        lambda name, index: {"type": name, "delta": "ab", "summary_index": index},
+        st.sampled_from(_DELTAS),
+        st.integers(0, 1),
+    )
+    steps = st.builds(
+        lambda name: {"type": f"response.{name}", **_PREVIEW}, st.sampled_from(_STEPS)
+    )
+    annotations = st.just({"type": "response.output_text.annotation.added", "annotation": _CITED})
+    positions = st.fixed_dictionaries(
+        {},
+        optional={
+            "output_index": st.integers(0, 3),
+            "item_id": st.sampled_from(("x_1", "x_2")),
+        },
+    )
+    any_event = st.one_of(item_events, deltas, steps, annotations)
+    return st.builds(lambda one, position: {**one, **position}, any_event, positions)
+
+
+_PREVIEW: Json = {"partial_image_b64": "aGk=", "partial_image_index": 0}
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+@examples(300)
+@given(
+    events=st.lists(_events(), max_size=12),
+    reason=st.sampled_from((None, "max_output_tokens", "content_filter")),
+    output=st.lists(_items(), max_size=2),
+)
+def test_any_order_of_events_gives_a_legal_stream(
+    events: list[Json], reason: str | None, output: list[Json]
+) -> None:
+    """Types, ids, positions and steps that contradict each other, in any order."""
+    details = {} if reason is None else {"incomplete_details": {"reason": reason}}
+    deltas = deltas_of([*events, completed(*output, **details)])
+    number = count()
+    out = ResponseWriter(
+        Response(id="resp_1", created_at=0, model="m"),
+        ids=lambda prefix: f"{prefix}_{next(number)}",
+    )
+    out.create()
+    out.start()
+    recorder = Recorder(out)
+    recorder.record(deltas)
+    out.finalize("incomplete" if recorder.truncated else "completed", at=0, usage=recorder.usage)
+    check(out.take())
