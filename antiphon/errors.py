@@ -16,6 +16,7 @@ AntiphonError
 │   ├── BackendError
 │   ├── CannotContinue
 │   ├── ToolError
+│   ├── StoreError            the store does not answer: HTTP 503
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
 """
@@ -36,6 +37,7 @@ __all__ = [
     "RequestError",
     "RunError",
     "SetupError",
+    "StoreError",
     "Timeout",
     "TooLarge",
     "ToolError",
@@ -190,6 +192,10 @@ class CannotContinue(RunError):
 
 class ToolError(RunError):
     """A tool failed in a way that its item cannot express."""
+
+
+class StoreError(RunError):
+    """The store does not answer, or what it holds is damaged. The operation may succeed later."""
 
 
 class Timeout(RunError):

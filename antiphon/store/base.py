@@ -137,4 +137,4 @@ class Store(Protocol):
         """
 
     async def close(self) -> None:
-        """Finish pending operations. Later calls raise ``RunError``."""
+        """Finish pending operations. Later calls raise ``StoreError``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 __all__ = ["ConversationLocks", "OwnerHeartbeats"]
 
@@ -25,6 +25,19 @@ class OwnerHeartbeats:
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
+
+    def free_runs(
+        self, owner: str, lease_s: float, held: Collection[str] | None
+    ) -> Callable[[str, str | None], bool]:
+        """Return whether ``owner`` may claim a run, as a function of the run's id and owner.
+        ``held``: as in ``RunStore.claim``."""
+        alive = {owner, *self.living_owners(lease_s)}
+
+        def is_free(response_id: str, run_owner: str | None) -> bool:
+            is_forgotten = run_owner == owner and held is not None and response_id not in held
+            return is_forgotten or run_owner not in alive
+
+        return is_free
 
 
 class ConversationLocks:

@@ -41,7 +41,7 @@ class RunListener(Protocol):
 
 class RunStore(Protocol):
     """The contract. Safe for concurrent use in one event loop; with PostgreSQL, by many processes.
-    All methods raise ``RunError`` if the store does not answer.
+    All methods raise ``StoreError`` if the store does not answer.
     """
 
     async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
@@ -52,13 +52,22 @@ class RunStore(Protocol):
         """
 
     async def claim(
-        self, owner: str, models: Collection[str], *, limit: int, lease_s: float
+        self,
+        owner: str,
+        models: Collection[str],
+        *,
+        limit: int,
+        lease_s: float,
+        held: Collection[str] | None = None,
     ) -> tuple[Claim, ...]:
         """Claim runs of these models that no living owner has, oldest first.
 
         Those are runs that were never claimed, that were released, or whose owner sent no heartbeat
         for ``lease_s`` seconds. In a store that one process uses, all owners of an earlier process
         are dead. No run is claimed by two owners.
+
+        ``held``: ids of the runs that ``owner`` works on. Its other runs are claimed again: the
+        answer to an earlier claim was lost, or the work on them failed. None: it works on all.
         """
 
     async def heartbeat(self, owner: str) -> None:

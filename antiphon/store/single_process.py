@@ -14,7 +14,7 @@ __all__ = ["SingleProcessRuns"]
 
 
 class SingleProcessRuns:
-    """Base of the run stores that one process uses. ``check`` raises ``RunError`` if the store is
+    """Base of the run stores that one process uses. ``check`` raises ``StoreError`` if the store is
     closed."""
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:

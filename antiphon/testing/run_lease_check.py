@@ -72,6 +72,22 @@ async def requeues_released_runs(store: Store) -> None:
     assert [each.first for each in await store.runs.load_batches(taken)] == [0, 2, 3]
 
 
+async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
+    """The answer to a claim may be lost on its way."""
+    for name in "ab":
+        await store.runs.create(job(name), queued(name), batch(0, 2))
+    first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
+    held = [first.job.id]
+    assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S, held=()) == ()
+    assert await store.runs.claim("one", ["other"], limit=9, lease_s=LONG_S, held=held) == ()
+    (again,) = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=held)
+    assert (again.job, again.epoch, again.attempts) == (lost.job, lost.epoch + 1, 2)
+    held.append(again.job.id)
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=held) == ()
+    assert await store.runs.append((Append(lost, batch(2)),)) == {"resp_b"}
+    assert await store.runs.append((Append(again, batch(2)), Append(first, batch(2)))) == set()
+
+
 async def counts_attempts_without_events(store: Store) -> None:
     await begin_run(store)
     for attempts in (2, 3):
@@ -205,6 +221,7 @@ CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
         claims_each_run_once_oldest_first,
+        claims_again_what_its_owner_does_not_hold,
         fences_former_owners,
         fences_each_run_of_an_append,
         seizes_runs_of_dead_servers,

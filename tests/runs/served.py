@@ -55,9 +55,10 @@ def service(
     seal: Encryptor | None = None,
     prompts: Prompts | None = None,
     providers: Mapping[str, ToolProvider] = {},
+    first_id: int = 1,
     **policy: Any,
 ) -> Service:
-    numbers = itertools.count(1)
+    numbers = itertools.count(first_id)
     return Service(
         RunDependencies(
             models=OneModel(backend),

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from antiphon.errors import RunError
+from antiphon.errors import StoreError
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.records import Append, Claim, EventBatch, StoredResponse, WebhookEvent
 from antiphon.store.runs import RunStore
@@ -196,7 +196,7 @@ async def retry_until_available(operation: Callable[[], Awaitable[_T]]) -> _T:
     while True:
         try:
             return await operation()
-        except RunError as error:
+        except StoreError as error:
             _log.warning("the store does not answer", error=error.message, retry_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
 from antiphon.conversation import PromptTokens
-from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.errors import CannotContinue, RequestError, RunError, StoreError
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.dependencies import RunDependencies
@@ -94,7 +94,7 @@ class BackgroundJobs:
 
     async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:
         """Create the run of a claim and its event sink. Raises ``ReaderGone`` if the response was
-        deleted."""
+        deleted, and ``StoreError``."""
         job = claim.job
         store = self._dependencies.store
         stored = await store.load(job.tenant, job.id)
@@ -109,6 +109,8 @@ class BackgroundJobs:
             if interrupted_in_summary(restored.log.open_items):
                 raise CannotContinue("its thinking was being summarised")
             reply, parent = await self._resumed_reply(claim, request, restored)
+        except StoreError:
+            raise
         except (RequestError, RunError) as error:
             reply = FailedReply(RunError(error.message))
         except Exception:
@@ -155,7 +157,7 @@ class BackgroundJobs:
         job, log, tokens = claim.job, restored.log, restored.tokens
         started = bool(log.done_items or log.open_items)
         prepared_request = self._prepared_requests.pop(job.id, None)
-        if prepared_request is not None and not tokens:
+        if prepared_request is not None and not tokens and not started:
             return prepared_request.reply, prepared_request.context.prompt_tokens
         if claim.attempts > _MAX_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")

@@ -14,12 +14,12 @@ from contextlib import suppress
 import structlog
 from msgspec import Struct
 
-from antiphon.errors import RunError
+from antiphon.errors import StoreError
 from antiphon.runs.execution.run import ReaderGone, Run
 from antiphon.store.records import Claim
 from antiphon.store.runs import RunStore
 
-from .event_log_writer import EventLogWriter, LogSink
+from .event_log_writer import EventLogWriter, LogSink, retry_until_available
 
 __all__ = ["BackgroundWorker", "ClaimedRun", "LeaseConfig"]
 
@@ -43,7 +43,7 @@ class ClaimedRun(Struct, frozen=True):
     sink: LogSink
 
 
-#: Creates the run of a claim. Raises only ``RunError``, if the store does not answer, and
+#: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer, and
 #: ``ReaderGone``, if the run was deleted.
 ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
@@ -103,7 +103,7 @@ class BackgroundWorker:
             with suppress(asyncio.CancelledError):
                 await loop
         self._loops = ()
-        with suppress(RunError):
+        with suppress(StoreError):
             await self._store.release(self.owner)
 
     # --- Listener --------------------------------------------------------------------------------
@@ -128,10 +128,14 @@ class BackgroundWorker:
             if free > 0:
                 try:
                     for claim in await self._store.claim(
-                        self.owner, self._models, limit=free, lease_s=self._lease.lease_s
+                        self.owner,
+                        self._models,
+                        limit=free,
+                        lease_s=self._lease.lease_s,
+                        held=tuple(self._tasks),
                     ):
                         self._start(claim)
-                except RunError as error:
+                except StoreError as error:
                     _log.warning("cannot claim runs", error=error.message)
             with suppress(TimeoutError):  # a server that dies sends no notification
                 async with asyncio.timeout(self._lease.lease_s / 4):
@@ -142,7 +146,7 @@ class BackgroundWorker:
             await asyncio.sleep(self._lease.lease_s / 4)
             try:
                 await self._store.heartbeat(self.owner)
-            except RunError as error:
+            except StoreError as error:
                 _log.warning("cannot send a heartbeat", error=error.message)
 
     # --- a run -----------------------------------------------------------------------------------
@@ -156,8 +160,10 @@ class BackgroundWorker:
             if self._tasks.get(name, (None, None))[1] is task:
                 del self._tasks[name]
                 self._sinks.pop(name, None)
-            self._wake_up.set()
-            if not task.cancelled() and (error := task.exception()) is not None:
+            error = None if task.cancelled() else task.exception()
+            if error is None:
+                self._wake_up.set()
+            else:  # the run is claimed again, but not at once: it may fail every time
                 task.get_loop().call_exception_handler(
                     {"message": "a background run raised", "exception": error, "task": task}
                 )
@@ -166,11 +172,9 @@ class BackgroundWorker:
 
     async def _execute(self, claim: Claim) -> None:
         try:
-            claimed = await self._resume(claim, self.log_writer)
+            # The heartbeats of this owner keep the claim, so a store that fails now is tried again.
+            claimed = await retry_until_available(lambda: self._resume(claim, self.log_writer))
             self._sinks[claim.job.id] = claimed.sink
             await claimed.run.drive(claimed.sink)
         except ReaderGone:
             _log.info("another server has taken over a run", response=claim.job.id)
-        except RunError as error:
-            # The store did not answer. The lease expires, and another server continues the run.
-            _log.warning("cannot start a run", response=claim.job.id, error=error.message)

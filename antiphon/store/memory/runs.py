@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import RunError
+from antiphon.errors import StoreError
 from antiphon.store.records import (
     Append,
     Claim,
@@ -79,25 +79,31 @@ class MemoryRuns(SingleProcessRuns):
     async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
         self._check()
         if (job.tenant, job.id) in self._runs:
-            raise RunError("The store has a run of this id.")
+            raise StoreError("The store has a run of this id.")
         run = self._runs[job.tenant, job.id] = _Run(job)
         self._save(job.tenant, stored, listed=False)
         self._add_batch(run, batch)
         self._notify_queued()
 
     async def claim(
-        self, owner: str, models: Collection[str], *, limit: int, lease_s: float
+        self,
+        owner: str,
+        models: Collection[str],
+        *,
+        limit: int,
+        lease_s: float,
+        held: Collection[str] | None = None,
     ) -> tuple[Claim, ...]:
         self._check()
         if limit < 1:
             return ()
         self._owners.record(owner)
-        alive = {owner, *self._owners.living_owners(lease_s)}
+        is_free = self._owners.free_runs(owner, lease_s, held)
         claims: list[Claim] = []
         for run in self._runs.values():
             if len(claims) >= limit:
                 break
-            if run.ended_at is None and run.job.model in models and run.owner not in alive:
+            if run.ended_at is None and run.job.model in models and is_free(run.job.id, run.owner):
                 claims.append(self._take(run, owner))
                 self._locks.transfer(run.job.tenant, run.job.id, owner)
         return tuple(claims)

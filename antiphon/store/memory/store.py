@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import RunError
+from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.records import StoredResponse
 from antiphon.wire.conversations import ConversationResource
@@ -235,7 +235,7 @@ class MemoryStore:
 
     def _check(self) -> None:
         if self._closed:
-            raise RunError("The store is closed.")
+            raise StoreError("The store is closed.")
 
     def _free_unneeded(self, key: _Key) -> int:
         """Free a deleted response without descendants, then its ancestors likewise. Return the

@@ -1,6 +1,6 @@
 """A PostgreSQL database for an event loop: a connection pool, and one connection that listens.
 
-Errors of the driver become ``RunError`` and ``SetupError`` here.
+Errors of the driver become ``StoreError`` and ``SetupError`` here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from antiphon.errors import RunError, SetupError, first_line
+from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.store.sql import migrations, queries
 
 __all__ = ["ConnectionPool", "Transaction", "index_key"]
@@ -124,7 +124,7 @@ class ConnectionPool:
         try:
             return await asyncio.to_thread(work) if weight > _THREAD_BYTES else work()
         except msgspec.MsgspecError as error:
-            raise RunError("The store could not be read.") from error
+            raise StoreError("The store could not be read.") from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -150,7 +150,7 @@ class ConnectionPool:
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         if self._closed:
-            raise RunError("The store is closed.")
+            raise StoreError("The store is closed.")
         self._active += 1
         self._idle.clear()
         try:
@@ -162,7 +162,7 @@ class ConnectionPool:
             OSError,
             UnicodeError,
         ) as error:
-            raise RunError("The store does not answer.") from error
+            raise StoreError("The store does not answer.") from error
         finally:
             self._active -= 1
             if not self._active:
@@ -226,7 +226,7 @@ class ConnectionPool:
                 await connection.close(timeout=1)
 
     async def close(self) -> None:
-        """Finish pending operations. Later calls raise ``RunError``."""
+        """Finish pending operations. Later calls raise ``StoreError``."""
         if self._uncancellable:  # tasks that may not have started yet
             await asyncio.wait(set(self._uncancellable), timeout=_TIMEOUT_S)
         if self._closed:

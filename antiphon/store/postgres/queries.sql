@@ -135,7 +135,7 @@ ON CONFLICT DO NOTHING
 WITH free AS (
     SELECT seq, owner AS had FROM runs
     WHERE ended_at IS NULL AND model = ANY ($2::text[]) AND (
-        owner IS NULL OR (
+        owner IS NULL OR (owner = $1 AND id <> ALL ($5::text[])) OR (
             owner <> $1 AND claimed_at <= now() - $4::float8 * interval '1 second'
             AND NOT EXISTS (
                 SELECT FROM owners

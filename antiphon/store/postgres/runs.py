@@ -54,12 +54,20 @@ class PostgresRuns:
         self._notifications.notify_queued()
 
     async def claim(
-        self, owner: str, models: Collection[str], *, limit: int, lease_s: float
+        self,
+        owner: str,
+        models: Collection[str],
+        *,
+        limit: int,
+        lease_s: float,
+        held: Collection[str] | None = None,
     ) -> tuple[Claim, ...]:
         if limit < 1:
             return ()
         async with self._pool.transaction() as transaction:
-            rows = await transaction.rows("claim", owner, list(models), limit, lease_s)
+            rows = await transaction.rows(
+                "claim", owner, list(models), limit, lease_s, None if held is None else list(held)
+            )
             claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
             lost = [
                 (claim.job.id, claim.epoch)

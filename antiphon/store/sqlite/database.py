@@ -21,7 +21,7 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
-from antiphon.errors import RunError, SetupError
+from antiphon.errors import SetupError, StoreError
 from antiphon.store.sql import migrations, queries
 
 __all__ = ["Database"]
@@ -132,14 +132,14 @@ class Database:
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run ``work`` in the reader thread and return its result."""
         if self._close_task is not None:
-            raise RunError("The store is closed.")
+            raise StoreError("The store is closed.")
         return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._read, work)
 
     def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
             return work(self._read_connection)
         except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
-            raise RunError("The store could not be read.") from error
+            raise StoreError("The store could not be read.") from error
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Database:
         because subscribers must hear of committed data. It must not raise.
         """
         if self._close_task is not None:
-            raise RunError("The store is closed.")
+            raise StoreError("The store is closed.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
         self._writes.put(_Write(work, loop, done, then))
@@ -192,7 +192,7 @@ class Database:
             self._run_transaction(connection, group)
         except Exception as error:  # also TypeError, for a value that SQLite cannot store
             if len(group) == 1:
-                failure = RunError("The store could not be written.")
+                failure = StoreError("The store could not be written.")
                 failure.__cause__ = error
                 group[0].error = failure
                 return

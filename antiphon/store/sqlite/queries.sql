@@ -100,7 +100,7 @@ INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
 SELECT seq, epoch, next, ended_at, owner FROM runs WHERE tenant = ? AND id = ?
 
 -- unended
-SELECT seq, model, owner FROM runs WHERE ended_at IS NULL ORDER BY seq
+SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL ORDER BY seq
 
 -- take_run
 UPDATE runs SET owner = ?, epoch = epoch + 1, attempts = attempts + 1 WHERE seq = ?

@@ -75,19 +75,25 @@ class SqliteRuns(SingleProcessRuns):
         await self._database.write(work, then=lambda _: self._notify_queued())
 
     async def claim(
-        self, owner: str, models: Collection[str], *, limit: int, lease_s: float
+        self,
+        owner: str,
+        models: Collection[str],
+        *,
+        limit: int,
+        lease_s: float,
+        held: Collection[str] | None = None,
     ) -> tuple[Claim, ...]:
         if limit < 1:
             return ()
         self._owners.record(owner)
-        alive = {owner, *self._owners.living_owners(lease_s)}
+        is_free = self._owners.free_runs(owner, lease_s, held)
 
         def work(connection: sqlite3.Connection) -> list[_ClaimedFrom]:
             with closing(connection.execute(self._queries["unended"])) as runs:
                 free = (
                     (run, old_owner)
-                    for run, model, old_owner in runs
-                    if old_owner not in alive and model in models
+                    for run, response_id, model, old_owner in runs
+                    if model in models and is_free(response_id, old_owner)
                 )
                 selected = list(islice(free, limit))
             return [(self._take(connection, run, owner), old) for run, old in selected]

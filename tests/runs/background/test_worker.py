@@ -15,18 +15,20 @@ import pytest
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted import ScriptedBackend
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
+from antiphon.stream.deltas import Close, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.postgres import Postgres
 from antiphon.tools.base import CallContext, ToolProgress, ToolResult
 from antiphon.wire.events import EVENTS, Event
-from antiphon.wire.items import McpCall, McpListTools, Message
+from antiphon.wire.items import FunctionCall, FunctionCallOutput, McpCall, McpListTools, Message
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from tests.conformance.served import engine, local
@@ -244,6 +246,132 @@ async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -
         ended = await second.retrieve("t", queued.id)
         assert ended.status == "failed" and ended.error is not None
         assert "cannot be continued" in ended.error.message
+
+
+async def test_accepting_server_does_not_start_a_taken_over_run_again(store: Store) -> None:
+    """It still has the prepared request, and the log holds text without tokens."""
+    backend = ScriptedBackend([TEXT], wait_s=0.001)
+    accepting = service(backend, store, lease=LEASE)
+    queued = await enqueue(accepting)
+    async with serving(backend, store) as other:
+        await until(other, queued.id, lambda response: bool(response.output))
+    accepting.start()
+    try:
+        events = await followed(accepting, queued.id)
+        ended = await accepting.retrieve("t", queued.id)
+    finally:
+        await accepting.drain(0)
+    check([decode_event(event) for event in events])
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    assert ended.status == "failed" and len(ended.output) == 1
+    assert ended.output[0].status == "incomplete"  # type: ignore[union-attr]
+    assert TEXT.startswith(_text_of(ended))
+
+
+async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> None:
+    """The first turn is over and its tool has run; the engine tells no tokens."""
+    dice = Dice()
+    stopped = asyncio.Event()
+    shell = FunctionCall(call_id="", name="roll", namespace="dice", arguments="")
+    rolls = [Open(shell), Text("{}"), Close()]
+
+    def answer(conversation: Conversation, options: Options) -> Any:
+        results = FunctionCallOutput | McpCall
+        seen = any(isinstance(item, results) for item in conversation.items)
+        return "Well, well." if seen else rolls
+
+    accepting = service(
+        ScriptedBackend(answer), store, lease=LEASE, providers={"mcp": dice}, first_id=1000
+    )
+    queued = await enqueue(accepting, tools=MCP)
+    other_backend = _StopsAfterTools(rolls, stopped)
+    async with serving(other_backend, store, providers={"mcp": dice}) as other:
+        async with asyncio.timeout(10):
+            await stopped.wait()
+        await until(other, queued.id, lambda response: len(response.output) == 2)
+    assert len(dice.rolled) == 1
+    accepting.start()
+    try:
+        events = await followed(accepting, queued.id)
+        ended = await accepting.retrieve("t", queued.id)
+    finally:
+        await accepting.drain(0)
+    check([decode_event(event) for event in events])
+    assert len(dice.rolled) == 1
+    assert [type(item) for item in ended.output[:2]] == [McpListTools, McpCall]
+    assert sum(isinstance(item, McpCall) for item in ended.output) == 1
+
+
+class _StopsAfterTools(ScriptedBackend):
+    """Makes one call, and never answers its result."""
+
+    def __init__(self, calls: Any, stopped: asyncio.Event) -> None:
+        super().__init__([calls])
+        self._stopped = stopped
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Any:
+        if any(isinstance(item, FunctionCallOutput) for item in conversation.items):
+            self._stopped.set()
+            await asyncio.Event().wait()
+        return await super().prepare(conversation, options)
+
+
+class _Flaky:
+    """A store whose ``load`` and ``claim`` fail a few times, each after the call took effect."""
+
+    def __init__(self, store: Store, failures: int) -> None:
+        self._store = store
+        self.runs = _FlakyRuns(store.runs, failures)
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def load(self, tenant: str, response_id: str) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("The store does not answer.")
+        return await self._store.load(tenant, response_id)
+
+
+class _FlakyRuns:
+    def __init__(self, runs: Any, failures: int) -> None:
+        self._runs = runs
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runs, name)
+
+    async def claim(self, *arguments: Any, **options: Any) -> Any:
+        claims = await self._runs.claim(*arguments, **options)
+        if claims and self.failures:
+            self.failures -= 1
+            raise StoreError("The store does not answer.")
+        return claims
+
+
+async def test_run_starts_after_the_store_failed_between_claim_and_load(store: Store) -> None:
+    flaky: Any = _Flaky(store, 2)
+    flaky.runs.failures = 0
+    served = service(ScriptedBackend([TEXT]), flaky, lease=LEASE)
+    queued = await enqueue(served)
+    served.start()
+    try:
+        await followed(served, queued.id)
+        assert (await served.retrieve("t", queued.id)).status == "completed"
+    finally:
+        await served.drain(0)
+    assert flaky.failures == 0
+
+
+async def test_run_starts_after_the_answer_to_its_claim_was_lost(store: Store) -> None:
+    flaky: Any = _Flaky(store, 0)
+    flaky.runs.failures = 2
+    async with serving(ScriptedBackend([TEXT]), flaky) as served:
+        queued = await enqueue(served)
+        await followed(served, queued.id)
+        assert (await served.retrieve("t", queued.id)).status == "completed"
+    assert flaky.runs.failures == 0
 
 
 async def test_former_owner_cannot_write_events(store: Store) -> None:
