@@ -216,14 +216,14 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
     try:
         from antiphon.tools.mcp.provider import McpProvider
         from antiphon.tools.mcp.sessions import SessionPool
-        from antiphon.tools.mcp.transport import McpServer
+        from antiphon.tools.mcp.transport import McpEndpoint
     except ImportError:
         if any(server.tool is None for server in settings.mcp_servers.values()):
             raise SetupError('MCP servers need an extra: pip install "antiphon[mcp]".') from None
         yield {}
         return
     configured = {
-        name: McpServer(
+        name: McpEndpoint(
             url=server.url,
             transport=server.transport,
             headers=server.headers,

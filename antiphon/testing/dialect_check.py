@@ -1,7 +1,7 @@
 """The contract of a dialect as checks, for authors of dialects.
 
-Each check takes a ``Model`` and raises ``AssertionError``. The checks know no format: they learn it
-from prompts that the dialect renders, because render and parse are inverses.
+Each check takes a ``DialectUnderTest`` and raises ``AssertionError``. The checks learn a format
+from the prompts that the dialect renders, because render and parse are inverses.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from antiphon.wire.tools import Function
 
 from .delta_reader import ReplyRecord, read_reply
 
-__all__ = ["CHECKS", "Check", "Model", "check_dialect"]
+__all__ = ["CHECKS", "Check", "DialectUnderTest", "check_dialect"]
 
 
-class Model(Struct, frozen=True):
+class DialectUnderTest(Struct, frozen=True):
     """A dialect and its tokenizer. ``fingerprint``: the one of the model card."""
 
     dialect: Dialect
@@ -59,7 +59,7 @@ class Model(Struct, frozen=True):
         return self.tokenizer.end_ids | set(rendered.stop_ids)
 
 
-Check = Callable[[Model], None]
+Check = Callable[[DialectUnderTest], None]
 
 TEXT = "Grüße, 漢字 🦄 and {braces}."
 WEATHER = Function(
@@ -97,7 +97,7 @@ CALL_ITEMS = (
 # --- prompts -------------------------------------------------------------------------------------
 
 
-def rendering_is_deterministic(model: Model) -> None:
+def rendering_is_deterministic(model: DialectUnderTest) -> None:
     talk = (_user(TEXT), _assistant("Yes."), _user("Why?"))
     first, second = (model.render(*talk, tools=(WEATHER,)) for _ in range(2))
     assert first.prompt == second.prompt
@@ -108,7 +108,7 @@ def rendering_is_deterministic(model: Model) -> None:
     )
 
 
-def prompts_contain_the_conversation(model: Model) -> None:
+def prompts_contain_the_conversation(model: DialectUnderTest) -> None:
     prompt = model.render(_user(TEXT), _assistant("An answer."), _user("Why?")).prompt
     assert all(0 <= id < model.tokenizer.size for id in prompt.ids), "ids must exist"
     spelled = model.spell(prompt.ids)
@@ -117,14 +117,14 @@ def prompts_contain_the_conversation(model: Model) -> None:
     assert -1 not in places and places == sorted(places), f"texts stand at {places}"
 
 
-def prompts_contain_tools_and_results(model: Model) -> None:
+def prompts_contain_tools_and_results(model: DialectUnderTest) -> None:
     shown = model.spell(model.render(_user("Hi"), tools=(WEATHER,)).prompt.ids)
     assert all(text in shown for text in ("weather", "Tells the weather.", "city"))
     told = model.spell(model.render(_user("Hi"), *CALL_ITEMS, tools=(WEATHER,)).prompt.ids)
     assert "Oslo" in told and told.rfind("sunny") > told.find("Oslo")
 
 
-def users_cannot_spell_control_tokens(model: Model) -> None:
+def users_cannot_spell_control_tokens(model: DialectUnderTest) -> None:
     special = model.tokenizer.special
     control = frozenset(special.values())
     text = "a" + "-".join(special) + "z"
@@ -143,7 +143,7 @@ def users_cannot_spell_control_tokens(model: Model) -> None:
     assert text in prompt, "a text was changed"
 
 
-def forced_calls_are_constrained_or_rejected(model: Model) -> None:
+def forced_calls_are_constrained_or_rejected(model: DialectUnderTest) -> None:
     try:
         rendered = model.render(_user("Hi"), tools=(WEATHER,), tool_choice=ToolChoice("required"))
     except InvalidRequest:
@@ -154,7 +154,7 @@ def forced_calls_are_constrained_or_rejected(model: Model) -> None:
 # --- kept tokens ---------------------------------------------------------------------------------
 
 
-def stored_tokens_are_extended(model: Model) -> None:
+def stored_tokens_are_extended(model: DialectUnderTest) -> None:
     """Stored tokens begin the next prompt if they spell its beginning. In any case the prompt's
     text stays the same.
     """
@@ -175,7 +175,7 @@ def stored_tokens_are_extended(model: Model) -> None:
         )
 
 
-def stored_tokens_of_another_conversation_are_ignored(model: Model) -> None:
+def stored_tokens_of_another_conversation_are_ignored(model: DialectUnderTest) -> None:
     other = model.render(_user("Something else altogether.")).prompt.ids
     fresh = model.render(_user(TEXT)).prompt.ids
     again = model.render(
@@ -187,7 +187,7 @@ def stored_tokens_of_another_conversation_are_ignored(model: Model) -> None:
 # --- replies -------------------------------------------------------------------------------------
 
 
-def rendered_replies_are_parsed(model: Model) -> None:
+def rendered_replies_are_parsed(model: DialectUnderTest) -> None:
     """The parser reads replies as the dialect itself renders them."""
     reply = _parse_rendered(model, _assistant("Very fine."), _user("Why?"))
     if reply is not None:
@@ -200,7 +200,7 @@ def rendered_replies_are_parsed(model: Model) -> None:
         assert json.loads(reply.text) == ARGUMENTS
 
 
-def plain_text_is_never_lost(model: Model) -> None:
+def plain_text_is_never_lost(model: DialectUnderTest) -> None:
     text = "A calm sea. Grüße 🦄, 3 < 4 { and } [so] on"
     for tools in ((), (WEATHER,)):
         for reason in ("stop", "length"):
@@ -208,7 +208,7 @@ def plain_text_is_never_lost(model: Model) -> None:
             assert record.text.strip() == text, f"{record.text!r} was read"
 
 
-def chunking_does_not_change_the_reply(model: Model) -> None:
+def chunking_does_not_change_the_reply(model: DialectUnderTest) -> None:
     for ids, rng in _garbage(model):
         for reason in ("stop", "length"):
             whole = read_reply(_parse(model, ids, reason, tools=(WEATHER,)))
@@ -218,7 +218,7 @@ def chunking_does_not_change_the_reply(model: Model) -> None:
                 assert again == whole, f"{model.spell(ids)!r} in pieces of {most}"
 
 
-def sampled_tokens_come_first(model: Model) -> None:
+def sampled_tokens_come_first(model: DialectUnderTest) -> None:
     for ids, _ in _garbage(model):
         parser = model.render(_user("Hi"), tools=(WEATHER,)).parser
         thought = 0
@@ -232,7 +232,7 @@ def sampled_tokens_come_first(model: Model) -> None:
                 break
 
 
-def truncated_replies_stay_open(model: Model) -> None:
+def truncated_replies_stay_open(model: DialectUnderTest) -> None:
     ids = _encode(model, "Once upon a time, there was")
     cut, whole = (list(_parse(model, ids, reason)) for reason in ("length", "stop"))
     assert any(isinstance(delta, Open) for delta in cut)
@@ -261,16 +261,16 @@ CHECKS: Mapping[str, Check] = {
 
 def check_dialect(dialect: Dialect, tokenizer: Tokenizer, *, fingerprint: str = "") -> None:
     """Run every check over a dialect, one after the other."""
-    model = Model(dialect, tokenizer, fingerprint)
+    model = DialectUnderTest(dialect, tokenizer, fingerprint)
     for check in CHECKS.values():
         check(model)
 
 
-def _encode(model: Model, text: str) -> list[int]:
+def _encode(model: DialectUnderTest, text: str) -> list[int]:
     return model.tokenizer.encode(text, special=False)
 
 
-def _letter_by_letter(model: Model, text: str) -> list[int]:
+def _letter_by_letter(model: DialectUnderTest, text: str) -> list[int]:
     """Unusual token ids for a text, if the tokenizer has them: models do not always sample the
     tokenizer's own ids.
     """
@@ -279,7 +279,7 @@ def _letter_by_letter(model: Model, text: str) -> list[int]:
 
 
 def _parse(
-    model: Model,
+    model: DialectUnderTest,
     ids: Sequence[int],
     reason: FinishReason,
     *,
@@ -297,7 +297,7 @@ def _parse(
     yield from parser.finish(reason)
 
 
-def _garbage(model: Model) -> Iterable[tuple[list[int], random.Random]]:
+def _garbage(model: DialectUnderTest) -> Iterable[tuple[list[int], random.Random]]:
     """Malformed replies, and some well-formed ones."""
     special = [literal for literal in model.tokenizer.special if len(literal) > 1][:200]
     ends = model.ends(model.render(_user("Hi")))
@@ -308,7 +308,7 @@ def _garbage(model: Model) -> Iterable[tuple[list[int], random.Random]]:
         yield [id for id in ids if id not in ends], rng
 
 
-def _parse_rendered(model: Model, *items: Item) -> ReplyRecord | None:
+def _parse_rendered(model: DialectUnderTest, *items: Item) -> ReplyRecord | None:
     """Parse the model's turn that ``items`` begin with, as the dialect renders it. None if the
     dialect renders past turns differently, such as without reasoning.
     """

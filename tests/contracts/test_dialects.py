@@ -15,7 +15,7 @@ from antiphon.dialects import base
 from antiphon.dialects.base import Parser, Rendered
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
-from antiphon.testing.dialect_check import CHECKS, Check, Model, check_dialect
+from antiphon.testing.dialect_check import CHECKS, Check, DialectUnderTest, check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard, Prompt
 from tests.dialects import gpt_oss
@@ -48,7 +48,7 @@ class WordTokenizer(ByteTokenizer):
         return super().piece(token) if word is None else word.encode()
 
 
-def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> Model:
+def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> DialectUnderTest:
     tokenizer = kind(TOKENS[family])
     card = ModelCard(
         name="m",
@@ -58,7 +58,9 @@ def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> Model:
         eos_token=END,
         fingerprint="f",
     )
-    return Model(ChatDialect(card, tokenizer, today=lambda: datetime(2026, 7, 9)), tokenizer, "f")
+    return DialectUnderTest(
+        ChatDialect(card, tokenizer, today=lambda: datetime(2026, 7, 9)), tokenizer, "f"
+    )
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
@@ -69,7 +71,7 @@ def test_keeps_the_contract(family: str, check: Check) -> None:
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_harmony_keeps_the_contract(check: Check) -> None:
-    check(Model(gpt_oss.dialect(), gpt_oss.tokenizer(), gpt_oss.CARD.fingerprint))
+    check(DialectUnderTest(gpt_oss.dialect(), gpt_oss.tokenizer(), gpt_oss.CARD.fingerprint))
 
 
 def test_all_checks_pass() -> None:
@@ -182,7 +184,7 @@ def test_violations_are_detected(
 ) -> None:
     sound = model("qwen")
     with pytest.raises(AssertionError):
-        CHECKS[check](Model(Broken(sound.dialect, ask, change), sound.tokenizer, "f"))
+        CHECKS[check](DialectUnderTest(Broken(sound.dialect, ask, change), sound.tokenizer, "f"))
 
 
 class Credulous(WordTokenizer):

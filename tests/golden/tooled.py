@@ -14,7 +14,7 @@ from antiphon.errors import RunError, ToolError
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.tools.mcp.provider import McpProvider
-from antiphon.tools.mcp.transport import McpServer
+from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
 from antiphon.tools.web_search.provider import WebSearchProvider
@@ -46,7 +46,7 @@ class Words:
         return {
             "file_search": FileSearchProvider(_Shelves(self)),
             "web_search": WebSearchProvider(_Pages(self), is_external=False),
-            "mcp": McpProvider({"home": McpServer(url="http://home.example/mcp")}, pool),
+            "mcp": McpProvider({"home": McpEndpoint(url="http://home.example/mcp")}, pool),
         }
 
 
@@ -58,7 +58,7 @@ class _Pages:
         await self._words.obey(query, ToolError("The search engine does not answer."))
         return (SearchResult(url=_URL, title="Fjords", text="Narrow inlets."),)
 
-    async def page(self, url: str) -> WebPage:
+    async def page(self, url: str, *, tenant: str = "") -> WebPage:
         return WebPage.from_text(url, "Fjords", "A fjord is a narrow inlet.")
 
     async def close(self) -> None: ...
@@ -84,7 +84,7 @@ class _Pool:
     def __init__(self, words: Words) -> None:
         self._words = words
 
-    async def call(self, tenant: str, server: McpServer, question: Any) -> Any:
+    async def call(self, tenant: str, server: McpEndpoint, question: Any) -> Any:
         return await question(self)
 
     async def close(self) -> None: ...
@@ -105,5 +105,5 @@ def _providers() -> dict[str, ToolProvider]:
     return {
         "file_search": FileSearchProvider(_Shelves()),
         "web_search": WebSearchProvider(_Pages(), is_external=False),
-        "mcp": McpProvider({"home": McpServer(url="http://home.example/mcp")}, pool),
+        "mcp": McpProvider({"home": McpEndpoint(url="http://home.example/mcp")}, pool),
     }

@@ -33,7 +33,7 @@ from antiphon.tokens import EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .fallback import adapt_messages, tool_prompt, tools_as_text
-from .prompt import Encoder
+from .prompt import ChatPromptEncoder
 from .template import CHATML, PLAIN, RESERVED, RenderError, Template
 from .template_probe import TemplateCapabilities, probe
 
@@ -137,7 +137,7 @@ class ChatDialect:
             "template": None if self._image_markup is None else self._image_markup.text,
             None: None,
         }[images]
-        self._encoder = Encoder(tokenizer, card.fingerprint)
+        self._encoder = ChatPromptEncoder(tokenizer, card.fingerprint)
         self._image_ids = self._encoder.encode(self._image or "", None)
         self._grammar_builder = GrammarBuilder(tokenizer, self.tools, self.reasoning)
         self._lexers = {

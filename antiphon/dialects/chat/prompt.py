@@ -15,7 +15,7 @@ from antiphon.conversation import PromptTokens
 from antiphon.text import replace_lone_surrogates
 from antiphon.tokens import Tokenizer
 
-__all__ = ["Encoder"]
+__all__ = ["ChatPromptEncoder"]
 
 #: Precedes another private-use character, which identifies the literal. Users may write this
 #: character as well; then it is masked itself.
@@ -24,7 +24,7 @@ _FIRST_CODE = 0x100000
 _MASKED = re.compile(f"{_ESCAPE}(.?)", re.DOTALL)
 
 
-class Encoder:
+class ChatPromptEncoder:
     """Encodes texts for one tokenizer. A text whose literals are replaced is called masked."""
 
     def __init__(self, tokenizer: Tokenizer, fingerprint: str) -> None:

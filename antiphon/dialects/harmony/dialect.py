@@ -24,7 +24,7 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from .grammar import HarmonyGrammar
 from .messages import BROWSER, PYTHON, HarmonyConversation, build_conversation, native_tools
 from .parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
-from .prompt import Encoder
+from .prompt import HarmonyPromptEncoder
 from .schemas import plain_schema
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class HarmonyDialect:
         self._unreadable: Unreadable = unreadable
         self._today = today
         self._codes = TokenCodes.from_tokenizer(tokenizer)
-        self._encoder = Encoder(encoding, tokenizer, self._codes, card.fingerprint)
+        self._encoder = HarmonyPromptEncoder(encoding, tokenizer, self._codes, card.fingerprint)
         for name, why in _invalid_settings(self._settings):
             raise SetupError(f"{card.name}: template_kwargs.{name} {why}")
         ids = self._encoder.ids

@@ -21,13 +21,13 @@ from .parser import CONTROL_TOKENS, TokenCodes
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message
 
-__all__ = ["Encoder"]
+__all__ = ["HarmonyPromptEncoder"]
 
 _ENDS = ("end", "return", "call")
 _JSON = CONTROL_TOKENS["constrain"] + "json"
 
 
-class Encoder:
+class HarmonyPromptEncoder:
     """Encodes messages for a model with gpt-oss's vocabulary."""
 
     def __init__(

@@ -29,7 +29,7 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 
 from .process import WorkerProcess
-from .protocol import Failed, Finished, GenerateRequest, Sampled, ToParent
+from .protocol import Finished, GenerateRequest, GenerationFailed, Sampled, ToParent
 from .worker import WorkerSetup
 
 __all__ = ["OpenvinoEngine", "load"]
@@ -207,9 +207,9 @@ class _ChunkBuilder:
                 self.chunks.send(
                     BackendError(f"The engine ended the generation: {reason.lower()}.")
                 )
-            case Failed(_, problem, True):
+            case GenerationFailed(_, problem, True):
                 self.chunks.send(InvalidRequest(f"The schema cannot be used: {problem}"))
-            case Failed(_, problem, _):
+            case GenerationFailed(_, problem, _):
                 self.chunks.send(BackendError(f"The engine failed: {problem}"))
             case BackendError():
                 self.chunks.send(message)

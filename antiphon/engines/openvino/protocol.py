@@ -14,9 +14,9 @@ from msgspec import Struct
 
 __all__ = [
     "CancelRequest",
-    "Failed",
     "Finished",
     "GenerateRequest",
+    "GenerationFailed",
     "Ready",
     "Sampled",
     "ToParent",
@@ -72,7 +72,7 @@ class Finished(_Message, frozen=True):
     reason: str
 
 
-class Failed(_Message, frozen=True):
+class GenerationFailed(_Message, frozen=True):
     """The generation did not start. ``invalid``: because of the request."""
 
     id: int
@@ -81,7 +81,7 @@ class Failed(_Message, frozen=True):
 
 
 ToWorker = GenerateRequest | CancelRequest
-ToParent = Ready | Sampled | Finished | Failed
+ToParent = Ready | Sampled | Finished | GenerationFailed
 
 _encode = msgspec.msgpack.Encoder().encode
 unpack_for_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode

@@ -21,9 +21,9 @@ from msgspec import Struct
 from .protocol import (
     LENGTH_PREFIX,
     CancelRequest,
-    Failed,
     Finished,
     GenerateRequest,
+    GenerationFailed,
     Ready,
     Sampled,
     ToParent,
@@ -75,7 +75,7 @@ class _Pipeline:
         try:
             self._running[message.id] = self._add_request(message)
         except Exception as error:
-            return [Failed(message.id, _error_summary(error), message.schema is not None)]
+            return [GenerationFailed(message.id, _error_summary(error), message.schema is not None)]
         return []
 
     def _add_request(self, request: GenerateRequest) -> Any:

@@ -9,14 +9,14 @@ from msgspec import Struct
 from .charsets import Ranges
 
 __all__ = [
+    "Alternatives",
     "AnyText",
     "CharSet",
-    "Choice",
     "Concatenation",
+    "LiteralText",
     "Node",
     "Repeat",
     "RuleRef",
-    "Text",
     "Token",
     "UnsupportedGrammar",
     "walk",
@@ -27,7 +27,7 @@ class UnsupportedGrammar(Exception):
     """The grammar uses an unsupported feature, which the message names."""
 
 
-class Text(Struct, frozen=True):
+class LiteralText(Struct, frozen=True):
     text: str
 
 
@@ -65,7 +65,7 @@ class Concatenation(Struct, frozen=True):
     parts: tuple[Node, ...]
 
 
-class Choice(Struct, frozen=True):
+class Alternatives(Struct, frozen=True):
     alternatives: tuple[Node, ...]
 
 
@@ -77,14 +77,14 @@ class Repeat(Struct, frozen=True):
     maximum: int | None
 
 
-Node = Text | CharSet | AnyText | Token | RuleRef | Concatenation | Choice | Repeat
+Node = LiteralText | CharSet | AnyText | Token | RuleRef | Concatenation | Alternatives | Repeat
 
 
 def walk(node: Node) -> Iterator[Node]:
     """Yield the node and its descendants, without following rule references."""
     yield node
     match node:
-        case Concatenation(inner) | Choice(inner):
+        case Concatenation(inner) | Alternatives(inner):
             for each in inner:
                 yield from walk(each)
         case Repeat(each):

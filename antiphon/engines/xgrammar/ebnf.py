@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from .ast import (
+    Alternatives,
     AnyText,
     CharSet,
-    Choice,
     Concatenation,
+    LiteralText,
     Node,
     Repeat,
     RuleRef,
-    Text,
     Token,
     UnsupportedGrammar,
     walk,
@@ -86,7 +86,7 @@ class _Writer:
 
     def _choice(self, node: Node) -> str:
         match node:
-            case Choice(arms):
+            case Alternatives(arms):
                 return " | ".join(self._concatenation(arm) for arm in arms)
         return self._concatenation(node)
 
@@ -98,7 +98,7 @@ class _Writer:
 
     def _term(self, node: Node) -> str:
         match node:
-            case Text(text):
+            case LiteralText(text):
                 return _quote(text)
             case CharSet(ranges):
                 return _char_class(ranges)

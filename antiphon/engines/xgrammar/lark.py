@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from .ast import (
+    Alternatives,
     AnyText,
     CharSet,
-    Choice,
     Concatenation,
+    LiteralText,
     Node,
     Repeat,
     RuleRef,
-    Text,
     Token,
     UnsupportedGrammar,
     walk,
@@ -57,7 +57,7 @@ def parse_lark(lark: str) -> dict[str, Node]:
         body = reader.choice()
         if head[2] is not None:
             end = json.loads(head[2])
-            body = Concatenation((AnyText(terminators=(end,)), Text(end)))
+            body = Concatenation((AnyText(terminators=(end,)), LiteralText(end)))
         rules[head[1]] = body
         at = reader.position
     return rules | {name: _without_terminators(rules[name]) for name in _rules_before_token(rules)}
@@ -78,8 +78,8 @@ def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
 
 def _without_terminators(node: Node) -> Node:
     match node:
-        case Concatenation((AnyText(), Text(end))):
-            return Concatenation((AnyText(), Text(end)))
+        case Concatenation((AnyText(), LiteralText(end))):
+            return Concatenation((AnyText(), LiteralText(end)))
     return node
 
 
@@ -118,7 +118,7 @@ class _RuleParser:
             arms.append(self._concatenation())
         if self.mark != closing or (self.kind and not closing):
             raise UnsupportedGrammar(f"{self.value!r} is not expected")
-        return arms[0] if len(arms) == 1 else Choice(tuple(arms))
+        return arms[0] if len(arms) == 1 else Alternatives(tuple(arms))
 
     def _concatenation(self) -> Node:
         parts: list[Node] = []
@@ -140,7 +140,7 @@ class _RuleParser:
         self._advance()
         match kind, value:
             case "text", _:
-                return Text(json.loads(value))
+                return LiteralText(json.loads(value))
             case "regex", _:
                 return self._exclusion(parse_regex(value))
             case "token", _:
@@ -204,9 +204,9 @@ def _text_excluding(excluded: Node) -> AnyText:
 def _texts(node: Node) -> list[str]:
     """Return all texts that the node matches."""
     match node:
-        case Text(text):
+        case LiteralText(text):
             return [text]
-        case Choice(arms):
+        case Alternatives(arms):
             return [text for arm in arms for text in _texts(arm)]
         case Concatenation(parts):
             texts = [""]

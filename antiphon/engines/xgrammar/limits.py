@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from .ast import (
+    Alternatives,
     AnyText,
-    Choice,
     Concatenation,
+    LiteralText,
     Node,
     Repeat,
     RuleRef,
-    Text,
     Token,
     UnsupportedGrammar,
     walk,
@@ -57,7 +57,7 @@ class _EmptyLoopCheck:
 
     def _may_be_empty(self, node: Node) -> bool:
         match node:
-            case Text(text):
+            case LiteralText(text):
                 return not text
             case Token(id):
                 return id in self._end_ids
@@ -65,7 +65,7 @@ class _EmptyLoopCheck:
                 return name in self._nullable
             case Concatenation(parts):
                 return all(map(self._may_be_empty, parts))
-            case Choice(arms):
+            case Alternatives(arms):
                 return any(map(self._may_be_empty, arms))
             case Repeat(inner, least):
                 return not least or self._may_be_empty(inner)
@@ -88,7 +88,7 @@ class _EndTokenCheck:
             case Concatenation(parts):
                 for number, part in enumerate(parts, start=1):
                     self.check(part, is_last=is_last and number == len(parts))
-            case Choice(arms):
+            case Alternatives(arms):
                 for arm in arms:
                     self.check(arm, is_last=is_last)
             case Repeat(inner, _, most):

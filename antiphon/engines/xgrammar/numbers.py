@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .ast import CharSet, Choice, Concatenation, Node, Repeat, Text, UnsupportedGrammar
+from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
 from .regexes import parse_regex
 
 __all__ = ["INTEGER", "NUMBER", "integers", "numbers"]
@@ -50,7 +50,7 @@ def _negate(bound: int | None) -> int | None:
 
 
 def _negative(node: Node) -> Node:
-    return Concatenation((Text("-"), node))
+    return Concatenation((LiteralText("-"), node))
 
 
 def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: bool) -> Node | None:
@@ -63,11 +63,11 @@ def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: boo
     if high is None or low < high:
         if exclude_low:  # exclude the bound with only zeros after the point
             arms.append(
-                Concatenation((Text(f"{low}."), parse_regex("[0-9]{0,15}[1-9][0-9]{0,15}")))
+                Concatenation((LiteralText(f"{low}."), parse_regex("[0-9]{0,15}[1-9][0-9]{0,15}")))
             )
         if high is None or first <= high - 1:
             whole = _choice(_by_digit_count(first, None if high is None else high - 1))
-            arms.append(Concatenation((whole, Text("."), parse_regex("[0-9]+"))))
+            arms.append(Concatenation((whole, LiteralText("."), parse_regex("[0-9]+"))))
     return _choice(arms) if arms else None
 
 
@@ -91,18 +91,20 @@ def _by_digit_count(low: int, high: int | None) -> list[Node]:
 def _same_length_range(low: str, high: str) -> Node:
     """Return the range between two digit strings of equal length."""
     if not low:
-        return Text("")
+        return LiteralText("")
     rest = len(low) - 1
     if low[0] == high[0]:
-        return Concatenation((Text(low[0]), _same_length_range(low[1:], high[1:])))
+        return Concatenation((LiteralText(low[0]), _same_length_range(low[1:], high[1:])))
     if set(low[1:]) <= {"0"} and set(high[1:]) <= {"9"}:
         return Concatenation((_digit(low[0], high[0]), _digits(rest)))
-    arms: list[Node] = [Concatenation((Text(low[0]), _same_length_range(low[1:], "9" * rest)))]
+    arms: list[Node] = [
+        Concatenation((LiteralText(low[0]), _same_length_range(low[1:], "9" * rest)))
+    ]
     if ord(high[0]) - ord(low[0]) > 1:
         inner = _digit(chr(ord(low[0]) + 1), chr(ord(high[0]) - 1))
         arms.append(Concatenation((inner, _digits(rest))))
     return _choice(
-        [*arms, Concatenation((Text(high[0]), _same_length_range("0" * rest, high[1:])))]
+        [*arms, Concatenation((LiteralText(high[0]), _same_length_range("0" * rest, high[1:])))]
     )
 
 
@@ -117,4 +119,4 @@ def _digits(count: int) -> Node:
 def _choice(arms: list[Node]) -> Node:
     if not arms:
         raise UnsupportedGrammar("no number is within the bounds")
-    return arms[0] if len(arms) == 1 else Choice(tuple(arms))
+    return arms[0] if len(arms) == 1 else Alternatives(tuple(arms))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .ast import CharSet, Choice, Concatenation, Node, Repeat, Text, UnsupportedGrammar
+from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
 from .charsets import ALL, Ranges, category_ranges, complement, intersection, union
 
 __all__ = ["parse_regex"]
@@ -47,7 +47,7 @@ class _RegexParser:
         while self._next_char == "|":
             self.position += 1
             arms.append(self._concatenation(dotall))
-        return arms[0] if len(arms) == 1 else Choice(tuple(arms))
+        return arms[0] if len(arms) == 1 else Alternatives(tuple(arms))
 
     def _concatenation(self, dotall: bool) -> Node:
         parts: list[Node] = []
@@ -56,8 +56,12 @@ class _RegexParser:
             if times := _REPEAT.match(self._pattern, self.position):
                 self.position = times.end()
                 node = Repeat(node, *_repeat_range(times))
-            elif isinstance(node, Text) and parts and isinstance(last := parts[-1], Text):
-                node = Text(last.text + node.text)
+            elif (
+                isinstance(node, LiteralText)
+                and parts
+                and isinstance(last := parts[-1], LiteralText)
+            ):
+                node = LiteralText(last.text + node.text)
                 parts.pop()
             parts.append(node)
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
@@ -72,10 +76,10 @@ class _RegexParser:
             return CharSet(ALL if dotall else _NOT_NEWLINE)
         if char == "\\":
             escaped = self._escape()
-            return Text(chr(escaped)) if isinstance(escaped, int) else CharSet(escaped)
+            return LiteralText(chr(escaped)) if isinstance(escaped, int) else CharSet(escaped)
         if char in "^$*+?{":
             raise UnsupportedGrammar(f"{char!r} in {self._pattern!r} is not supported")
-        return Text(char)
+        return LiteralText(char)
 
     def _group(self, dotall: bool) -> Node:
         for head, is_dotall in (("?:", dotall), ("?s:", True)):

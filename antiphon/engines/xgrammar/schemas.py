@@ -14,7 +14,16 @@ from typing import Any
 
 from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
 
-from .ast import AnyText, Choice, Concatenation, Node, Repeat, RuleRef, Text, UnsupportedGrammar
+from .ast import (
+    Alternatives,
+    AnyText,
+    Concatenation,
+    LiteralText,
+    Node,
+    Repeat,
+    RuleRef,
+    UnsupportedGrammar,
+)
 from .limits import MAX_COUNT
 from .numbers import INTEGER, NUMBER, integers, numbers
 from .regexes import parse_regex
@@ -91,7 +100,7 @@ class SchemaTree:
     ) -> None:
         guidance = root.get("x-guidance") or {} if isinstance(root, Mapping) else {}
         self._lenient = bool(guidance.get("lenient"))
-        self._comma = Text(guidance.get("item_separator", _DEFAULT_SEPARATORS[0]))
+        self._comma = LiteralText(guidance.get("item_separator", _DEFAULT_SEPARATORS[0]))
         self._colon = guidance.get("key_separator", _DEFAULT_SEPARATORS[1])
         self._root = root
         self._prefix = prefix
@@ -110,7 +119,7 @@ class SchemaTree:
     def _shared_rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
         """Return a reference to a rule that all schemas share."""
         if name not in self._rules:
-            self._rules[name] = Text("")
+            self._rules[name] = LiteralText("")
             self._rules[name] = write()
         return RuleRef(name)
 
@@ -137,7 +146,7 @@ class SchemaTree:
     def _any_value(self) -> RuleRef:
         kinds = ("object", "array", "string", "number", "boolean", "null")
         return self._rule(
-            "any", lambda: Choice(tuple(self._single_type(kind, {}) for kind in kinds))
+            "any", lambda: Alternatives(tuple(self._single_type(kind, {}) for kind in kinds))
         )
 
     def _by_keyword(self, schema: Schema) -> Node:
@@ -188,7 +197,7 @@ class SchemaTree:
         if "type" in schema:
             kinds = _types(schema)
             values = [value for value in values if _has_type(value, kinds)]
-        return _choice([Text(self._dump(value)) for value in values])
+        return _choice([LiteralText(self._dump(value)) for value in values])
 
     def _dump(self, value: Any) -> str:
         layout = (self._comma.text, self._colon)
@@ -235,9 +244,9 @@ class SchemaTree:
             case "string":
                 return self._string(schema)
             case "boolean":
-                return Choice((Text("true"), Text("false")))
+                return Alternatives((LiteralText("true"), LiteralText("false")))
             case "null":
-                return Text("null")
+                return LiteralText("null")
         if bounds := {key: schema[key] for key in _BOUNDS & schema.keys()}:
             return _number(kind, bounds)
         return self._shared_rule(f"json_{kind}", lambda: parse_regex(_UNBOUNDED[kind]))
@@ -262,7 +271,7 @@ class SchemaTree:
             )
         else:
             raise UnsupportedGrammar(f"a string with {keywords} together")
-        return Concatenation((Text('"'), body, Text('"')))
+        return Concatenation((LiteralText('"'), body, LiteralText('"')))
 
     def _pattern(self, pattern: str) -> Node:
         """Build a pattern anchored at both ends: one way to satisfy an unanchored pattern."""
@@ -286,7 +295,9 @@ class SchemaTree:
         if most is not None and most < least:
             raise UnsupportedGrammar("minItems is larger than maxItems")
         more = None if most == len(first) else self._node(items)
-        return Concatenation((Text("["), self._items(first, more, least, most), Text("]")))
+        return Concatenation(
+            (LiteralText("["), self._items(first, more, least, most), LiteralText("]"))
+        )
 
     def _items(
         self, first: Sequence[Node], more: Node | None, least: int, most: int | None
@@ -310,21 +321,25 @@ class SchemaTree:
             return self._map(schema.get("additionalProperties", True))
         members = [
             (
-                Concatenation((Text(self._dump(key) + self._colon), self._node(inner))),
+                Concatenation((LiteralText(self._dump(key) + self._colon), self._node(inner))),
                 key in required,
             )
             for key, inner in properties.items()
             if inner is not False or key in required
         ]
-        return Concatenation((Text("{"), self._members(members), Text("}")))
+        return Concatenation((LiteralText("{"), self._members(members), LiteralText("}")))
 
     def _map(self, value: Any) -> Node:
         if value is False:
-            return Text("{}")
+            return LiteralText("{}")
         member = Concatenation(
-            (self._shared_rule("json_string", _any_string), Text(self._colon), self._node(value))
+            (
+                self._shared_rule("json_string", _any_string),
+                LiteralText(self._colon),
+                self._node(value),
+            )
         )
-        return Concatenation((Text("{"), self._items((), member, 0, None), Text("}")))
+        return Concatenation((LiteralText("{"), self._items((), member, 0, None), LiteralText("}")))
 
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
         """Build members in order, each with whether it is required.
@@ -336,7 +351,7 @@ class SchemaTree:
 
         def tail(index: int) -> Node:
             if index == len(members):
-                return Text("")
+                return LiteralText("")
             member, is_required = members[index]
             one = Concatenation((self._comma, member))
             rest = self._rule(f"{number}_{index + 1}", partial(tail, index + 1))
@@ -347,7 +362,7 @@ class SchemaTree:
             arms.append(Concatenation((member, rest)))
             if is_required:
                 return _choice(arms)
-        return _choice([*arms, Text("")])
+        return _choice([*arms, LiteralText("")])
 
 
 def _count_bound(schema: Schema, key: str) -> int | None:
@@ -360,14 +375,14 @@ def _count_bound(schema: Schema, key: str) -> int | None:
 def _choice(arms: Sequence[Node]) -> Node:
     if not arms:
         raise UnsupportedGrammar("no value is allowed")
-    return arms[0] if len(arms) == 1 else Choice(tuple(arms))
+    return arms[0] if len(arms) == 1 else Alternatives(tuple(arms))
 
 
 def _any_string() -> Node:
     """Build any string. Escapes split it, so an excluded text cannot span one."""
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)
-    return Concatenation((Text('"'), plain, escaped, Text('"')))
+    return Concatenation((LiteralText('"'), plain, escaped, LiteralText('"')))
 
 
 def _number(kind: str, bounds: Mapping[str, Any]) -> Node:

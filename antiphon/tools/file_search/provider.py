@@ -30,7 +30,7 @@ from antiphon.wire.vector_stores import VectorStoreSearchResult
 
 from .citations import file_citation_notation
 
-__all__ = ["FileSearchProvider", "VectorSearch"]
+__all__ = ["FileSearchProvider", "StoreSearch"]
 
 _INCLUDE_RESULTS = "file_search_call.results"
 _MAX_QUERIES = 8
@@ -55,7 +55,7 @@ _FUNCTION = tl.Function(
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 
-class VectorSearch(Protocol):
+class StoreSearch(Protocol):
     """Search in vector stores."""
 
     async def check_searchable(
@@ -73,7 +73,7 @@ class VectorSearch(Protocol):
 class FileSearchProvider:
     """``ToolProvider`` over vector stores."""
 
-    def __init__(self, vector_search: VectorSearch) -> None:
+    def __init__(self, vector_search: StoreSearch) -> None:
         self._vector_search = vector_search
 
     def check(self, tool: Any, path: str) -> None:

@@ -45,7 +45,7 @@ from .request import (
 )
 from .results import McpFailure, result_text, tool_error
 from .sessions import SessionPool
-from .transport import McpServer
+from .transport import McpEndpoint
 
 __all__ = ["McpProvider"]
 
@@ -62,7 +62,7 @@ class McpProvider:
 
     def __init__(
         self,
-        configured: Mapping[str, McpServer],
+        configured: Mapping[str, McpEndpoint],
         pool: SessionPool,
         *,
         allow_urls: bool = True,
@@ -119,7 +119,7 @@ class McpProvider:
 
     # --- servers and functions -------------------------------------------------------------------
 
-    def _server(self, tool: Mcp, path: str) -> McpServer:
+    def _server(self, tool: Mcp, path: str) -> McpEndpoint:
         """Return the server that the request means.
 
         Raises ``InvalidRequest`` if it is not available.
@@ -132,7 +132,7 @@ class McpProvider:
                 "This server calls only the MCP servers it is configured with.",
             )
         else:
-            server = McpServer(url=tool.server_url, guarded=True, networks=self._networks)
+            server = McpEndpoint(url=tool.server_url, guarded=True, networks=self._networks)
             _check_url(tool.server_url, f"{path}.server_url")
         headers = dict(server.headers)
         if tool.headers is not UNSET:
@@ -147,7 +147,7 @@ class McpProvider:
         _check_headers(headers, f"{path}.headers")
         return replace(server, headers=headers)
 
-    def _configured_server(self, tool: Mcp, path: str) -> McpServer:
+    def _configured_server(self, tool: Mcp, path: str) -> McpEndpoint:
         if tool.tunnel_id is not UNSET:
             raise _invalid_value(f"{path}.tunnel_id", "This server does not support tunnels.")
         if tool.connector_id is not UNSET:
@@ -165,7 +165,7 @@ class McpProvider:
         return self._configured[name]
 
     async def _list_tools(
-        self, label: str, tenant: str, server: McpServer
+        self, label: str, tenant: str, server: McpEndpoint
     ) -> tuple[ListedTool, ...]:
         try:
             return await self._pool.call(tenant, server, _fetch_tools)
@@ -176,7 +176,7 @@ class McpProvider:
             ) from None
 
     def _tool_functions(
-        self, tool: Mcp, server: McpServer, tools: Sequence[ListedTool]
+        self, tool: Mcp, server: McpEndpoint, tools: Sequence[ListedTool]
     ) -> tuple[ToolFunction, ...]:
         """Return the functions of those of the server's ``tools`` that the request allows."""
         rules = parse_tool_rules(tool)
@@ -187,7 +187,7 @@ class McpProvider:
         )
 
     def _tool_function(
-        self, label: str, server: McpServer, tool: ListedTool, rules: ToolRules
+        self, label: str, server: McpEndpoint, tool: ListedTool, rules: ToolRules
     ) -> ToolFunction:
         if rules.needs_approval(tool):
             return ToolFunction(
@@ -201,7 +201,7 @@ class McpProvider:
         return self._calling_function(label, server, tool)
 
     def _calling_function(
-        self, label: str, server: McpServer, tool: ListedTool, **extra_fields: Any
+        self, label: str, server: McpEndpoint, tool: ListedTool, **extra_fields: Any
     ) -> ToolFunction:
         return ToolFunction(
             tool=to_function(tool),
@@ -220,7 +220,7 @@ class McpProvider:
     def _approved_call(
         self,
         label: str,
-        server: McpServer,
+        server: McpEndpoint,
         tools: Sequence[ListedTool],
         request: it.McpApprovalRequest,
     ) -> PendingCall:
@@ -235,7 +235,7 @@ class McpProvider:
             function=function, arguments=request.arguments, approval_request_id=request.id
         )
 
-    def _call_handler(self, server: McpServer, name: str) -> CallHandler:
+    def _call_handler(self, server: McpEndpoint, name: str) -> CallHandler:
         async def call(
             arguments: str, context: CallContext
         ) -> AsyncGenerator[ToolProgress | ToolResult, None]:

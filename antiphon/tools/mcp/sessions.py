@@ -15,7 +15,7 @@ import structlog
 from mcp import Client
 
 from .results import McpFailure, describe_failure
-from .transport import McpServer, RequestTrace, connect, current_trace
+from .transport import McpEndpoint, RequestTrace, connect, current_trace
 
 __all__ = ["SessionPool"]
 
@@ -30,13 +30,13 @@ _MAX_IDLE = 64
 class _Session:
     """A connection, and the task that owns it."""
 
-    def __init__(self, server: McpServer, seconds: float) -> None:
+    def __init__(self, server: McpEndpoint, seconds: float) -> None:
         self._close_requested = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._trace = RequestTrace()
         self._task = asyncio.create_task(self._run(server, seconds), name="mcp session")
 
-    async def _run(self, server: McpServer, seconds: float) -> None:
+    async def _run(self, server: McpEndpoint, seconds: float) -> None:
         current_trace.set(self._trace)
         try:
             async with connect(server, seconds) as client:
@@ -111,7 +111,7 @@ class SessionPool:
         return sum(1 for entry in self._entries.values() if entry.session is not None)
 
     async def call(
-        self, tenant: str, server: McpServer, operation: Callable[[Client], Awaitable[R]]
+        self, tenant: str, server: McpEndpoint, operation: Callable[[Client], Awaitable[R]]
     ) -> R:
         """Run ``operation`` in a session with the server and return its result.
 
@@ -148,7 +148,7 @@ class SessionPool:
     # --- entries ---------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _entry(self, tenant: str, server: McpServer) -> AsyncIterator[_PoolEntry]:
+    async def _entry(self, tenant: str, server: McpEndpoint) -> AsyncIterator[_PoolEntry]:
         key = (tenant, server.key)
         entry = self._entries.setdefault(key, _PoolEntry())
         entry.users += 1
@@ -164,7 +164,7 @@ class SessionPool:
                 entry.closing = loop.call_later(self._idle_s, self._forget, key)
                 self._limit_idle()
 
-    async def _client(self, entry: _PoolEntry, server: McpServer) -> tuple[Client, bool]:
+    async def _client(self, entry: _PoolEntry, server: McpEndpoint) -> tuple[Client, bool]:
         """Return the client, and whether its session is new."""
         async with entry.lock:
             if entry.session is not None and not entry.session.has_ended:

@@ -26,14 +26,14 @@ from msgspec import Struct
 
 from antiphon.security.ssrf import Network, may_dial
 
-__all__ = ["ADDRESS_REFUSED", "McpServer", "RequestTrace", "connect", "current_trace"]
+__all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "connect", "current_trace"]
 
 #: Statuses of a server that lacks streamable HTTP but may have SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 _MAX_BODY_BYTES = 16 * 2**20
 
 
-class McpServer(Struct, frozen=True, kw_only=True):
+class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The location of an MCP server: a URL, or a command of the operator.
 
     ``guarded``: the URL comes from a request, so its address must be public or in one of
@@ -84,7 +84,7 @@ ADDRESS_REFUSED = "its address is not a public one"
 
 
 @asynccontextmanager
-async def connect(server: McpServer, connect_s: float) -> AsyncIterator[Client]:
+async def connect(server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
     """Connect and initialize a client. ``connect_s``: time limit for the TCP connection."""
     async with AsyncExitStack() as stack:
         if server.command:
@@ -133,7 +133,7 @@ async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
         yield read, _TracedStream(write)
 
 
-def _process(server: McpServer) -> Any:
+def _process(server: McpEndpoint) -> Any:
     """Start a server process. It shares our stderr and gets only a few harmless environment
     variables
     and the configured ones.
@@ -145,7 +145,7 @@ def _process(server: McpServer) -> Any:
 
 
 @asynccontextmanager
-async def _streamable_http(server: McpServer, seconds: float) -> AsyncIterator[Client]:
+async def _streamable_http(server: McpEndpoint, seconds: float) -> AsyncIterator[Client]:
     async with (
         _http_client(server, server.headers, seconds) as http,
         Client(_traced(streamable_http_client(server.url, http_client=http))) as client,
@@ -153,7 +153,7 @@ async def _streamable_http(server: McpServer, seconds: float) -> AsyncIterator[C
         yield client
 
 
-def _sse(server: McpServer, seconds: float) -> Any:
+def _sse(server: McpEndpoint, seconds: float) -> Any:
     def create_client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
@@ -165,7 +165,7 @@ def _sse(server: McpServer, seconds: float) -> Any:
 
 
 def _http_client(
-    server: McpServer, headers: Mapping[str, str], seconds: float
+    server: McpEndpoint, headers: Mapping[str, str], seconds: float
 ) -> httpx2.AsyncClient:
     """Return the HTTP client of one session.
 
@@ -183,7 +183,7 @@ def _http_client(
 class _TracedTransport(httpx2.AsyncHTTPTransport):
     """Records the outcome of requests in the trace, and limits the size of answers."""
 
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpEndpoint) -> None:
         super().__init__(trust_env=False)
         if server.guarded:
             self._pool = httpcore2.AsyncConnectionPool(

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.conversation import PromptTokens
-from antiphon.dialects.chat.prompt import Encoder
+from antiphon.dialects.chat.prompt import ChatPromptEncoder
 from antiphon.testing.tokenizer import END, ByteTokenizer
 
 SPECIAL = ("<|a|>", "<|ab|>", "<think>", "\U0010fff0")
 TOKENIZER = ByteTokenizer(SPECIAL)
-ENCODER = Encoder(TOKENIZER, "f")
+ENCODER = ChatPromptEncoder(TOKENIZER, "f")
 #: Text full of what must be kept apart: tokens, halves of tokens, the private characters.
 PIECES = (*SPECIAL, END, "<|", "a|>", "b|>", "é", "🦄", " ", "x", "\U0010fffd", "\U00100001")
 texts = st.lists(st.sampled_from(PIECES)).map("".join)
@@ -68,7 +68,7 @@ def test_tokens_that_were_sampled_otherwise_stay_as_they_were() -> None:
     special = TOKENIZER.special
     stored = (special["<|a|>"], *b"hi", special[END])
     merged = ByteTokenizerOfPairs()
-    encoder = Encoder(merged, "f")
+    encoder = ChatPromptEncoder(merged, "f")
     assert encoder.encode(f"<|a|>hi{END}", None) != stored
     ids = encoder.encode(f"<|a|>hi{END}more", PromptTokens(ids=stored, fingerprint="f"))
     assert ids[: len(stored)] == stored
@@ -137,7 +137,7 @@ class BlankTokenizer(ByteTokenizer):
 
 def test_vocabularies_that_add_blanks_are_extended_at_control_tokens_only() -> None:
     tokenizer = BlankTokenizer()
-    encoder = Encoder(tokenizer, "f")
+    encoder = ChatPromptEncoder(tokenizer, "f")
     text = f"<|a|>one{END}<|a|>two{END}"
     stored = encoder.encode(text, None)
     assert (
@@ -153,7 +153,7 @@ def test_vocabularies_that_add_blanks_are_extended_at_control_tokens_only() -> N
 def test_half_a_character_is_replaced() -> None:
     """Models write such, escaped, into the JSON of their calls; no tokenizer takes it."""
     tokenizer = ByteTokenizer()
-    encoder = Encoder(tokenizer, "f")
+    encoder = ChatPromptEncoder(tokenizer, "f")
     ids = encoder.encode("a\ud83d b", None)
     assert b"".join(map(tokenizer.piece, ids)).decode() == "a\ufffd b"
     assert encoder.encode_with_images("\ud83d|x", "|", "")[0] == encoder.encode("\ufffdx", None)

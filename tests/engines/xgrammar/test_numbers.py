@@ -7,12 +7,12 @@ import re
 import pytest
 
 from antiphon.engines.xgrammar.ast import (
+    Alternatives,
     CharSet,
-    Choice,
     Concatenation,
+    LiteralText,
     Node,
     Repeat,
-    Text,
     UnsupportedGrammar,
 )
 from antiphon.engines.xgrammar.numbers import integers, numbers
@@ -30,13 +30,13 @@ DECIMALS = [
 def pattern(node: Node) -> str:
     """The tree as a regex of Python's."""
     match node:
-        case Text(text):
+        case LiteralText(text):
             return re.escape(text)
         case CharSet(ranges):
             return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]"
         case Concatenation(parts):
             return f"(?:{''.join(map(pattern, parts))})"
-        case Choice(arms):
+        case Alternatives(arms):
             return f"(?:{'|'.join(map(pattern, arms))})"
         case Repeat(inner, least, most):
             return f"(?:{pattern(inner)}){{{least},{'' if most is None else most}}}"

@@ -16,7 +16,7 @@ from antiphon.tools.base import ToolProvider
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.tools.mcp.provider import McpProvider
-from antiphon.tools.mcp.transport import McpServer
+from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.tools.shell import ShellProvider
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
@@ -41,7 +41,7 @@ class _Pages:
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
         return (SearchResult(url="https://a.example/", title="A", text="a"),)
 
-    async def page(self, url: str) -> WebPage:
+    async def page(self, url: str, *, tenant: str = "") -> WebPage:
         return WebPage.from_text(url, "A", "a")
 
     async def close(self) -> None: ...
@@ -59,7 +59,7 @@ class _VectorStores:
 class _McpPool:
     """An MCP server with one tool, ``echo``."""
 
-    async def call(self, tenant: str, server: McpServer, question: Any) -> Any:
+    async def call(self, tenant: str, server: McpEndpoint, question: Any) -> Any:
         return await question(self)
 
     async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
@@ -76,7 +76,7 @@ def _providers() -> dict[str, ToolProvider]:
         "shell": ShellProvider(boxes),
         "web_search": WebSearchProvider(pages, is_external=False),
         "file_search": FileSearchProvider(stores),  # type: ignore[arg-type]
-        "mcp": McpProvider({"home": McpServer(url="http://home.example/mcp")}, pool),  # type: ignore[arg-type]
+        "mcp": McpProvider({"home": McpEndpoint(url="http://home.example/mcp")}, pool),  # type: ignore[arg-type]
     }
 
 

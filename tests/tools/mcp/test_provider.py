@@ -20,7 +20,7 @@ from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.request import ListedTool, to_function
 from antiphon.tools.mcp.results import result_text
 from antiphon.tools.mcp.sessions import SessionPool
-from antiphon.tools.mcp.transport import McpServer
+from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
@@ -139,7 +139,7 @@ async def test_sse_is_the_fallback_transport(provider: McpProvider, toys: Toys) 
         assert (await call_tool(toolset, "add", '{"a": 2, "b": 2}')).text == "4"
         assert (await call_tool(toolset, "fail")).failed
     http_only = McpProvider(
-        {"toys": McpServer(url=f"{toys.root}/sse", transport="http")}, SessionPool()
+        {"toys": McpEndpoint(url=f"{toys.root}/sse", transport="http")}, SessionPool()
     )
     with pytest.raises(ToolError, match="405"):
         async with http_only.open(Mcp(server_label="toys"), response_context()):
@@ -149,7 +149,7 @@ async def test_sse_is_the_fallback_transport(provider: McpProvider, toys: Toys) 
 
 async def test_dead_process_is_restarted_for_the_next_call() -> None:
     """The call that the process died of is not repeated."""
-    process = McpServer(command=sys.executable, args=(str(TOYS), "stdio"))
+    process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
     provider = McpProvider({"toys": process}, SessionPool(connect_s=20))
     try:
         tool_ = Mcp(server_label="toys", require_approval="never")
@@ -163,7 +163,7 @@ async def test_dead_process_is_restarted_for_the_next_call() -> None:
 
 async def test_ended_session_is_replaced() -> None:
     """The call is repeated in a new session, because the server did not receive it."""
-    process = McpServer(command=sys.executable, args=(str(TOYS), "stdio"))
+    process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
     pool = SessionPool(connect_s=20)
     provider = McpProvider({"toys": process}, pool)
 
@@ -430,7 +430,7 @@ async def test_unknown_servers_are_rejected(provider: McpProvider, value: Any, p
 
 
 async def test_request_urls_can_be_disabled() -> None:
-    configured = McpServer(url="http://intranet/mcp")
+    configured = McpEndpoint(url="http://intranet/mcp")
     provider = McpProvider({"mine": configured}, SessionPool(), allow_urls=False)
     provider.check(Mcp(server_label="mine"), "tools[0]")
     provider.check(Mcp(server_label="other", connector_id="mine"), "tools[0]")

@@ -7,12 +7,12 @@ import sys
 from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
-from antiphon.tools.mcp.transport import McpServer
+from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.wire.tools import Mcp
 
 
 async def test_mcp_server_time() -> None:
-    process = McpServer(
+    process = McpEndpoint(
         command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "Etc/UTC")
     )
     servers = McpProvider({"time": process}, SessionPool())

@@ -19,10 +19,10 @@ __all__ = [
     "FINISH_REASONS",
     "MISSING",
     "Call",
-    "Choice",
-    "Chunk",
+    "CalledFunction",
+    "ChatChunk",
+    "ChunkChoice",
     "Delta",
-    "Function",
     "ReportedUsage",
     "decode",
     "logprobs_of",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class Function(Struct):
+class CalledFunction(Struct):
     """``arguments`` is text by the specification; older versions of Ollama send an object."""
 
     name: str | None = None
@@ -42,7 +42,7 @@ class Function(Struct):
 class Call(Struct):
     index: int | None = None
     id: str | None = None
-    function: Function | None = None
+    function: CalledFunction | None = None
 
 
 class Delta(Struct):
@@ -56,7 +56,7 @@ class Delta(Struct):
     reasoning: str | dict[str, Any] | None = None
     reasoning_details: list[dict[str, Any]] | None = None
     tool_calls: list[Call] | None = None
-    function_call: Function | None = None
+    function_call: CalledFunction | None = None
 
 
 class _Alternative(Struct):
@@ -73,7 +73,7 @@ class _Logprobs(Struct):
     content: list[_Sampled] | None = None
 
 
-class Choice(Struct):
+class ChunkChoice(Struct):
     """``message`` replaces ``delta`` if the server did not stream the answer."""
 
     index: int | None = None
@@ -107,12 +107,12 @@ class _Timings(Struct):
     predicted_n: int | None = None
 
 
-class Chunk(Struct):
+class ChatChunk(Struct):
     """``timings`` is llama-server's. A ``usage`` that cannot be parsed is ignored, so that the
     answer is not lost.
     """
 
-    choices: list[Choice] | None = None
+    choices: list[ChunkChoice] | None = None
     usage: msgspec.Raw = MISSING
     timings: _Timings | None = None
     error: Any = None
@@ -121,11 +121,11 @@ class Chunk(Struct):
     message: str | None = None
 
 
-decode = msgspec.json.Decoder(Chunk).decode
+decode = msgspec.json.Decoder(ChatChunk).decode
 _decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 
 
-def usage_in(chunk: Chunk) -> ReportedUsage | None:
+def usage_in(chunk: ChatChunk) -> ReportedUsage | None:
     """The usage that the chunk reports."""
     try:
         return None if chunk.usage is MISSING else _decode_usage(chunk.usage)
@@ -133,7 +133,7 @@ def usage_in(chunk: Chunk) -> ReportedUsage | None:
         return None
 
 
-def sampled_token_count(chunk: Chunk, reported: ReportedUsage | None) -> int | None:
+def sampled_token_count(chunk: ChatChunk, reported: ReportedUsage | None) -> int | None:
     """How many tokens had been sampled when the chunk was sent; None if the server does not report
     it."""
     if not chunk.choices:
@@ -143,7 +143,7 @@ def sampled_token_count(chunk: Chunk, reported: ReportedUsage | None) -> int | N
     return None if reported is None else reported.completion_tokens
 
 
-def logprobs_of(choice: Choice) -> tuple[Logprob, ...]:
+def logprobs_of(choice: ChunkChoice) -> tuple[Logprob, ...]:
     """Log-probabilities of the tokens of this chunk."""
     reported = choice.logprobs
     if reported is None or not reported.content:
