@@ -30,6 +30,7 @@ from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
 from antiphon.http.routes.skills import SkillRoutes
+from antiphon.http.routes.uploads import UploadRoutes
 from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.stream.writer import Ids
@@ -133,6 +134,7 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route("/v1/files/{file_id}", files.retrieve, methods=["GET"]),
         Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
         Route("/v1/files/{file_id}/content", files.read_content, methods=["GET"]),
+        *_upload_routes(UploadRoutes(service, limits)),
         *_vector_routes(VectorStoreRoutes(service, limits)),
         *_container_routes(ContainerRoutes(service, limits)),
         *_skill_routes(SkillRoutes(service, limits)),
@@ -165,6 +167,16 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     return [
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+    ]
+
+
+def _upload_routes(uploads: UploadRoutes) -> list[Route]:
+    path = "/v1/uploads/{upload_id}"
+    return [
+        Route("/v1/uploads", uploads.create, methods=["POST"]),
+        Route(path + "/parts", uploads.add_part, methods=["POST"]),
+        Route(path + "/complete", uploads.complete, methods=["POST"]),
+        Route(path + "/cancel", uploads.cancel, methods=["POST"]),
     ]
 
 

@@ -23,6 +23,7 @@ from antiphon.resources.conversations import Conversations
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.skills import Skills
+from antiphon.resources.uploads import ChunkedUploads
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
@@ -111,6 +112,9 @@ class Service:
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
         self.files = Files(store, clock=clock, ids=ids, max_bytes=policy.max_files_bytes)
+        self.uploads = ChunkedUploads(
+            store, self.files, clock=clock, ids=ids, max_bytes=policy.max_files_bytes
+        )
         self.skills = Skills(store, clock=clock, ids=ids, max_bytes=policy.max_files_bytes)
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
@@ -186,7 +190,7 @@ class Service:
         is False, the model only caches the prompt. Raises ``RequestError`` for everything that
         cannot be honoured.
         """
-        prepared, release = await self._prepared(tenant, request, session_chains)
+        prepared, release = await self._prepared(tenant, request, session_chains, claim=generate)
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
         return self._runs.foreground_run(tenant, prepared, release)
@@ -211,7 +215,7 @@ class Service:
         """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
         stored. Raises ``RequestError``.
         """
-        prepared, release = await self._prepared(tenant, request.as_create())
+        prepared, release = await self._prepared(tenant, request.as_create(), claim=False)
         return CompactionRun(self._runs.foreground_run(tenant, prepared, release), prepared.context)
 
     async def enqueue(
@@ -274,8 +278,10 @@ class Service:
         session_chains: SessionChains | None = None,
         *,
         response_id: str | None = None,
+        claim: bool = True,
     ) -> tuple[PreparedRequest, Callable[[], Awaitable[None]]]:
-        """Prepare a request. Returns also the function that unlocks its conversation."""
+        """Prepare a request. Returns also the function that unlocks its conversation. ``claim``: as
+        in ``Preparer.prepare``."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
@@ -287,7 +293,13 @@ class Service:
         release = await self.conversations.lock(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
-                tenant, request, model, response_id, session_chains, resolved.leading_items
+                tenant,
+                request,
+                model,
+                response_id,
+                session_chains,
+                resolved.leading_items,
+                claim=claim,
             )
             return prepared, release
         except BaseException:

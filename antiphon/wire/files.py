@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = ["PURPOSES", "File", "FileExpiresAfter"]
+__all__ = ["PURPOSES", "ChunkedUpload", "ChunkedUploadPart", "File", "FileExpiresAfter"]
 
 #: Purposes that clients may give for an upload.
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -34,3 +34,26 @@ class FileExpiresAfter(Struct, frozen=True, kw_only=True):
 
     anchor: Literal["created_at"]
     seconds: int
+
+
+class ChunkedUpload(Struct, frozen=True, kw_only=True):
+    """A file that is uploaded in parts. ``bytes``: the size that the client announced."""
+
+    id: str
+    object: Literal["upload"] = "upload"
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled"] = "pending"
+    file: File | None = None
+
+
+class ChunkedUploadPart(Struct, frozen=True, kw_only=True):
+    """A part of a file that is uploaded in parts, without its content."""
+
+    id: str
+    object: Literal["upload.part"] = "upload.part"
+    created_at: int
+    upload_id: str

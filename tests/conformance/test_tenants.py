@@ -31,6 +31,7 @@ BODIES: dict[str, Any] = {
     "/v1/vector_stores/{vector_store_id}/files": {"file_id": "file_1"},
     "/v1/vector_stores/{vector_store_id}/files/{file_id}": {"attributes": {}},
     "/v1/vector_stores/{vector_store_id}/file_batches": {"file_ids": ["file_1"]},
+    "/v1/uploads/{upload_id}/complete": {"part_ids": ["part_1"]},
     "/v1/containers/{container_id}/files": {"file_id": "file_1"},
     "/v1/skills/{skill_id}": {"default_version": "1"},
 }
@@ -86,6 +87,8 @@ async def test_no_route_shows_objects_of_another_tenant(stores: Store) -> None:
         form = {"files": {"file": ("a.txt", b"x")}, "data": {"purpose": "user_data"}}
         file = (await mine.post("/v1/files", **form)).json()["id"]
         shelf = (await mine.post("/v1/vector_stores", json={})).json()["id"]
+        upload_body = {"bytes": 1, "filename": "a", "mime_type": "text/plain", "purpose": "vision"}
+        upload = (await mine.post("/v1/uploads", json=upload_body)).json()["id"]
         folder = [("files[]", ("SKILL.md", manifest()))]
         skill = (await mine.post("/v1/skills", files=folder)).json()["id"]
         listed = {"file_ids": [file]}
@@ -102,6 +105,7 @@ async def test_no_route_shows_objects_of_another_tenant(stores: Store) -> None:
                     conversation_id=talk,
                     item_id=item,
                     file_id=file,
+                    upload_id=upload,
                     vector_store_id=shelf,
                     batch_id=batch["id"],
                     container_id="cntr_1",

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 from antiphon.errors import InvalidRequest
 from antiphon.http.middleware.request_context import header
 from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.upload_form import safe_filename
 
 from . import body as bodies
 
@@ -22,7 +23,6 @@ __all__ = ["FileForm", "FilesForm", "read", "read_files"]
 _MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 16, 4096, 64 * 2**10
 #: Bytes of boundary and headers of each further file.
 _FILE_OVERHEAD = 2048
-_NAME_LENGTH = 255
 
 
 class FileForm(Struct, frozen=True):
@@ -55,7 +55,7 @@ async def read(scope: Scope, receive: Receive, *, file: str, limit: int) -> File
             raise bodies.too_large(limit)
         content = await upload.read()
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return FileForm(_safe_filename(upload.filename or ""), content, fields)
+        return FileForm(safe_filename(upload.filename or ""), content, fields)
     finally:
         await form.close()
 
@@ -106,10 +106,3 @@ async def _parse_form(
         ) from None
     except (KeyError, ValueError):  # errors that the parser lets through
         raise InvalidRequest("The form cannot be read.", code="invalid_multipart") from None
-
-
-def _safe_filename(filename: str) -> str:
-    """Remove folders, control characters and lone surrogates."""
-    name = filename.replace("\\", "/").rpartition("/")[2]
-    name = "".join(char for char in name if char.isprintable() or char == " ")
-    return name.encode("utf-8", "ignore").decode()[-_NAME_LENGTH:] or "file"

@@ -11,8 +11,15 @@ from antiphon.wire.files import PURPOSES, FileExpiresAfter
 
 from .errors import invalid_type, invalid_value, missing_parameter, out_of_range
 
-__all__ = ["UploadFields", "parse_upload_form"]
+__all__ = [
+    "UploadFields",
+    "check_expiry_seconds",
+    "check_purpose",
+    "parse_upload_form",
+    "safe_filename",
+]
 
+_NAME_LENGTH = 255
 _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
@@ -27,12 +34,32 @@ def parse_upload_form(form: Mapping[str, str]) -> UploadFields:
     """Parse the form fields. Nested fields are written ``expires_after[seconds]``. Raises
     ``InvalidRequest``.
     """
-    purpose = form.get("purpose")
+    return UploadFields(check_purpose(form.get("purpose")), _expires_after(form))
+
+
+def safe_filename(filename: str) -> str:
+    """Remove folders, control characters and lone surrogates."""
+    name = filename.replace("\\", "/").rpartition("/")[2]
+    name = "".join(char for char in name if char.isprintable() or char == " ")
+    return name.encode("utf-8", "ignore").decode()[-_NAME_LENGTH:] or "file"
+
+
+def check_purpose(purpose: str | None) -> str:
+    """Return the purpose if clients may give it. Raises ``InvalidRequest``."""
     if not purpose:
         raise missing_parameter("purpose")
     if purpose not in PURPOSES:
         raise invalid_value("purpose", purpose, PURPOSES)
-    return UploadFields(purpose, _expires_after(form))
+    return purpose
+
+
+def check_expiry_seconds(seconds: int) -> int:
+    """Return the seconds until a file expires if they are allowed. Raises ``InvalidRequest``."""
+    least, most = _EXPIRY_SECONDS
+    if not least <= seconds <= most:
+        sign, bound = (">=", least) if seconds < least else ("<=", most)
+        raise out_of_range("expires_after.seconds", "integer", seconds, sign, str(bound))
+    return seconds
 
 
 def _expires_after(form: Mapping[str, str]) -> FileExpiresAfter | None:
@@ -47,8 +74,4 @@ def _expires_after(form: Mapping[str, str]) -> FileExpiresAfter | None:
         raise invalid_value("expires_after.anchor", anchor, ("created_at",))
     if not re.fullmatch(r"-?[0-9]{1,18}", seconds):
         raise invalid_type("expires_after.seconds", "an integer", "a string")
-    least, most = _EXPIRY_SECONDS
-    if not least <= int(seconds) <= most:
-        sign, bound = (">=", least) if int(seconds) < least else ("<=", most)
-        raise out_of_range("expires_after.seconds", "integer", int(seconds), sign, str(bound))
-    return FileExpiresAfter(anchor="created_at", seconds=int(seconds))
+    return FileExpiresAfter(anchor="created_at", seconds=check_expiry_seconds(int(seconds)))

@@ -1,0 +1,61 @@
+"""Endpoints of ``/v1/uploads``: files uploaded in parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import request_context
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests import multipart
+from antiphon.resources.uploads import MAX_PART_BYTES
+from antiphon.wire.parsing.uploads import parse_complete, parse_create
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["UploadRoutes"]
+
+
+class UploadRoutes:
+    """All routes below ``/v1/uploads``."""
+
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
+        self._uploads = service.uploads
+        self._limits = limits
+
+    async def create(self, request: Request) -> Reply:
+        """Create a pending upload."""
+        parsed = parse_create(await self._body(request), self._limits.body)
+        tenant = request_context(request.scope).tenant
+        return json_reply(
+            await self._uploads.create(tenant, parsed, max_file_bytes=self._limits.max_file_bytes)
+        )
+
+    async def add_part(self, request: Request) -> Reply:
+        """Store a part from a form."""
+        key = _upload_key(request)
+        await self._uploads.check_pending(*key)
+        limit = min(self._limits.max_file_bytes, MAX_PART_BYTES)
+        form = await multipart.read(request.scope, request.receive, file="data", limit=limit)
+        return json_reply(await self._uploads.add_part(*key, form.content))
+
+    async def complete(self, request: Request) -> Reply:
+        """Join the parts to a file."""
+        parsed = parse_complete(await self._body(request), self._limits.body)
+        return json_reply(await self._uploads.complete(*_upload_key(request), parsed))
+
+    async def cancel(self, request: Request) -> Reply:
+        """Cancel an upload and delete its parts."""
+        return json_reply(await self._uploads.cancel(*_upload_key(request)))
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+
+
+def _upload_key(request: Request) -> tuple[str, str]:
+    """Return tenant and upload id."""
+    return request_context(request.scope).tenant, request.path_params["upload_id"]

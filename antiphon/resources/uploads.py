@@ -1,0 +1,265 @@
+"""Files that clients upload in parts.
+
+A pending upload and its parts are kept as files under tenant names of their own, so every store can
+hold them, several servers share them, and a sweep deletes them when they expire. Their space counts
+against the same quota as the tenant's files, but separately: the announced size is reserved when
+the upload is created.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.errors import InvalidRequest, NotFound, Overloaded, TooLarge
+from antiphon.store.base import Store
+from antiphon.store.files import FileQuery
+from antiphon.stream.writer import Ids
+from antiphon.wire.files import ChunkedUpload, ChunkedUploadPart, File
+from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUpload
+
+from .files import Files, Upload
+
+__all__ = ["MAX_PART_BYTES", "ChunkedUploads"]
+
+#: Largest part: OpenAI's limit.
+MAX_PART_BYTES = 64 * 2**20
+#: Seconds until an upload expires: OpenAI's rule.
+_LIFETIME_S = 3600
+#: Largest number of uploads of a tenant that have not expired.
+_MAX_UPLOADS = 1000
+#: Separates the tenant from the rest of a derived tenant name. Not printable, so that no tenant of
+#: an operator has such a name.
+_SEPARATOR = "\x1f"
+
+
+class _Record(Struct, frozen=True, kw_only=True):
+    """What the store keeps of an upload. ``part_ids``: the parts of a completed upload."""
+
+    upload: ChunkedUpload
+    request: CreateUpload
+    part_ids: tuple[str, ...] = ()
+
+
+class ChunkedUploads:
+    """Operations on uploads. Methods raise ``NotFound`` for unknown and expired uploads, and
+    ``InvalidRequest`` for uploads that are no longer pending.
+
+    ``max_file_bytes``: size of one file. ``max_bytes``: size of all pending uploads of a tenant;
+    None = no limit.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        files: Files,
+        *,
+        clock: Callable[[], float],
+        ids: Ids,
+        max_bytes: int | None = None,
+    ) -> None:
+        self._store = store.files
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._max_bytes = max_bytes
+
+    async def create(
+        self, tenant: str, request: CreateUpload, *, max_file_bytes: int
+    ) -> ChunkedUpload:
+        """Create a pending upload and reserve its space. Raises ``TooLarge``, ``Overloaded`` and
+        ``InvalidRequest`` for what exceeds the limits.
+        """
+        if request.bytes > max_file_bytes:
+            raise TooLarge(
+                f"The file is larger than this server accepts ({max_file_bytes} bytes).",
+                param="bytes",
+                code="file_too_large",
+            )
+        now = int(self._clock())
+        pending = await self._store.list_page(
+            _uploads_of(tenant), FileQuery(limit=_MAX_UPLOADS, now=now)
+        )
+        if len(pending or ()) >= _MAX_UPLOADS:
+            raise Overloaded(f"At most {_MAX_UPLOADS} uploads per hour.", retry_after_s=60)
+        upload = ChunkedUpload(
+            id=self._ids("upload"),
+            bytes=request.bytes,
+            created_at=now,
+            expires_at=now + _LIFETIME_S,
+            filename=request.filename,
+            purpose=request.purpose,
+        )
+        record = _Record(upload=upload, request=request)
+        if not await self._save(tenant, record):
+            raise InvalidRequest(
+                "The storage quota is exceeded: all pending uploads together may have at most"
+                f" {self._max_bytes} bytes. Complete or cancel some and try again.",
+                param="bytes",
+                code="storage_limit_exceeded",
+            )
+        return upload
+
+    async def check_pending(self, tenant: str, upload_id: str) -> None:
+        """Check that parts can be added, before they are received."""
+        await self._pending(tenant, upload_id)
+
+    async def add_part(self, tenant: str, upload_id: str, content: bytes) -> ChunkedUploadPart:
+        """Store a part. Raises ``InvalidRequest`` if the parts exceed the announced size."""
+        record = await self._pending(tenant, upload_id)
+        if not content:
+            raise InvalidRequest("The part is empty.", param="data", code="empty_file")
+        owner = _parts_of(tenant, upload_id)
+        parts = await self._store.list_page(owner, FileQuery(limit=MAX_PARTS))
+        if len(parts or ()) >= MAX_PARTS:
+            raise InvalidRequest(f"An upload has at most {MAX_PARTS} parts.", param="data")
+        now = int(self._clock())
+        part = File(
+            id=self._ids("part"),
+            bytes=len(content),
+            created_at=now,
+            filename="part",
+            purpose="upload_part",
+            expires_at=record.upload.expires_at,
+        )
+        if not await self._store.put(owner, part, content, max_bytes=record.upload.bytes):
+            raise InvalidRequest(
+                "The parts are larger than the size given when the upload was created"
+                f" ({record.upload.bytes} bytes).",
+                param="data",
+                code="upload_size_exceeded",
+            )
+        return ChunkedUploadPart(id=part.id, created_at=now, upload_id=upload_id)
+
+    async def complete(self, tenant: str, upload_id: str, request: CompleteUpload) -> ChunkedUpload:
+        """Join the parts to a file. A repetition with the same parts returns the same file."""
+        record = await self._record(tenant, upload_id)
+        if record.upload.status == "completed" and record.part_ids == request.part_ids:
+            return record.upload
+        _check_pending(record)
+        content = await self._joined(tenant, record, request)
+        file = await self._files.create(
+            tenant,
+            Upload(
+                filename=record.request.filename,
+                purpose=record.request.purpose,
+                content=content,
+                expires_after=record.request.expires_after,
+            ),
+        )
+        upload = replace(record.upload, status="completed", file=file)
+        done = replace(record, upload=upload, part_ids=request.part_ids)
+        if not await self._end(tenant, done):  # another request ended it in the meantime
+            await self._files.delete(tenant, file.id)
+            raise _not_pending(upload_id)
+        await self._delete_parts(tenant, upload_id)
+        return upload
+
+    async def cancel(self, tenant: str, upload_id: str) -> ChunkedUpload:
+        """Cancel an upload and delete its parts."""
+        record = await self._pending(tenant, upload_id)
+        cancelled = replace(record, upload=replace(record.upload, status="cancelled"))
+        if not await self._end(tenant, cancelled):
+            raise _not_pending(upload_id)
+        await self._delete_parts(tenant, upload_id)
+        return cancelled.upload
+
+    async def _joined(self, tenant: str, record: _Record, request: CompleteUpload) -> bytes:
+        """Return the content of the parts in order. Raises ``InvalidRequest``."""
+        owner = _parts_of(tenant, record.upload.id)
+        contents = []
+        for at, part_id in enumerate(request.part_ids):
+            content = await self._store.read(owner, part_id)
+            if content is None:
+                raise InvalidRequest(f"No such Part: {part_id[:64]}", param=f"part_ids[{at}]")
+            contents.append(content)
+        joined = b"".join(contents)
+        if len(joined) != record.upload.bytes:
+            raise InvalidRequest(
+                f"The parts have {len(joined)} bytes, but the upload was created with"
+                f" {record.upload.bytes} bytes.",
+                param="part_ids",
+                code="upload_size_mismatch",
+            )
+        if request.md5 is not None and request.md5.lower() != await asyncio.to_thread(_md5, joined):
+            raise InvalidRequest(
+                "The parts do not have this MD5 checksum.",
+                param="md5",
+                code="upload_checksum_mismatch",
+            )
+        return joined
+
+    async def _record(self, tenant: str, upload_id: str) -> _Record:
+        owner = _uploads_of(tenant)
+        content = await self._store.read(owner, upload_id)
+        if content is None:
+            content = await self._store.read(owner, _ended_id(upload_id))
+        record = None if content is None else msgspec.json.decode(content, type=_Record)
+        if record is None or record.upload.expires_at <= self._clock():
+            raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
+        return record
+
+    async def _pending(self, tenant: str, upload_id: str) -> _Record:
+        record = await self._record(tenant, upload_id)
+        _check_pending(record)
+        return record
+
+    async def _save(self, tenant: str, record: _Record) -> bool:
+        """Store a record. One of a pending upload occupies the announced size. False if that
+        exceeds the quota.
+        """
+        upload = record.upload
+        pending = upload.status == "pending"
+        file = File(
+            id=upload.id if pending else _ended_id(upload.id),
+            bytes=upload.bytes if pending else 0,
+            created_at=upload.created_at,
+            filename=upload.filename,
+            purpose="upload",
+            expires_at=upload.expires_at,
+        )
+        content = msgspec.json.encode(record)
+        return await self._store.put(_uploads_of(tenant), file, content, max_bytes=self._max_bytes)
+
+    async def _end(self, tenant: str, record: _Record) -> bool:
+        """Replace the pending record by one with another id. Deleting the pending record decides
+        between concurrent requests: False for all but one.
+        """
+        if not await self._store.delete(_uploads_of(tenant), record.upload.id):
+            return False
+        return await self._save(tenant, record)
+
+    async def _delete_parts(self, tenant: str, upload_id: str) -> None:
+        owner = _parts_of(tenant, upload_id)
+        for part in await self._store.list_page(owner, FileQuery(limit=MAX_PARTS)) or ():
+            await self._store.delete(owner, part.id)
+
+
+def _uploads_of(tenant: str) -> str:
+    return f"{tenant}{_SEPARATOR}uploads"
+
+
+def _ended_id(upload_id: str) -> str:
+    return f"{upload_id}.ended"
+
+
+def _parts_of(tenant: str, upload_id: str) -> str:
+    return f"{tenant}{_SEPARATOR}uploads{_SEPARATOR}{upload_id}"
+
+
+def _check_pending(record: _Record) -> None:
+    if record.upload.status != "pending":
+        raise _not_pending(record.upload.id, record.upload.status)
+
+
+def _not_pending(upload_id: str, status: str = "completed or cancelled") -> InvalidRequest:
+    return InvalidRequest(f"Upload {upload_id} is already {status}.", param="upload_id")
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

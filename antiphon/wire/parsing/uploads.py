@@ -1,0 +1,73 @@
+"""Parse the bodies of requests about files that are uploaded in parts."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct
+
+from antiphon.wire.files import FileExpiresAfter
+
+from .errors import invalid_value, pattern_mismatch
+from .fields import convert, known_fields
+from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from .upload_form import check_expiry_seconds, check_purpose, safe_filename
+
+__all__ = ["MAX_PARTS", "CompleteUpload", "CreateUpload", "parse_complete", "parse_create"]
+
+#: Largest number of parts of one upload.
+MAX_PARTS = 10_000
+_MD5 = "^[0-9a-fA-F]{32}$"
+_S = TypeVar("_S", bound=Struct)
+_Id = Annotated[str, Meta(max_length=128)]
+
+
+class CreateUpload(Struct, frozen=True, kw_only=True):
+    """The body of ``POST /uploads``. ``bytes``: the size of the whole file."""
+
+    bytes: Annotated[int, Meta(ge=1)]
+    filename: Annotated[str, Meta(min_length=1)]
+    mime_type: Annotated[str, Meta(min_length=1, max_length=256)]
+    purpose: str
+    expires_after: FileExpiresAfter | None = None
+
+
+class CompleteUpload(Struct, frozen=True, kw_only=True):
+    """The body of ``POST /uploads/{id}/complete``. ``part_ids``: in the order of the content."""
+
+    part_ids: Annotated[tuple[_Id, ...], Meta(min_length=1, max_length=MAX_PARTS)]
+    md5: str | None = None
+
+
+def parse_create(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateUpload:
+    """Parse the body of ``POST /uploads``. Raises ``InvalidRequest``."""
+    parsed = _fields(body, limits, CreateUpload)
+    check_purpose(parsed.purpose)
+    if parsed.expires_after is not None:
+        check_expiry_seconds(parsed.expires_after.seconds)
+    return CreateUpload(
+        bytes=parsed.bytes,
+        filename=safe_filename(parsed.filename),
+        mime_type=parsed.mime_type,
+        purpose=parsed.purpose,
+        expires_after=parsed.expires_after,
+    )
+
+
+def parse_complete(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CompleteUpload:
+    """Parse the body of ``POST /uploads/{id}/complete``. Raises ``InvalidRequest``."""
+    parsed = _fields(body, limits, CompleteUpload)
+    if parsed.md5 is not None and not re.fullmatch(_MD5, parsed.md5):
+        raise pattern_mismatch("md5", _MD5)
+    seen: set[str] = set()
+    for at, part_id in enumerate(parsed.part_ids):
+        if part_id in seen:
+            raise invalid_value(f"part_ids[{at}]", part_id)
+        seen.add(part_id)
+    return parsed
+
+
+def _fields(body: bytes, limits: BodyLimits, cls: type[_S]) -> _S:
+    raw = known_fields(parse_json_object(body, limits), cls.__struct_fields__, "")
+    return convert(raw, cls, "")
