@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.offline import go_offline
+from tests.clients.offline import block_network
 from tests.e2e.server import Server, antiphon, serving
 from tests.tools.image_generation.api import serve_images_api_in_thread
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """It serves one model under many names, by which clients choose their behaviour."""
     if not (TOOLS / "python").exists():
         pytest.fail("The clients are not installed: make clients")
-    go_offline()
+    block_network()
     names = '"gpt-5.5", "gpt-5.6-sol", "gpt-5.6-luna"'
     model = (
         f'[models.tiny]\nengine = "replay"\nsource = "{HERE}/scenes.toml"\naliases = [{names}]\n'

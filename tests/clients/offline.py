@@ -8,13 +8,13 @@ import os
 import socket
 import struct
 
-__all__ = ["go_offline"]
+__all__ = ["block_network"]
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _SET_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 
 
-def go_offline() -> None:
+def block_network() -> None:
     """Raises ``OSError`` where the system does not allow it. Threads that run already stay where
     they are."""
     libc = ctypes.CDLL(None, use_errno=True)

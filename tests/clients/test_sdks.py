@@ -14,12 +14,12 @@ NODE = sorted((HERE / "node").glob("use_*.mjs"))
 
 
 @pytest.mark.parametrize("program", PYTHON, ids=lambda path: path.stem)
-def test_in_python(shell: Shell, program: Path) -> None:
+def test_python_sdk(shell: Shell, program: Path) -> None:
     shell.run(TOOLS / "python", "-W", "error::DeprecationWarning:__main__", program)
 
 
 @pytest.mark.parametrize("program", NODE, ids=lambda path: path.stem)
-def test_in_node(shell: Shell, program: Path) -> None:
+def test_node_sdk(shell: Shell, program: Path) -> None:
     shell.run(TOOLS / "node", program)
 
 
@@ -39,7 +39,7 @@ LLM_MODELS = """
 
 
 @pytest.mark.parametrize("model", ["local", "local-chat"])
-def test_llm(shell: Shell, model: str) -> None:
+def test_llm_command_line(shell: Shell, model: str) -> None:
     """The command line tool of that name."""
     folder = shell.home / "llm"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""One server for all that only asks it."""
+"""One server, shared by the tests that only send requests."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Server:
             return str(answer.read().decode())
 
     def running(self) -> int:
-        """How many runs the server says it has."""
+        """Return the number of running responses, from the metrics."""
         found = re.search(r"^responses_num_requests_running (\d+)", self.get("/metrics"), re.M)
         assert found is not None
         return int(found.group(1))
@@ -44,7 +44,7 @@ class Server:
 
 
 def antiphon(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end."""
+    """Run a command to its end."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "ANTIPHON_LOG_LEVEL": "error"}
     return subprocess.run(
         [sys.executable, "-m", "antiphon", *arguments],
@@ -95,7 +95,7 @@ def serving(
 
 
 def _port(process: subprocess.Popen[str]) -> int:
-    """The banner tells it."""
+    """Return the port, read from the banner."""
     assert process.stdout is not None
     said = []
     begun = time.monotonic()

@@ -35,7 +35,7 @@ WEATHER: Any = {
 }
 
 
-def test_a_plain_answer(client: OpenAI) -> None:
+def test_plain_answer_of_the_real_model(client: OpenAI) -> None:
     answer = client.responses.create(model=MODEL, input="Say hello.", max_output_tokens=20)
     assert answer.output_text
     assert answer.usage is not None and answer.usage.output_tokens <= 20
@@ -43,7 +43,7 @@ def test_a_plain_answer(client: OpenAI) -> None:
     assert client.responses.retrieve(answer.id) == answer
 
 
-def test_a_streamed_answer_is_what_the_client_accumulates(client: OpenAI) -> None:
+def test_stream_equals_what_the_client_accumulates(client: OpenAI) -> None:
     with client.responses.stream(
         model=MODEL, input="Answer with one word: what colour is the sky?", temperature=0
     ) as stream:
@@ -52,7 +52,7 @@ def test_a_streamed_answer_is_what_the_client_accumulates(client: OpenAI) -> Non
     assert said == final.output_text != ""
 
 
-async def test_streams_at_once(server: Server) -> None:
+async def test_concurrent_streams_do_not_mix(server: Server) -> None:
     async with AsyncOpenAI(base_url=server.url, api_key="none") as client:
 
         async def one(number: int) -> str:
@@ -95,7 +95,7 @@ def test_structured_output_always_parses(client: OpenAI, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_json_objects_are_json(client: OpenAI, seed: int) -> None:
+def test_json_object_output_parses(client: OpenAI, seed: int) -> None:
     answer = client.responses.create(
         model=MODEL,
         input="Describe a cat as JSON.",
@@ -107,7 +107,7 @@ def test_json_objects_are_json(client: OpenAI, seed: int) -> None:
         assert isinstance(json.loads(answer.output_text), dict)
 
 
-def test_a_tool_is_called_answered_and_gone_on_from(client: OpenAI) -> None:
+def test_tool_is_called_answered_and_the_run_continues(client: OpenAI) -> None:
     asked = client.responses.create(
         model=MODEL,
         input="What is the weather in Rome?",
@@ -140,7 +140,7 @@ def test_a_tool_is_called_answered_and_gone_on_from(client: OpenAI) -> None:
         ("lark", 'start: "on" | "off" LF WORD\nLF: "\\n"\nWORD: /[a-z]{1,9}/', r"on|off\n[a-z]+"),
     ],
 )
-def test_a_custom_tools_grammar_is_kept(
+def test_custom_tool_input_matches_its_grammar(
     client: OpenAI, syntax: str, definition: str, right: str
 ) -> None:
     import re
@@ -163,7 +163,7 @@ def test_a_custom_tools_grammar_is_kept(
     assert re.fullmatch(right, call.input)
 
 
-def test_a_chain_branches_and_keeps_its_prefix(client: OpenAI) -> None:
+def test_chain_branches_and_reuses_its_prefix(client: OpenAI) -> None:
     first = client.responses.create(
         model=MODEL, input="My name is Ada. " * 20, max_output_tokens=8, temperature=0
     )
@@ -186,7 +186,7 @@ def test_a_chain_branches_and_keeps_its_prefix(client: OpenAI) -> None:
     assert turns[0].usage.input_tokens_details.cached_tokens >= first.usage.input_tokens - 8
 
 
-def test_what_was_asked_is_listed_and_what_is_deleted_is_gone(client: OpenAI) -> None:
+def test_input_items_are_listed_and_deleted_responses_return_404(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="One.", max_output_tokens=4)
     second = client.responses.create(
         model=MODEL, input="Two.", previous_response_id=first.id, max_output_tokens=4
@@ -202,7 +202,7 @@ def test_what_was_asked_is_listed_and_what_is_deleted_is_gone(client: OpenAI) ->
     assert client.responses.retrieve(second.id).id == second.id
 
 
-def test_conversations_are_gone_on_in(client: OpenAI) -> None:
+def test_conversation_is_continued(client: OpenAI) -> None:
     talk = client.conversations.create(items=[{"role": "user", "content": "I am Ada."}])
     client.responses.create(
         model=MODEL, input="Who am I?", conversation=talk.id, max_output_tokens=8
@@ -212,14 +212,14 @@ def test_conversations_are_gone_on_in(client: OpenAI) -> None:
     assert client.conversations.delete(talk.id).deleted
 
 
-def test_tokens_are_counted_as_they_will_be_used(client: OpenAI) -> None:
+def test_input_token_count_equals_usage(client: OpenAI) -> None:
     counted = client.responses.input_tokens.count(model=MODEL, input="How many tokens?")
     answer = client.responses.create(model=MODEL, input="How many tokens?", max_output_tokens=1)
     assert answer.usage is not None
     assert counted.input_tokens == answer.usage.input_tokens
 
 
-def test_logprobs_are_where_they_were_asked_for(client: OpenAI) -> None:
+def test_logprobs_appear_only_when_requested(client: OpenAI) -> None:
     answer = client.responses.create(
         model=MODEL,
         input="Say hello.",
@@ -253,7 +253,7 @@ FORM = {"type": "json_schema", "name": "n", "strict": True}
         ),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
+def test_unsupported_value_is_refused_by_field(
     client: OpenAI, fields: dict[str, Any], status: int, code: str
 ) -> None:
     with pytest.raises(APIStatusError) as refused:
@@ -261,7 +261,7 @@ def test_what_cannot_be_is_refused_by_name(
     assert (refused.value.status_code, refused.value.code) == (status, code)
 
 
-def test_too_long_an_input_can_be_shortened(client: OpenAI) -> None:
+def test_long_input_is_truncated_on_request(client: OpenAI) -> None:
     items: Any = [{"role": "user", "content": "word " * count} for count in (2040, 20)]
     answer = client.responses.create(
         model=MODEL, input=items, truncation="auto", max_output_tokens=4
@@ -269,7 +269,7 @@ def test_too_long_an_input_can_be_shortened(client: OpenAI) -> None:
     assert answer.usage is not None and answer.usage.input_tokens < 2048
 
 
-def test_a_reader_that_leaves_frees_the_engine(server: Server) -> None:
+def test_disconnected_reader_frees_the_engine(server: Server) -> None:
     body = {"model": MODEL, "input": "Tell a very long story.", "stream": True}
     with httpx.stream("POST", f"{server.url}/responses", json=body, timeout=30) as answer:
         for line in answer.iter_lines():
@@ -284,7 +284,7 @@ def test_a_reader_that_leaves_frees_the_engine(server: Server) -> None:
 CODEX = json.loads((Path(__file__).parent / "codex.json").read_text())
 
 
-def test_what_codex_sends_is_answered(server: Server) -> None:
+def test_request_of_codex_is_answered(server: Server) -> None:
     answer = httpx.post(f"{server.url}/responses", json=CODEX, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-antiphon-ignored-tools"] == "web_search, image_generation"
@@ -294,12 +294,12 @@ def test_what_codex_sends_is_answered(server: Server) -> None:
     assert answer.text.endswith("data: [DONE]\n\n")
 
 
-def test_codexs_warm_up_is_answered(server: Server) -> None:
+def test_warm_up_of_codex_is_answered(server: Server) -> None:
     body = {"model": MODEL, "input": "", "max_output_tokens": 1}
     assert httpx.post(f"{server.url}/responses", json=body, timeout=60).status_code == 200
 
 
-def test_a_conversation_is_compacted_and_goes_on(client: OpenAI) -> None:
+def test_compacted_conversation_continues(client: OpenAI) -> None:
     talk: Any = [
         {"role": "user", "content": "My name is Ann and I live in Rome."},
         {"role": "assistant", "content": "Hello Ann! " + "Rome is old. " * 240},
@@ -320,7 +320,7 @@ def test_a_conversation_is_compacted_and_goes_on(client: OpenAI) -> None:
 
 
 @pytest.mark.requirement("API-WEBSOCKET")
-async def test_a_connection_chains_what_is_not_stored(server: Server) -> None:
+async def test_websocket_chains_unstored_responses(server: Server) -> None:
     previous: str | None = None
     async with (
         asyncio.timeout(60),
@@ -341,7 +341,7 @@ async def test_a_connection_chains_what_is_not_stored(server: Server) -> None:
 
 
 @pytest.mark.requirement("API-BACKGROUND")
-def test_a_background_response_is_streamed_again(client: OpenAI) -> None:
+def test_background_response_is_replayed(client: OpenAI) -> None:
     queued = client.responses.create(
         model="smollm2", input="Count to ten.", background=True, max_output_tokens=24
     )
@@ -357,7 +357,7 @@ def test_a_background_response_is_streamed_again(client: OpenAI) -> None:
 
 
 @pytest.mark.requirement("CC-FORMAT")
-def test_chat_completions_of_the_real_model(client: OpenAI) -> None:
+def test_chat_completion_of_the_real_model(client: OpenAI) -> None:
     hi: Any = [{"role": "user", "content": "Name a city."}]
     city = client.chat.completions.parse(
         model=MODEL, messages=hi, response_format=City, temperature=1, seed=1, max_tokens=100
@@ -379,7 +379,7 @@ def test_chat_completions_of_the_real_model(client: OpenAI) -> None:
 
 
 @pytest.mark.requirement("CO-ANSWER")
-def test_a_text_is_continued_by_the_real_model(client: OpenAI) -> None:
+def test_completion_of_the_real_model(client: OpenAI) -> None:
     asked: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "temperature": 0}
     whole = client.completions.create(prompt="One, two, three, four,", logprobs=2, **asked)
     (choice,) = whole.choices

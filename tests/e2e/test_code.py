@@ -65,8 +65,8 @@ async def client(server: Server) -> OpenAI:
     return OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60)
 
 
-async def test_what_a_real_model_must_write_is_run(client: OpenAI) -> None:
-    """Whatever so small a model takes for Python."""
+async def test_code_of_the_real_model_runs(client: OpenAI) -> None:
+    """The code is whatever so small a model takes for Python."""
     events: Any = list(client.responses.create(model="smollm2", **ASKED))
     final = events[-1].response
     call = final.output[0]
@@ -74,7 +74,7 @@ async def test_what_a_real_model_must_write_is_run(client: OpenAI) -> None:
     assert call.status == "completed" and final.output[-1].type == "message"
 
 
-async def test_code_runs_and_its_file_is_cited(client: OpenAI) -> None:
+async def test_file_written_by_code_is_cited(client: OpenAI) -> None:
     events: Any = list(
         client.responses.create(model="replay", **{**ASKED, "max_output_tokens": 2000})
     )
@@ -91,7 +91,7 @@ async def test_code_runs_and_its_file_is_cited(client: OpenAI) -> None:
     assert content.read() == base64.b64decode(PNG)
 
 
-async def test_containers_over_the_official_client(client: OpenAI) -> None:
+async def test_official_client_manages_containers(client: OpenAI) -> None:
     uploaded = client.files.create(file=("n.csv", b"1,2"), purpose="user_data")
     made = client.containers.create(name="mine", file_ids=[uploaded.id])
     assert made.status == "active" and made.memory_limit == "1g"
@@ -109,7 +109,7 @@ async def test_containers_over_the_official_client(client: OpenAI) -> None:
         client.containers.retrieve(made.id)
 
 
-async def test_skills_over_the_official_client(client: OpenAI) -> None:
+async def test_official_client_manages_skills(client: OpenAI) -> None:
     files = [("dice/SKILL.md", MANIFEST), ("dice/roll.sh", b"echo 4")]
     skill = client.skills.create(files=files)
     assert (skill.name, skill.description, skill.default_version) == ("dice", "Rolls dice.", "1")
@@ -144,7 +144,7 @@ async def test_skills_over_the_official_client(client: OpenAI) -> None:
         client.skills.versions.retrieve("2", skill_id=skill.id)
 
 
-def test_nothing_is_left_when_the_server_ends(tmp_path: Path) -> None:
+def test_server_leaves_no_processes_or_folders(tmp_path: Path) -> None:
     with serving(tmp_path, 'sandbox = "bubblewrap"') as server:
         server.kill()
     left = []

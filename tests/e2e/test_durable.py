@@ -39,7 +39,7 @@ _event = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 
 class Reader:
-    """Follows one response through as many servers as it takes."""
+    """Follow one response, from server to server."""
 
     def __init__(self, response_id: str) -> None:
         self.id = response_id
@@ -58,7 +58,7 @@ class Reader:
         )
 
     async def follow(self, server: Server) -> None:
-        """From where it was, until the stream or the server ends."""
+        """Read on from the last event until the stream or the server ends."""
         query = {"stream": "true"} | ({"starting_after": self.last} if self.events else {})
         try:
             async with (
@@ -75,7 +75,7 @@ class Reader:
             self.resumed += 1
 
     def check(self) -> str:
-        """That nothing is missing, twice or out of place. Returns what was said."""
+        """Check that no event is missing, doubled or out of order. Return the text."""
         numbers = [event["sequence_number"] for event in self.events]
         assert numbers == list(range(len(numbers)))
         events: list[Event] = [_event(json.dumps(event).encode()) for event in self.events]
@@ -91,7 +91,7 @@ class Reader:
         return text
 
 
-def _ask(prompt: str) -> dict[str, Any]:
+def _create(prompt: str) -> dict[str, Any]:
     return {
         "model": "smollm2",
         "input": prompt,
@@ -100,27 +100,27 @@ def _ask(prompt: str) -> dict[str, Any]:
     }
 
 
-async def _undisturbed(server: Server) -> list[str]:
+async def _uninterrupted_events(server: Server) -> list[str]:
     async with httpx.AsyncClient(timeout=120) as client:
         answers = [
-            (await client.post(f"{server.url}/responses", json=_ask(prompt))).json()
+            (await client.post(f"{server.url}/responses", json=_create(prompt))).json()
             for prompt in PROMPTS
         ]
     return [answer["output"][0]["content"][0]["text"] for answer in answers]
 
 
-async def _begin(server: Server) -> list[Reader]:
+async def _start_run(server: Server) -> list[Reader]:
     readers: list[Reader] = []
     async with httpx.AsyncClient(timeout=60) as client:
         for prompt in PROMPTS:
-            body = {**_ask(prompt), "background": True}
+            body = {**_create(prompt), "background": True}
             made = (await client.post(f"{server.url}/responses", json=body)).json()
             assert made["status"] == "queued"
             readers += [Reader(made["id"]), Reader(made["id"])]
     return readers
 
 
-async def _until_killed(server: Server, readers: list[Reader], moment_s: float) -> None:
+async def _read_until_killed(server: Server, readers: list[Reader], moment_s: float) -> None:
     following = [asyncio.create_task(reader.follow(server)) for reader in readers]
     await asyncio.sleep(moment_s)  # the moment of death is what is tried here
     server.kill()
@@ -128,27 +128,27 @@ async def _until_killed(server: Server, readers: list[Reader], moment_s: float) 
         await asyncio.gather(*following)
 
 
-async def _to_the_end(server: Server, readers: list[Reader]) -> None:
+async def _read_to_the_end(server: Server, readers: list[Reader]) -> None:
     async with asyncio.timeout(120):
         await asyncio.gather(*(reader.follow(server) for reader in readers))
 
 
 @pytest.mark.requirement("D-31", "API-DURABLE")
-def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> None:
+def test_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> None:
     """One process over SQLite, started again each time."""
     dice = random.Random(kills)
     with serving(tmp_path) as server:
-        expected = asyncio.run(_undisturbed(server))
+        expected = asyncio.run(_uninterrupted_events(server))
     resumed = 0
     while kills > 0:
         readers: list[Reader] = []
         while kills > 0 and not (readers and all(reader.ended for reader in readers)):
             with serving(tmp_path) as server:
-                readers = readers or asyncio.run(_begin(server))
-                asyncio.run(_until_killed(server, readers, dice.uniform(0.0, 2.0)))
+                readers = readers or asyncio.run(_start_run(server))
+                asyncio.run(_read_until_killed(server, readers, dice.uniform(0.0, 2.0)))
             kills -= 1
         with serving(tmp_path) as server:
-            asyncio.run(_to_the_end(server, [r for r in readers if not r.ended]))
+            asyncio.run(_read_to_the_end(server, [r for r in readers if not r.ended]))
         for number, reader in enumerate(readers):
             assert reader.check() == expected[number // 2]
         resumed += sum(reader.resumed for reader in readers)
@@ -156,7 +156,7 @@ def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> 
 
 
 @pytest.mark.requirement("API-DURABLE", "API-MANY-PROCESSES")
-def test_another_process_takes_over(tmp_path: Path, kills: int, database: Postgres) -> None:
+def test_another_process_takes_over_a_run(tmp_path: Path, kills: int, database: Postgres) -> None:
     """Two processes over PostgreSQL, one of which is killed, and another started in its place;
     readers that lose theirs go on at the other one."""
     dice = random.Random(kills)
@@ -169,27 +169,29 @@ def test_another_process_takes_over(tmp_path: Path, kills: int, database: Postgr
             return stack.enter_context(serving(folder, "lease_s = 0.5", store=store))
 
         fleet = [another(), another()]
-        expected = asyncio.run(_undisturbed(fleet[0]))
+        expected = asyncio.run(_uninterrupted_events(fleet[0]))
         resumed = 0
         while kills > 0:
-            readers = asyncio.run(_begin(dice.choice(fleet)))
+            readers = asyncio.run(_start_run(dice.choice(fleet)))
             while kills > 0 and not all(reader.ended for reader in readers):
                 dice.shuffle(fleet)
                 victim, survivor = fleet
-                asyncio.run(_until_one_is_killed(victim, survivor, readers, dice.uniform(0.0, 2.0)))
+                asyncio.run(
+                    _read_until_one_is_killed(victim, survivor, readers, dice.uniform(0.0, 2.0))
+                )
                 fleet = [survivor, another()]
                 kills -= 1
-            asyncio.run(_to_the_end(fleet[0], [r for r in readers if not r.ended]))
+            asyncio.run(_read_to_the_end(fleet[0], [r for r in readers if not r.ended]))
             for number, reader in enumerate(readers):
                 assert reader.check() == expected[number // 2]
             resumed += sum(reader.resumed for reader in readers)
         assert resumed, "nobody was ever interrupted"
 
 
-async def _until_one_is_killed(
+async def _read_until_one_is_killed(
     victim: Server, survivor: Server, readers: list[Reader], moment_s: float
 ) -> None:
-    """Half of the readers follow at each; those of the victim go on at the survivor."""
+    """Half of the readers follow at each server; those of the killed one continue at the other."""
     going = [reader for reader in readers if not reader.ended]
     lost = [asyncio.create_task(reader.follow(victim)) for reader in going[::2]]
     safe = [asyncio.create_task(reader.follow(survivor)) for reader in going[1::2]]

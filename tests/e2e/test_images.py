@@ -79,7 +79,7 @@ async def ended(client: AsyncOpenAI, response_id: str) -> Any:
 
 
 def shown(response: Any) -> bytes:
-    """The image of a response."""
+    """Return the image of a response."""
     (image,) = [item for item in response.output if item.type == "image_generation_call"]
     assert image.status == "completed", image
     return base64.b64decode(image.result)
@@ -88,7 +88,7 @@ def shown(response: Any) -> bytes:
 @pytest.mark.requirement(
     "API-IMAGE-GENERATION", "API-IMAGE-GENERATION-CHOICE", "API-IMAGE-GENERATION-TURNS"
 )
-async def test_images_are_made_and_changed(tmp_path: Path) -> None:
+async def test_images_are_generated_and_edited(tmp_path: Path) -> None:
     async with serve_images_api() as api, served(tmp_path, api.url) as client:
         asked: Any = {"input": "Draw a cat", "tools": [TOOL], "tool_choice": CHOICE}
         asked["model"] = "replay"
@@ -133,7 +133,7 @@ async def _changes(client: AsyncOpenAI, api: FakeImagesApi, before: Any) -> None
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
-async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
+async def test_image_call_fails_when_its_server_dies(
     tmp_path: Path,
 ) -> None:
     async with serve_images_api() as api:
@@ -159,7 +159,7 @@ async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
 
 @pytest.mark.model
 @pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
-async def test_a_small_model_is_made_to_draw(tmp_path: Path) -> None:
+async def test_forced_tool_choice_generates_an_image(tmp_path: Path) -> None:
     source = await asyncio.to_thread(smollm2)
     model = f'[models.smollm2]\nsource = "{source}"\nthreads = 1\ncontext_size = 2048\n'
     async with serve_images_api() as api, served(tmp_path, api.url, model) as client:

@@ -1,5 +1,4 @@
-"""The server as it is run, with MCP servers of its operator and of requests, and the official
-client."""
+"""MCP servers configured by the operator and given by requests, through the official client."""
 
 from __future__ import annotations
 
@@ -70,26 +69,26 @@ def called(answer: Any) -> Any:
     return call
 
 
-def test_the_operators_server_by_its_label(client: OpenAI) -> None:
+def test_configured_server_is_found_by_its_label(client: OpenAI) -> None:
     answer = ask(client, {"server_label": "toys"})
     assert answer.output[0].type == "mcp_list_tools"
     assert called(answer).status == "completed" and called(answer).output.lstrip("-").isdigit()
     assert answer.status == "completed"
 
 
-def test_the_model_calls_it_by_itself(client: OpenAI) -> None:
-    """What docs/mcp.md shows."""
+def test_real_model_calls_a_tool(client: OpenAI) -> None:
+    """The example of docs/mcp.md."""
     answer = ask(client, {"server_label": "toys"}, input="Add 4 and 4.", tool_choice="auto")
     assert (called(answer).arguments, called(answer).output) == ('{"a": 4, "b": 4}', "8")
     assert answer.output_text == "4 plus 4 is 8."
 
 
-def test_a_server_of_the_request(client: OpenAI, toys: Toys) -> None:
+def test_server_given_by_the_request(client: OpenAI, toys: Toys) -> None:
     answer = ask(client, {"server_label": "mine", "server_url": toys.url})
     assert called(answer).status == "completed" and toys.log[-1].startswith("add ")
 
 
-def test_a_stream_that_is_asked_for_approval(client: OpenAI, toys: Toys) -> None:
+def test_stream_ends_with_an_approval_request(client: OpenAI, toys: Toys) -> None:
     tool = {"server_label": "mine", "server_url": toys.url, "require_approval": "always"}
     events = list(ask(client, tool, stream=True))
     first = events[-1].response
@@ -106,7 +105,7 @@ def test_a_stream_that_is_asked_for_approval(client: OpenAI, toys: Toys) -> None
     assert called(second).arguments == request.arguments and len(toys.log) == before + 1
 
 
-def test_what_is_not_there_is_a_400(client: OpenAI) -> None:
+def test_unknown_label_or_tool_is_refused(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         ask(client, {"server_label": "unknown"})
     assert refused.value.param == "tools[0].server_url"

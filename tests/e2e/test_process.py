@@ -1,4 +1,4 @@
-"""The server as a process: how it starts, ends and dies, and what it says when it cannot start."""
+"""The server process: start, shutdown, crash, and the message when it cannot start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.model
 KEY = "sk-test"
 
 
-def test_sigterm_lets_a_stream_end_and_exits_cleanly(tmp_path: Path) -> None:
+def test_sigterm_finishes_streams_and_exits_cleanly(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         body = {"model": "smollm2", "input": "Count.", "stream": True, "max_output_tokens": 30}
         with httpx.stream("POST", f"{server.url}/responses", json=body, timeout=60) as answer:
@@ -38,7 +38,7 @@ async def _announced(url: str, answered: list[str]) -> None:
             answered.append(answer["id"])
 
 
-def test_a_killed_server_has_lost_nothing_it_announced(tmp_path: Path) -> None:
+def test_killed_server_keeps_every_announced_response(tmp_path: Path) -> None:
     dice = random.Random(7)
     answered: list[str] = []
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_a_killed_server_has_lost_nothing_it_announced(tmp_path: Path) -> None:
             assert found.json()["status"] in ("completed", "incomplete")
 
 
-def test_keys_are_asked_for_where_there_are_any(tmp_path: Path) -> None:
+def test_configured_keys_are_required(tmp_path: Path) -> None:
     import hashlib
 
     digest = hashlib.sha256(KEY.encode()).hexdigest()
@@ -78,7 +78,7 @@ def test_keys_are_asked_for_where_there_are_any(tmp_path: Path) -> None:
         assert httpx.get(f"{server.root}/health").status_code == 200
 
 
-def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path) -> None:
+def test_setup_error_is_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\x00" * 100)
     with socket.socket() as taken:

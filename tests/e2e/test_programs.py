@@ -71,7 +71,7 @@ def asked(client: OpenAI, streamed: bool, **body: Any) -> Any:
 
 
 def outputs(response: Any) -> list[Any]:
-    """As OpenAI's guide has a client answer."""
+    """Return the outputs as OpenAI's guide has a client send them."""
     return [
         {
             "type": "function_call_output",
@@ -86,7 +86,7 @@ def outputs(response: Any) -> list[Any]:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "stream"])
 @pytest.mark.parametrize("stored", [False, True], ids=["stateless", "stored"])
-def test_the_loop_of_a_client(client: OpenAI, streamed: bool, stored: bool) -> None:
+def test_client_runs_the_calls_of_a_program(client: OpenAI, streamed: bool, stored: bool) -> None:
     input: Any = [{"role": "user", "content": "How many pieces are there?"}]
     body: dict[str, Any] = {"model": "replay", "tools": TOOLS, "store": stored}
     seen: list[list[str]] = []
@@ -111,8 +111,8 @@ def test_the_loop_of_a_client(client: OpenAI, streamed: bool, stored: bool) -> N
     assert response.output_text == "There are 42 pieces."
 
 
-def test_what_a_real_model_must_write_is_run(client: OpenAI) -> None:
-    """Whatever so small a model takes for JavaScript."""
+def test_program_of_the_real_model_runs(client: OpenAI) -> None:
+    """The program is whatever so small a model takes for JavaScript."""
     response: Any = client.responses.create(
         model="smollm2",
         input="How many pieces of x are there?",
@@ -130,7 +130,7 @@ def test_what_a_real_model_must_write_is_run(client: OpenAI) -> None:
     assert response.tool_choice.type == "programmatic_tool_calling"
 
 
-def test_what_was_not_written_here_does_not_run(client: OpenAI) -> None:
+def test_program_of_a_client_is_refused(client: OpenAI) -> None:
     program = {"type": "program", "id": "prg_1", "call_id": "call_p", "code": "text(1)"}
     with pytest.raises(BadRequestError, match="fingerprint"):
         client.responses.create(

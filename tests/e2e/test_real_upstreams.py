@@ -64,8 +64,8 @@ WAYS = {
 
 
 class Upstream(Struct, frozen=True, kw_only=True):
-    """A server that runs. ``model``: what it calls its model, where it does not list it.
-    ``tokenizer``: where the model's is; ``tiny``: it serves the tiny model."""
+    """A running server. ``model``: the name of its model, where it does not list it.
+    ``tokenizer``: the path of the model's tokenizer; ``tiny``: it serves the tiny model."""
 
     name: str
     url: str
@@ -76,7 +76,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
 
 @pytest.fixture(scope="session")
 def started() -> Iterator[Callable[[str], str]]:
-    """The address of a server, which is started once."""
+    """Return the address of a server, which is started once."""
     running: dict[str, str | Missing] = {}
     with ExitStack() as stack:
 
@@ -143,8 +143,8 @@ async def backend(upstream: Upstream, request: pytest.FixtureRequest) -> AsyncIt
     await made.close()
 
 
-async def _patiently(check: Callable[[Any], Awaitable[None]], checked: Any) -> None:
-    """A model as small as this one has said all by the time that a busy server says anything."""
+async def _with_long_timeouts(check: Callable[[Any], Awaitable[None]], checked: Any) -> None:
+    """Wait longer: so small a model has finished before a busy server sends anything."""
     for attempts in (2, 1, 0):
         try:
             return await check(checked)
@@ -155,12 +155,12 @@ async def _patiently(check: Callable[[Any], Awaitable[None]], checked: Any) -> N
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 async def test_the_engine_keeps_its_contract(ids: CompletionsEngine, check: Check) -> None:
-    await _patiently(check, ids)
+    await _with_long_timeouts(check, ids)
 
 
 @pytest.mark.parametrize("check", BACKEND_CHECKS.values(), ids=BACKEND_CHECKS)
 async def test_the_backend_keeps_its_contract(backend: Backend, check: BackendCheck) -> None:
-    await _patiently(check, backend)
+    await _with_long_timeouts(check, backend)
 
 
 # --- the whole server before it, as clients see it -----------------------------------------------
@@ -218,7 +218,7 @@ _UNCOUNTED = {
 
 
 class Forced(Struct, frozen=True):
-    """What is asked, and of the one item that is answered, a field and what it must look like."""
+    """A request, and a field of its one output item with the pattern that it must match."""
 
     asked: dict[str, Any]
     field: str
@@ -282,7 +282,7 @@ each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "strea
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(upstream: Upstream) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official client, of a server with one model a way to reach the upstream."""
+    """Yield the official client of a server with one model for each way to reach the upstream."""
     ways = [w for w in WAYS[upstream.name] if w != "completions" or upstream.tokenizer]
     models = {
         way: Model(
@@ -318,7 +318,7 @@ def _ids() -> Callable[[str], str]:
 
 
 async def ask(client: openai.AsyncOpenAI, *, stream: bool, **fields: Any) -> Any:
-    """The response, whichever way it came."""
+    """Return the response, streamed or plain."""
     answer = await client.responses.create(**{"stream": stream, "temperature": 0, **fields})
     if not stream:
         return answer
@@ -331,7 +331,7 @@ async def ask(client: openai.AsyncOpenAI, *, stream: bool, **fields: Any) -> Any
 
 @each_engine
 @each_way
-async def test_it_calls_a_tool_and_is_told(
+async def test_model_calls_a_tool_and_reads_its_result(
     upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
 ) -> None:
     if not upstream.tiny:
@@ -355,7 +355,7 @@ async def test_it_calls_a_tool_and_is_told(
 
 
 @each_engine
-async def test_forms_are_held_to(
+async def test_output_matches_the_requested_format(
     upstream: Upstream, client: openai.AsyncOpenAI, engine: str
 ) -> None:
     if (upstream.name, engine) in _FREE:
@@ -368,11 +368,10 @@ async def test_forms_are_held_to(
 
 @pytest.mark.requirement("UP-XGRAMMAR")
 @each_way
-async def test_over_token_ids_all_is_held_to(
+async def test_grammars_are_enforced_over_token_ids(
     upstream: Upstream, client: openai.AsyncOpenAI, stream: bool
 ) -> None:
-    """Whatever library it is that holds the model to it, and whatever the model would rather say:
-    it is drawn from at random."""
+    """The format holds whichever library enforces it, with a model sampled at random."""
     asked = {"model": spoken(upstream, "completions"), "input": "Add.", "temperature": 1.5}
     for name, made in _FORCED.items():
         answer = await ask(client, stream=stream, **asked | made.asked)
@@ -382,7 +381,7 @@ async def test_over_token_ids_all_is_held_to(
 
 @each_engine
 @each_way
-async def test_too_long_is_told_in_openais_words(
+async def test_long_prompt_is_refused_like_openai(
     upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
 ) -> None:
     if upstream.name == "transformers":
@@ -395,7 +394,7 @@ async def test_too_long_is_told_in_openais_words(
 
 @each_engine
 @each_way
-async def test_what_it_refuses_is_told_with_its_field(
+async def test_upstream_refusal_names_the_field(
     upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
 ) -> None:
     if (refused := _REFUSED.get((upstream.name, engine))) is None:
@@ -410,7 +409,7 @@ async def test_what_it_refuses_is_told_with_its_field(
 
 
 @pytest.mark.requirement("UP-IMAGES")
-async def test_what_vllm_sees_is_what_transformers_sees() -> None:
+async def test_vllm_and_transformers_see_the_same_image() -> None:
     pytest.importorskip("transformers")
     here = await load_transformers(tiny_eyes.FOLDER)
     red, blue = picture("red", "circle"), picture("blue", "square")

@@ -1,4 +1,4 @@
-"""Three servers over one PostgreSQL behind a real proxy: to a client they are one server."""
+"""Three servers over one PostgreSQL behind a real proxy act as one server."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.requirement("API-MANY-PROCESSES")
 
 
 class Fleet:
-    """The servers, and the proxy's URL."""
+    """Three servers, and the proxy's URL."""
 
     def __init__(self, servers: list[Server], url: str) -> None:
         self.servers = servers
         self.url = url
 
     def client(self, server: int | None = None) -> openai.AsyncOpenAI:
-        """The official client of one of them, or of the proxy."""
+        """Return the official client of one server or of the proxy."""
         url = self.url if server is None else self.servers[server].url
         return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=3, timeout=30)
 
@@ -61,7 +61,7 @@ def fleet(tmp_path: Path, database: Postgres) -> Iterator[Fleet]:
 
 @contextlib.contextmanager
 def _proxy(folder: Path, upstreams: list[str]) -> Iterator[str]:
-    """Caddy, which passes streams and upgrades on as they are."""
+    """Start Caddy, which passes streams and upgrades on unchanged."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -100,7 +100,7 @@ async def followed(client: openai.AsyncOpenAI, response_id: str, after: int | No
 
 @contextlib.asynccontextmanager
 async def clients(fleet: Fleet) -> AsyncIterator[list[openai.AsyncOpenAI]]:
-    """Of the three servers and of the proxy."""
+    """Yield the clients of the three servers and of the proxy."""
     async with contextlib.AsyncExitStack() as stack:
         places = (0, 1, 2, None)
         yield [await stack.enter_async_context(fleet.client(place)) for place in places]
@@ -122,7 +122,7 @@ async def _create_stream_cancel(fleet: Fleet) -> None:
             assert (await followed(client, made.id))[-1].type != "response.completed"
 
 
-def test_create_on_one_stream_from_another_cancel_from_a_third(fleet: Fleet) -> None:
+def test_run_is_created_streamed_and_cancelled_on_three_replicas(fleet: Fleet) -> None:
     asyncio.run(_create_stream_cancel(fleet))
 
 
@@ -145,7 +145,7 @@ async def _kill_one(fleet: Fleet) -> None:
             assert (await proxy.responses.retrieve(response.id)).output_text == STORY
 
 
-def test_what_a_dead_one_had_the_others_finish(fleet: Fleet) -> None:
+def test_runs_of_a_killed_replica_are_finished_by_others(fleet: Fleet) -> None:
     asyncio.run(_kill_one(fleet))
 
 
@@ -173,11 +173,11 @@ async def _one_server(fleet: Fleet) -> None:
                 pass
 
 
-def test_they_are_one_server(fleet: Fleet) -> None:
+def test_replicas_act_as_one_server(fleet: Fleet) -> None:
     asyncio.run(_one_server(fleet))
 
 
-def test_several_start_at_once_on_an_empty_database(tmp_path: Path, database: Postgres) -> None:
+def test_replicas_start_together_on_an_empty_database(tmp_path: Path, database: Postgres) -> None:
     async def opened() -> None:
         from antiphon.store import open_store
 

@@ -1,4 +1,4 @@
-"""A model that really sees, through the real server: the tiny one tells colours and shapes.
+"""A real vision model through the real server: the tiny model names colours and shapes.
 
 Nothing but the picture tells it what to answer, so a picture that is lost, mixed up with another or
 shown in the wrong place is a wrong answer.
@@ -39,7 +39,7 @@ LOOK: Any = {
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The model over every engine that is installed, each by its engine's name."""
+    """Serve the model over every installed engine, named after the engine."""
     with ExitStack() as stack:
         upstream = stack.enter_context(llama_server(GGUF, PROJECTOR))
         rows = [(name, upstream, "") for name in ELSEWHERE]
@@ -67,7 +67,7 @@ def client(seeing: Server) -> Iterator[OpenAI]:
     ],
 )
 def ask(request: pytest.FixtureRequest) -> Any:
-    """What every request says."""
+    """The fields of every request."""
     pytest.importorskip(HERE.get(request.param, "xllamacpp"))
     return {"model": request.param, "temperature": 0}
 
@@ -77,7 +77,7 @@ def image(content: bytes, mime: str = "image/png", **more: Any) -> Any:
 
 
 def shown(text: str, *images: Any) -> Any:
-    """What a user asks of pictures."""
+    """Return a question about images."""
     return [{"role": "user", "content": [{"type": "input_text", "text": text}, *images]}]
 
 
@@ -87,17 +87,17 @@ def named(colour: str, shape: str) -> str:
 
 @pytest.mark.requirement("HF-6", "FILE-IMAGES", "UP-IMAGES")
 @pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
-def test_it_says_what_is_in_a_picture(client: OpenAI, ask: Any, shape: str) -> None:
+def test_model_describes_an_image(client: OpenAI, ask: Any, shape: str) -> None:
     for colour in ("red", "green", "blue", "yellow", "purple", "orange"):
         asked = shown(WHAT, image(picture(colour, shape)))
         assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
 
 
-def test_without_a_picture_it_says_so(client: OpenAI, ask: Any) -> None:
+def test_model_reports_a_missing_image(client: OpenAI, ask: Any) -> None:
     assert client.responses.create(**ask, input=WHAT).output_text == "I see no picture."
 
 
-def test_pictures_are_counted(client: OpenAI, ask: Any) -> None:
+def test_images_count_as_input_tokens(client: OpenAI, ask: Any) -> None:
     pictures = [image(picture("red", "circle")), image(picture("blue", "cross", 90, 60))]
     tokens = []
     for count, said in enumerate(("I see no picture.", "A red circle.", "")):
@@ -112,7 +112,7 @@ def test_pictures_are_counted(client: OpenAI, ask: Any) -> None:
 
 @pytest.mark.requirement("FILE-IMAGES")
 @pytest.mark.parametrize("form", ["jpeg", "gif", "webp"])
-def test_in_whichever_form_it_comes(client: OpenAI, ask: Any, form: str) -> None:
+def test_every_image_source_is_accepted(client: OpenAI, ask: Any, form: str) -> None:
     pillow = pytest.importorskip("PIL.Image")
     for colour, shape in (("red", "square"), ("blue", "cross")):
         out = io.BytesIO()
@@ -121,7 +121,7 @@ def test_in_whichever_form_it_comes(client: OpenAI, ask: Any, form: str) -> None
         assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
 
 
-def test_what_is_broken_off_is_refused(client: OpenAI, ask: Any) -> None:
+def test_truncated_image_is_refused(client: OpenAI, ask: Any) -> None:
     broken = image(picture("red", "circle")[:60])
     with pytest.raises(BadRequestError) as raised:
         client.responses.create(**ask, input=shown(WHAT, broken))
@@ -131,7 +131,7 @@ def test_what_is_broken_off_is_refused(client: OpenAI, ask: Any) -> None:
 
 
 @pytest.mark.requirement("FILE-IMAGES")
-def test_by_the_id_of_a_file(client: OpenAI, ask: Any) -> None:
+def test_image_given_by_file_id(client: OpenAI, ask: Any) -> None:
     for colour, shape in (("green", "circle"), ("red", "triangle")):
         content = ("it.png", picture(colour, shape), "image/png")
         file = client.files.create(file=content, purpose="vision")
@@ -140,12 +140,12 @@ def test_by_the_id_of_a_file(client: OpenAI, ask: Any) -> None:
 
 
 @pytest.mark.parametrize("detail", ["low", "high", "auto"])
-def test_in_every_detail(client: OpenAI, ask: Any, detail: str) -> None:
+def test_every_detail_level_is_accepted(client: OpenAI, ask: Any, detail: str) -> None:
     asked = shown("What colour is it?", image(picture("yellow", "cross", 300, 200), detail=detail))
     assert client.responses.create(**ask, input=asked).output_text == "Yellow."
 
 
-def test_pictures_are_told_apart_by_their_order(client: OpenAI, ask: Any) -> None:
+def test_several_images_keep_their_order(client: OpenAI, ask: Any) -> None:
     red, blue = image(picture("red", "circle")), image(picture("blue", "square"))
     for pictures, first, second in (
         ((red, blue), "a red circle", "a blue square"),
@@ -160,7 +160,7 @@ def test_pictures_are_told_apart_by_their_order(client: OpenAI, ask: Any) -> Non
             assert said.output_text == f"A{answer[1:]}"
 
 
-def test_a_conversation_goes_on_about_what_was_shown(client: OpenAI, ask: Any) -> None:
+def test_follow_up_question_about_an_image(client: OpenAI, ask: Any) -> None:
     asked = shown(WHAT, image(picture("green", "triangle")))
     first = client.responses.create(**ask, input=asked)
     assert first.output_text == "A green triangle."
@@ -183,7 +183,7 @@ def test_a_conversation_goes_on_about_what_was_shown(client: OpenAI, ask: Any) -
         assert third.output_text == answer
 
 
-def test_a_stream_says_it_too(client: OpenAI, ask: Any) -> None:
+def test_streamed_answer_about_an_image(client: OpenAI, ask: Any) -> None:
     asked = shown(WHAT, image(picture("purple", "square")))
     with client.responses.stream(**ask, input=asked) as stream:
         said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
@@ -191,7 +191,7 @@ def test_a_stream_says_it_too(client: OpenAI, ask: Any) -> None:
 
 
 @pytest.mark.parametrize(("colour", "shape"), [("orange", "circle"), ("blue", "triangle")])
-def test_a_tool_shows_a_picture(client: OpenAI, ask: Any, colour: str, shape: str) -> None:
+def test_tool_result_with_an_image(client: OpenAI, ask: Any, colour: str, shape: str) -> None:
     ask |= {"tools": [LOOK]}
     asked = client.responses.create(**ask, input="What is in front of you?")
     (call,) = asked.output
@@ -204,7 +204,7 @@ def test_a_tool_shows_a_picture(client: OpenAI, ask: Any, colour: str, shape: st
     assert again.output_text == f"A {shape}."
 
 
-def test_over_chat_completions(client: OpenAI, ask: Any) -> None:
+def test_image_in_a_chat_completion(client: OpenAI, ask: Any) -> None:
     for colour, shape in (("red", "cross"), ("green", "square")):
         url = data_url(picture(colour, shape))
         content: Any = [
@@ -217,7 +217,7 @@ def test_over_chat_completions(client: OpenAI, ask: Any) -> None:
         assert answer.choices[0].message.content == named(colour, shape)
 
 
-async def test_many_at_once_see_each_their_own(seeing: Server, ask: Any) -> None:
+async def test_concurrent_requests_see_their_own_images(seeing: Server, ask: Any) -> None:
     things = [(c, s) for c in ("red", "blue", "green") for s in ("circle", "square", "cross")]
     async with AsyncOpenAI(base_url=seeing.url, api_key="none", max_retries=0) as client:
 

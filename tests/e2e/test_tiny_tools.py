@@ -1,4 +1,4 @@
-"""A whole tool loop that the model itself decides on: the tiny model thinks, calls, reads, answers.
+"""A whole tool loop of a real model: the tiny model reasons, calls, reads the result and answers.
 
 Nothing is forced and no grammar helps: what is read here is what the model wrote.
 """
@@ -68,7 +68,7 @@ def client(tiny: Server) -> Iterator[OpenAI]:
         yield made
 
 
-def test_it_thinks_calls_reads_and_answers(client: OpenAI) -> None:
+def test_tool_loop_with_reasoning(client: OpenAI) -> None:
     asked = client.responses.create(**ASK, input="What is the weather in Rome?")
     thought, call = asked.output
     assert thought.type == "reasoning" and thought.content
@@ -85,8 +85,8 @@ def test_it_thinks_calls_reads_and_answers(client: OpenAI) -> None:
     assert again.output_text == "You are welcome!"
 
 
-def test_a_client_that_keeps_the_history_itself(client: OpenAI) -> None:
-    """Stateless: every item goes back as the client got it."""
+def test_client_that_sends_its_history(client: OpenAI) -> None:
+    """Without stored state: the client sends every item back as it came."""
     items: Any = [{"role": "user", "content": "What is 17 plus 25?"}]
     asked = client.responses.create(**ASK, input=items, store=False)
     (call,) = (item for item in asked.output if item.type == "function_call")
@@ -97,7 +97,7 @@ def test_a_client_that_keeps_the_history_itself(client: OpenAI) -> None:
     assert answer.output_text == "17 plus 25 is 42."
 
 
-def test_two_calls_at_once(client: OpenAI) -> None:
+def test_parallel_calls(client: OpenAI) -> None:
     asked = client.responses.create(**ASK, input="What is the weather in Oslo and in Lima?")
     calls = [item for item in asked.output if item.type == "function_call"]
     assert [json.loads(call.arguments)["city"] for call in calls] == ["Oslo", "Lima"]
@@ -112,7 +112,7 @@ def test_parallel_calls_can_be_declined(client: OpenAI) -> None:
     assert asked.status == "completed"
 
 
-def test_a_stream_tells_thinking_and_call_as_they_come(client: OpenAI) -> None:
+def test_reasoning_and_call_are_streamed(client: OpenAI) -> None:
     with client.responses.stream(**ASK, input="What is the weather in Cairo?") as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -126,7 +126,7 @@ def test_a_stream_tells_thinking_and_call_as_they_come(client: OpenAI) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_many_loops_at_once(tiny: Server) -> None:
+async def test_concurrent_tool_loops(tiny: Server) -> None:
     async with AsyncOpenAI(base_url=tiny.url, api_key="none", max_retries=0) as client:
 
         async def loop(city: str) -> str:
@@ -148,7 +148,7 @@ async def test_many_loops_at_once(tiny: Server) -> None:
     assert list(said) == [f"The weather in {city} is windy." for city in cities]
 
 
-def test_without_tools_it_says_so(client: OpenAI) -> None:
+def test_answer_without_tools(client: OpenAI) -> None:
     asked = client.responses.create(
         model="tiny", input="What is the weather in Rome?", temperature=0
     )
@@ -158,8 +158,8 @@ def test_without_tools_it_says_so(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("tag", ["<tool_call>", "</tool_call>", "<think>", "</think>"])
-def test_a_form_may_spell_the_tags_of_the_model(client: OpenAI, tag: str) -> None:
-    """Whatever tokens it is written in, it stands where the form has it."""
+def test_structured_output_may_contain_the_model_tags(client: OpenAI, tag: str) -> None:
+    """The text of a tag is allowed inside a string, whatever tokens it consists of."""
     schema = {
         "type": "object",
         "properties": {"tag": {"enum": [tag]}},
@@ -175,8 +175,8 @@ def test_a_form_may_spell_the_tags_of_the_model(client: OpenAI, tag: str) -> Non
 
 @pytest.mark.requirement("API-TOOL-CHOICE")
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_some_of_the_tools_may_be_called(client: OpenAI, mode: Any) -> None:
-    """Whether a grammar keeps the model from the others, or they are not shown."""
+def test_allowed_tools_limit_the_calls(client: OpenAI, mode: Any) -> None:
+    """Other tools are excluded by a grammar, or not shown to the model."""
     only_add = [{"type": "function", "name": "add"}]
     some: Any = {"type": "allowed_tools", "mode": mode, "tools": only_add}
     asked = client.responses.create(**ASK, input="What is 17 plus 25?", tool_choice=some)

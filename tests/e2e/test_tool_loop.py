@@ -84,7 +84,7 @@ def asked(toys: Toys, what: str, **more: Any) -> Any:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """It comes true, soon."""
+    """Wait until the condition holds, for a bounded time."""
     end = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < end
@@ -103,7 +103,7 @@ def calls(response: Any) -> list[Any]:
         ("garbage", "not a JSON object", "Oh."),
     ],
 )
-def test_a_tool_that_fails_is_an_item_that_failed(
+def test_failed_tool_yields_a_failed_item(
     client: OpenAI, toys: Toys, what: str, why: str, answer: str
 ) -> None:
     with client.responses.stream(**asked(toys, what)) as stream:
@@ -117,18 +117,14 @@ def test_a_tool_that_fails_is_an_item_that_failed(
 
 
 @pytest.mark.parametrize("what", ["invent", "forbid"])
-def test_a_tool_that_the_request_does_not_name_never_runs(
-    client: OpenAI, toys: Toys, what: str
-) -> None:
+def test_tool_outside_the_request_never_runs(client: OpenAI, toys: Toys, what: str) -> None:
     response = client.responses.create(**asked(toys, what))
     assert [item.type for item in response.output] == ["mcp_list_tools", "message"]
     assert not any("delete" in line for line in toys.log)
 
 
-def test_what_is_too_long_leaves_room_for_the_answer_and_for_what_follows(
-    client: OpenAI, toys: Toys
-) -> None:
-    """Four calls of a turn say 200 kB each, and a token is a byte here."""
+def test_long_tool_output_is_truncated_to_leave_room(client: OpenAI, toys: Toys) -> None:
+    """Four calls of a turn return 200 kB each; a token is a byte here."""
     first = client.responses.create(**asked(toys, "shout"))
     assert len(calls(first)) == 4 and first.output_text == "It was loud."
     assert all("characters left out" in call.output for call in calls(first))
@@ -136,7 +132,7 @@ def test_what_is_too_long_leaves_room_for_the_answer_and_for_what_follows(
     assert client.responses.create(**more).error is None
 
 
-def test_turns_are_bounded(client: OpenAI, toys: Toys) -> None:
+def test_turns_are_limited(client: OpenAI, toys: Toys) -> None:
     response = client.responses.create(**asked(toys, "for ever"))
     assert len(calls(response)) == 3 and response.status == "incomplete"
     assert response.incomplete_details is not None
@@ -144,7 +140,7 @@ def test_turns_are_bounded(client: OpenAI, toys: Toys) -> None:
     assert response.usage is not None and response.usage.input_tokens > 0
 
 
-def test_a_client_that_leaves_stops_what_runs(client: OpenAI, server: Server, toys: Toys) -> None:
+def test_disconnect_stops_running_tools(client: OpenAI, server: Server, toys: Toys) -> None:
     stream = client.responses.create(**asked(toys, "leave"), stream=True)
     for event in stream:
         if event.type == "response.mcp_call_arguments.done":
@@ -154,7 +150,7 @@ def test_a_client_that_leaves_stops_what_runs(client: OpenAI, server: Server, to
     until(lambda: "cancelled left" in toys.log and server.running() == 0)
 
 
-def test_a_run_that_is_cancelled_stops_what_runs(client: OpenAI, toys: Toys) -> None:
+def test_cancelling_stops_running_tools(client: OpenAI, toys: Toys) -> None:
     queued = client.responses.create(**asked(toys, "cancel"), background=True)
     until(lambda: "hang cancelled" in toys.log)
     response = client.responses.cancel(queued.id)
@@ -162,10 +158,8 @@ def test_a_run_that_is_cancelled_stops_what_runs(client: OpenAI, toys: Toys) -> 
     until(lambda: "cancelled cancelled" in toys.log)
 
 
-def test_what_was_running_when_the_process_was_killed_is_not_run_again(
-    tmp_path: Path, toys: Toys
-) -> None:
-    """A call is recorded before it runs; after a crash it has failed, and the model is told."""
+def test_interrupted_call_is_not_repeated_after_a_crash(tmp_path: Path, toys: Toys) -> None:
+    """A call is recorded before it runs. After a crash it is a failed item that the model sees."""
     settings = f"{SETTINGS}lease_s = 1\n"
     asking: Any = {"base_url": "", "api_key": "none", "max_retries": 0, "timeout": 30}
     with serving(tmp_path, settings, model=_model(tmp_path)) as server:

@@ -1,4 +1,4 @@
-"""Tools that run in the server: the real process, an index made by its command, the real client."""
+"""Server-side tools: the real process, an index built by its command, the official client."""
 
 from __future__ import annotations
 

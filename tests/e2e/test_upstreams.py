@@ -1,4 +1,4 @@
-"""A real upstream: llama.cpp's own HTTP server, in a process of its own, behind ours."""
+"""A real upstream: llama.cpp's own HTTP server in a separate process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def engine(upstream: str) -> AsyncIterator[CompletionsEngine]:
 # --- token ids over /completion ------------------------------------------------------------------
 
 
-async def test_it_says_what_it_is(engine: CompletionsEngine) -> None:
+async def test_upstream_kind_is_detected(engine: CompletionsEngine) -> None:
     assert engine.card.context_size == 1024
     assert engine.card.chat_template and "<|im_start|>" in engine.card.chat_template
     assert engine.capabilities.constraints and engine.capabilities.max_logprobs == 20
@@ -71,12 +71,12 @@ async def test_the_engine_keeps_its_contract(engine: CompletionsEngine, check: C
     await check(engine)
 
 
-async def test_closing_it_ends_what_runs(upstream: str) -> None:
+async def test_closing_the_engine_aborts_generation(upstream: str) -> None:
     await check_closed(await load(upstream, LoadOptions(name="tiny")))
 
 
 @pytest.mark.parametrize("name", ["reports_usage", "rejects_long_conversations"])
-async def test_the_backend_of_ids_keeps_its_contract(engine: CompletionsEngine, name: str) -> None:
+async def test_token_id_backend_keeps_the_contract(engine: CompletionsEngine, name: str) -> None:
     await BACKEND_CHECKS[name](LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer)))
 
 
@@ -106,7 +106,7 @@ def asked(engine: CompletionsEngine, *pictures: bytes, text: str = QUESTION) -> 
     return Prompt((*before, *after), images)
 
 
-async def test_it_says_what_it_sees(seeing: CompletionsEngine) -> None:
+async def test_image_support_is_detected(seeing: CompletionsEngine) -> None:
     assert seeing.capabilities.images == "apart"
     answers = {"A red circle.": (RED,), "A blue square.": (BLUE,), "I see no picture.": ()}
     for answer, pictures in answers.items():
@@ -127,7 +127,7 @@ async def test_images_are_measured_and_refused_by_the_upstream(seeing: Completio
         await collect(seeing, asked(seeing, RED, text="Look:@"), GREEDY)
 
 
-async def test_what_looks_like_an_image_stays_text(seeing: CompletionsEngine) -> None:
+async def test_text_like_an_image_marker_stays_text(seeing: CompletionsEngine) -> None:
     spelled = seeing.tokenizer.encode("<__media__> <|im_end|>", special=False)
     prompt = asked(seeing, RED)
     odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], position=len(spelled)),))
@@ -137,7 +137,7 @@ async def test_what_looks_like_an_image_stays_text(seeing: CompletionsEngine) ->
 @pytest.mark.requirement("UP-FORMATS")
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
 @pytest.mark.parametrize("make", [chat_completions, responses])
-async def test_it_is_shown_every_format(eyes: str, make: Any, form: str) -> None:
+async def test_every_image_format_is_sent(eyes: str, make: Any, form: str) -> None:
     out = io.BytesIO()
     pillow.open(io.BytesIO(RED)).convert("RGB").save(out, form)
     image = it.InputImage(image_url=data_url(out.getvalue(), f"image/{form.lower()}"))
@@ -156,7 +156,7 @@ async def test_it_is_shown_every_format(eyes: str, make: Any, form: str) -> None
 
 
 @pytest.mark.parametrize("name", ["reports_usage", "streams_in_pieces", "closing_stops_generation"])
-async def test_the_backend_of_messages_keeps_its_contract(upstream: str, name: str) -> None:
+async def test_chat_completions_backend_keeps_the_contract(upstream: str, name: str) -> None:
     backend = await chat_completions("tiny", upstream)
     try:
         await BACKEND_CHECKS[name](backend)
@@ -168,7 +168,7 @@ async def test_the_backend_of_messages_keeps_its_contract(upstream: str, name: s
 
 
 @pytest.mark.parametrize("name", ["reports_usage", "streams_in_pieces"])
-async def test_the_backend_of_items_keeps_its_contract(upstream: str, name: str) -> None:
+async def test_responses_backend_keeps_the_contract(upstream: str, name: str) -> None:
     backend = await responses("tiny", upstream)
     try:
         assert backend.flavour is FLAVOURS["llama-server"]
@@ -182,7 +182,7 @@ async def test_the_backend_of_items_keeps_its_contract(upstream: str, name: str)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(upstream: str) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official client, of a server with one model a way to reach the upstream."""
+    """Yield the official client of a server with one model for each way to reach the upstream."""
     models = {
         kind: Model(source=upstream, engine=kind)
         for kind in ("completions", "chat_completions", "responses")
@@ -213,7 +213,7 @@ ENGINES = ("completions", "chat_completions", "responses")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_turns_build_on_each_other(client: openai.AsyncOpenAI, engine: str) -> None:
+async def test_turns_reuse_the_prefix_cache(client: openai.AsyncOpenAI, engine: str) -> None:
     more = {"model": engine, "temperature": 0, "max_output_tokens": 8}
     first = await client.responses.create(input="Tell me about the sea.", **more)
     assert first.status == "incomplete" and first.output_text
@@ -229,7 +229,7 @@ async def test_turns_build_on_each_other(client: openai.AsyncOpenAI, engine: str
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])
-async def test_forms_are_held_to(client: openai.AsyncOpenAI, engine: str) -> None:
+async def test_output_matches_the_requested_format(client: openai.AsyncOpenAI, engine: str) -> None:
     schema = {
         "type": "object",
         "properties": {"size": {"enum": [1, 2, 3]}},
@@ -247,7 +247,7 @@ async def test_forms_are_held_to(client: openai.AsyncOpenAI, engine: str) -> Non
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_too_long_is_told_in_openais_words(client: openai.AsyncOpenAI, engine: str) -> None:
+async def test_long_prompt_is_refused_like_openai(client: openai.AsyncOpenAI, engine: str) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         await client.responses.create(model=engine, input="word " * 2000)
     assert raised.value.code == "context_length_exceeded"
