@@ -92,14 +92,23 @@ class ItemWriter:
         )
 
     def progress(self, name: str, **fields: Any) -> None:
-        """Report a step of the tool behind this item, by its name in ``KINDS``."""
+        """Report a step of the tool behind this item, by its name in ``KINDS``. A tool that runs
+        the item's text begins when the text is complete."""
         event = self._kind.progress[name]
+        if name != "in_progress" and self._has_whole_text:
+            self.seal()
         if (field := self._kind.appended_fields.get(event)) is not None:
             self._draft.append_field(field, fields[field])
         if "item_id" not in event.__struct_fields__:
             self._out.emit(event, output_index=self.index, **fields)
         else:
             self._emit(event, **fields)
+
+    @property
+    def _has_whole_text(self) -> bool:
+        """Whether the item's text is a field of its own, not a part."""
+        channel = self._kind.channels.get("text")
+        return channel is not None and channel.part is None
 
     def seal(self) -> None:
         """Mark the text as complete. The item stays open until ``close``."""
@@ -108,11 +117,9 @@ class ItemWriter:
         self._sealed = True
         if self._part is not None:
             self._close_part()
-        elif (
-            text_channel := self._kind.channels.get("text")
-        ) is not None and text_channel.part is None:
+        elif self._has_whole_text:
             # A call without arguments also gets its ``done`` event: clients wait for it.
-            self._part = self._draft.open_part(text_channel)
+            self._part = self._draft.open_part(self._kind.channels["text"])
             self._close_part()
 
     def close(self, status: str = "completed", **result: Any) -> Item:

@@ -5,14 +5,16 @@ One item is open at a time, and it is opened when its first text arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.parser.tool_call import ToolShape
-from antiphon.stream.deltas import Channel, Close, Delta, Open, Text
+from antiphon.stream.deltas import Annotate, Channel, Close, Delta, Open, Progress, Text
+from antiphon.stream.kinds import KINDS, Kind
 from antiphon.wire.items import (
+    Annotation,
     Caller,
     CustomToolCall,
     FunctionCall,
@@ -31,7 +33,8 @@ _CLOSE = Close()
 
 
 class DeltaBuilder:
-    """Implements ``Sink`` for tool calls.
+    """Implements ``Sink`` for tool calls. What the open item cannot hold is dropped, except text:
+    it goes into the channel ``text`` if the item has one.
 
     ``out``: the deltas written since the last ``take_deltas``. ``used_call_ids``: ids of the
     conversation's calls, which new calls must not reuse.
@@ -40,6 +43,9 @@ class DeltaBuilder:
     def __init__(self, used_call_ids: Iterable[str]) -> None:
         self.out: list[Delta] = []
         self.open: _Kind | None = None
+        #: The kind of the open item, and the channel of its last text.
+        self._item_kind: Kind | None = None
+        self._channel: Channel | None = None
         self._call_ids = {"", *used_call_ids}
 
     def text(
@@ -58,12 +64,28 @@ class DeltaBuilder:
 
     def _append_text(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
         """Append text; consecutive texts of one channel become one delta."""
+        channels = {} if self._item_kind is None else self._item_kind.channels
+        if channel not in channels:
+            if "text" not in channels:
+                return
+            channel, logprobs = "text", ()
+        self._channel = channel
         out = self.out
         last = out[-1] if out else None
         if isinstance(last, Text) and last.channel == channel:
             out[-1] = Text(last.text + text, last.logprobs + logprobs, channel)
         else:
             out.append(Text(text, logprobs, channel))
+
+    def annotate(self, annotation: Annotation) -> None:
+        """Add a citation, if it follows text of a message."""
+        if self.open == "message" and self._channel == "text":
+            self.out.append(Annotate(annotation))
+
+    def progress(self, name: str, fields: Mapping[str, Any] | None = None) -> None:
+        """Report a step, if items of this kind have it."""
+        if self._item_kind is not None and name in self._item_kind.progress:
+            self.out.append(Progress(name, fields=fields or {}))
 
     def take_deltas(self) -> tuple[Delta, ...]:
         """Return and clear the deltas written since the last call."""
@@ -73,14 +95,16 @@ class DeltaBuilder:
     def open_text_item(self, kind: Literal["message", "reasoning"]) -> None:
         """Open a message or a reasoning item, even if no text follows."""
         self.close()
-        self.out.append(_MESSAGE if kind == "message" else _REASONING)
-        self.open = kind
+        self._open(_MESSAGE if kind == "message" else _REASONING, kind)
 
     def open_item(self, item: Item, kind: _Kind) -> None:
         """Open this item."""
         self.close()
-        self.out.append(Open(item))
-        self.open = kind
+        self._open(Open(item), kind)
+
+    def _open(self, delta: Open, kind: _Kind) -> None:
+        self.out.append(delta)
+        self.open, self._item_kind, self._channel = kind, KINDS[type(delta.item)], None
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
         """Open a call. An id that another call already has is dropped, and the run assigns one.
@@ -112,13 +136,16 @@ class DeltaBuilder:
             if upstream_state:
                 result["encrypted_content"] = upstream_state
             self.out.append(Close(result) if result else _CLOSE)
-            self.open = None
+            self.open = self._item_kind = self._channel = None
 
     def append_all(self, deltas: Iterable[Delta]) -> None:
         """Append deltas that another parser made."""
         for delta in deltas:
-            self.out.append(delta)
             if isinstance(delta, Open):
-                self.open = "reasoning" if isinstance(delta.item, Reasoning) else "message"
-            elif isinstance(delta, Close):
-                self.open = None
+                self._open(delta, "reasoning" if isinstance(delta.item, Reasoning) else "message")
+                continue
+            self.out.append(delta)
+            if isinstance(delta, Close):
+                self.open = self._item_kind = self._channel = None
+            elif isinstance(delta, Text):
+                self._channel = delta.channel

@@ -92,13 +92,13 @@ def text_fields(item: it.Item) -> Iterable[str]:
 
 
 def final_fields(raw: Json) -> Json:
-    """The fields that a hosted tool's item has at its end, such as its results, without its id and
-    its texts.
+    """The fields that a hosted tool's item has at its end, such as its results, without its ids
+    and its texts.
     """
     item = read_item(raw)
     if item is None:
         return {}
-    excluded = {"id", *text_fields(item)}
+    excluded = {"id", "call_id", *text_fields(item)}
     values = {
         field: getattr(item, field) for field in item.__struct_fields__ if field not in excluded
     }

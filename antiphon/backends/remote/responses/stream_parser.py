@@ -7,6 +7,7 @@ open item at a time; text that was not streamed is taken from the completed item
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
@@ -16,7 +17,8 @@ from msgspec import UNSET, Struct
 from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
-from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, FinishReason, Progress
+from antiphon.stream.deltas import Channel, Delta, Finish, FinishReason
+from antiphon.stream.event_grammar import ITEM
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import parse_error, upstream_error
 from antiphon.wire import items as it
@@ -47,6 +49,19 @@ _TEXTS: Mapping[str, tuple[str, Channel]] = {
     for cls, kind in table.items()
     for channel, text in kind.channels.items()
 }
+#: Type of an item → the steps of its tool whose events carry nothing but the item's position.
+_PLAIN_STEPS: Mapping[str, frozenset[str]] = {
+    str(cls.__struct_config__.tag): frozenset(
+        name
+        for name, event in kind.progress.items()
+        if {"item_id", "output_index", "sequence_number"}.issuperset(event.__struct_fields__)
+    )
+    for cls, kind in KINDS.items()
+}
+#: Types of hosted tools' items whose text the tool runs.
+_TEXT_TOOLS = ("mcp_call", "code_interpreter_call")
+#: Types of the events that complete their text.
+_TEXT_ENDS = ("response.mcp_call_arguments.done", "response.code_interpreter_call_code.done")
 #: Further fields of an image preview.
 _PREVIEW_FIELDS = ("size", "quality", "background", "output_format")
 _PHASES = get_args(it.Phase)
@@ -98,6 +113,12 @@ class _UpstreamItem:
         self.annotation_count = 0
         self.call: CallBuilder | None = None
         self.is_open = self.is_done = False
+        #: The item is of a kind that can be shown to the client.
+        self.is_shown = False
+        #: State in the event grammar, for the steps of a hosted tool.
+        self.state = "open"
+        #: Steps that wait for the end of the item's text.
+        self.waiting_steps: list[str] = []
         self.waiting_events: list[_Event] = []
 
 
@@ -124,6 +145,8 @@ class ResponsesStreamParser:
         self._max_output_tokens = max_output_tokens
         self._builder = DeltaBuilder(())
         self._items: list[_UpstreamItem] = []
+        #: Those of the items that were not complete when they were last looked at.
+        self._open_items: deque[_UpstreamItem] = deque()
         self._by_key: dict[int | str, _UpstreamItem] = {}
         self._current: _UpstreamItem | None = None
         self._text_bytes = 0
@@ -191,7 +214,9 @@ class ResponsesStreamParser:
         self._current = item_state
         self._process(item_state, event)
         while self._current is not None and self._current.is_done:
-            next_item = next((each for each in self._items if not each.is_done), None)
+            while self._open_items and self._open_items[0].is_done:
+                self._open_items.popleft()
+            next_item = self._open_items[0] if self._open_items else None
             self._current = None
             if next_item is None or not next_item.waiting_events:
                 return
@@ -223,16 +248,20 @@ class ResponsesStreamParser:
                 return None
             item_state = _UpstreamItem(tag)
             self._items.append(item_state)
+            self._open_items.append(item_state)
         for key in keys:
             self._by_key.setdefault(key, item_state)
         return item_state
 
     def _process(self, item_state: _UpstreamItem, event: _Event) -> None:
         if event.item is not None:
-            item_state.raw = {**item_state.raw, **event.item}
+            # An item keeps the type and the call id with which it was opened.
+            item_state.raw = {**item_state.raw, **event.item, "type": item_state.tag}
         if not item_state.is_open:
             self._open(item_state)
-        if (text := _TEXTS.get(event.type)) is not None:
+        if not item_state.is_shown:
+            item_state.is_done |= event.type == "response.output_item.done"
+        elif (text := _TEXTS.get(event.type)) is not None:
             self._add_delta(item_state, event, text[1])
         elif event.type == "response.output_text.annotation.added":
             self._annotate(item_state, event.annotation)
@@ -244,7 +273,7 @@ class ResponsesStreamParser:
             self._step(item_state, event)
 
     def _open(self, item_state: _UpstreamItem) -> None:
-        item_state.is_open = True
+        item_state.is_open = item_state.is_shown = True
         builder, raw = self._builder, item_state.raw
         if item_state.tag == "message":
             phase = cast(it.Phase, raw["phase"]) if raw.get("phase") in _PHASES else UNSET
@@ -257,6 +286,8 @@ class ResponsesStreamParser:
         elif (item := read_item(raw)) is not None:
             without_text = {field: type(getattr(item, field))() for field in text_fields(item)}
             builder.open_item(msgspec.structs.replace(item, id="", **without_text), "other")
+        else:
+            item_state.is_shown = False
 
     def _start_call(self, item_state: _UpstreamItem) -> None:
         raw = item_state.raw
@@ -299,7 +330,7 @@ class ResponsesStreamParser:
             if self._builder.open != kind:
                 self._builder.open_text_item(kind)
             self._builder.text(kind, text, logprobs, channel)
-        elif self._builder.open is not None:
+        elif item_state.state == "open":
             self._builder.add_arguments(text)
 
     def _annotate(self, item_state: _UpstreamItem, raw: Json | None) -> None:
@@ -309,7 +340,7 @@ class ResponsesStreamParser:
             return  # an unknown kind of annotation
         if item_state.text_lengths.get("text"):
             item_state.annotation_count += 1
-            self._builder.out.append(Annotate(annotation))
+            self._builder.annotate(annotation)
 
     def _step(self, item_state: _UpstreamItem, event: _Event) -> None:
         """A step of a hosted tool: ``response.web_search_call.searching``."""
@@ -317,24 +348,42 @@ class ResponsesStreamParser:
         if name == "partial_image":
             self._preview(item_state, event)
             return
-        kind = next(
-            (kind for cls, kind in KINDS.items() if cls.__struct_config__.tag == item_state.tag),
-            None,
-        )
-        if kind is not None and name in kind.progress and name not in item_state.steps:
+        if event.type in _TEXT_ENDS and item_state.text_lengths:
+            self._end_text(item_state)
+        elif name in _PLAIN_STEPS.get(item_state.tag, ()):
+            self._take_step(item_state, name)
+
+    def _take_step(self, item_state: _UpstreamItem, name: str) -> None:
+        """Report a step, unless the event grammar does not allow it here."""
+        edge = ITEM[item_state.tag].get((item_state.state, f"{item_state.tag}.{name}"))
+        if edge is None:
+            if item_state.state == "open" and item_state.tag in _TEXT_TOOLS:
+                item_state.waiting_steps.append(name)
+        elif name not in item_state.steps:
             item_state.steps.add(name)
-            self._builder.out.append(Progress(name))
+            item_state.state = edge.to
+            self._builder.progress(name)
+
+    def _end_text(self, item_state: _UpstreamItem) -> None:
+        """The text of a hosted tool's item is complete: report the steps that waited for it."""
+        if item_state.tag in _TEXT_TOOLS and item_state.state == "open":
+            item_state.state = "text complete"
+            steps, item_state.waiting_steps = item_state.waiting_steps, []
+            for name in steps:
+                self._take_step(item_state, name)
 
     def _preview(self, item_state: _UpstreamItem, event: _Event) -> None:
         """A preview of an image that the upstream generates."""
         image, index = event.partial_image_b64, event.partial_image_index
-        is_making = item_state.steps & {"generating", "completed"} == {"generating"}
-        if not is_making or not isinstance(image, str) or not isinstance(index, int):
+        is_legal = (item_state.state, event.type.removeprefix("response.")) in ITEM.get(
+            item_state.tag, {}
+        )
+        if not is_legal or not isinstance(image, str) or not isinstance(index, int):
             return
         values = {name: getattr(event, name) for name in _PREVIEW_FIELDS}
         fields: dict[str, Any] = {n: each for n, each in values.items() if isinstance(each, str)}
         fields |= {"partial_image_b64": image, "partial_image_index": index}
-        self._builder.out.append(Progress("partial_image", fields=fields))
+        self._builder.progress("partial_image", fields)
 
     # --- completed items --------------------------------------------------------------------------
 
@@ -344,6 +393,7 @@ class ResponsesStreamParser:
         for channel, text in whole_texts(raw):
             if not item_state.text_lengths.get(channel):
                 self._add_text(item_state, text, channel)
+        self._end_text(item_state)
         if item_state.tag == "message" and not item_state.annotation_count:
             for part in parts_of(raw.get("content")):
                 for annotation in parts_of(part.get("annotations")):
