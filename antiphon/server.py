@@ -22,6 +22,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.fair_limiter import tenant_share
 from antiphon.http import uvicorn_server
 from antiphon.http.app import create_app
 from antiphon.http.middleware import auth as guard
@@ -47,7 +48,7 @@ from antiphon.wire.parsing.json_body import BodyLimits
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 
-__all__ = ["App", "Serving", "address", "open_app", "open_fetcher", "serve"]
+__all__ = ["App", "Serving", "address", "open_app", "open_fetcher", "request_limits", "serve"]
 
 _SWEEP_S = 60
 
@@ -178,7 +179,7 @@ def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
     return create_app(
         service,
         _access(settings),
-        _limits(settings),
+        request_limits(settings),
         ids=_new_id,
         log=log,
         cors=settings.cors_origins,
@@ -335,17 +336,26 @@ def _access(settings: Settings) -> guard.AuthConfig:
     )
 
 
-def _limits(settings: Settings) -> guard.RequestLimits:
+def request_limits(settings: Settings) -> guard.RequestLimits:
+    """Return the limits of requests that the settings describe."""
     return guard.RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
         max_concurrent_requests=settings.max_concurrent_requests,
+        max_requests_per_tenant=_tenant_limit(settings, settings.max_concurrent_requests),
         max_queued_requests=settings.max_queued_requests,
         requests_per_minute=settings.requests_per_minute or None,
         body=BodyLimits(
             items=settings.max_items, tools=settings.max_tools, nesting=settings.max_nesting
         ),
     )
+
+
+def _tenant_limit(settings: Settings, total: int) -> int | None:
+    """How many of ``total`` slots a tenant may hold; None if it may hold all."""
+    if len({key.tenant for key in settings.keys}) < 2:
+        return None
+    return tenant_share(total, settings.max_tenant_share)
 
 
 def _retention(settings: Settings) -> Retention:

@@ -12,13 +12,14 @@ PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Leaf modules of the package root that any layer may import.
-ROOTS = {"errors", "text", "tokens", "sampling", "conversation"}
+ROOTS = {"errors", "text", "tokens", "sampling", "conversation", "fair_limiter"}
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "text": set(),
     "tokens": set(),
     "sampling": set(),
+    "fair_limiter": set(),
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
     "config": {"errors"},
@@ -41,8 +42,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     # state, tools and runs
     "store": {"errors", "plugins", "wire", "search_terms"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
-    "sandbox": {"errors"},
-    "attachments": {"errors", "security", "sandbox"},
+    "sandbox": {"errors", "fair_limiter"},
+    "attachments": {"errors", "security", "sandbox", "fair_limiter"},
     "retrieval": {"errors", "embeddings", "store"},
     "webhooks": {"errors", "security", "store"},
     "tools": {

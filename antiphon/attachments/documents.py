@@ -20,6 +20,8 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from antiphon.fair_limiter import FairLimiter
+
 __all__ = ["WORKER", "DocumentReader", "Documents", "UnreadableDocument", "plain_text"]
 
 _log = structlog.get_logger(__name__)
@@ -131,7 +133,7 @@ class _ProcessReader:
 
 
 class Documents:
-    """Extracts texts, two documents at a time. One per server.
+    """Extracts texts, two documents at a time, of several tenants in turn. One per server.
 
     ``reader`` runs the worker; None means a subprocess.
     """
@@ -146,11 +148,13 @@ class Documents:
         self._reader = reader or _ProcessReader()
         self._timeout_s = timeout_s
         self._max_chars = max_chars
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._slots = FairLimiter(_MAX_CONCURRENT)
         self._cached_texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
         self._cached_chars = 0
 
-    async def text(self, content: bytes, *, name: str = "", mime: str = "") -> str:
+    async def text(
+        self, content: bytes, *, name: str = "", mime: str = "", tenant: str = ""
+    ) -> str:
         """Return the text of a document called ``name`` of media type ``mime``.
 
         The content decides when it contradicts both. Raises ``UnreadableDocument``.
@@ -166,7 +170,7 @@ class Documents:
         if cached is not None:
             self._cached_texts.move_to_end(key)
             return cached
-        async with self._slots:
+        async with self._slots.slot(tenant):
             text = self._check_length(await self._read(content, kind))
         self._cache(key, text)
         return text

@@ -6,7 +6,6 @@ no credentials are sent.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+from antiphon.fair_limiter import FairLimiter
 from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
 
 __all__ = ["FetchError", "FetchResult", "Fetcher", "check"]
@@ -58,7 +58,7 @@ class Fetcher:
         self._session = session
         self._max_bytes = max_bytes
         self._clock = clock
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._slots = FairLimiter(_MAX_CONCURRENT)
         self._cache: OrderedDict[str, tuple[float, FetchResult]] = OrderedDict()
         self._cached_bytes = 0
 
@@ -92,13 +92,14 @@ class Fetcher:
             ) from None
         return cls(session, max_bytes, clock)
 
-    async def fetch(self, url: str) -> FetchResult:
-        """Fetch an http or https URL. Raises ``FetchError``."""
+    async def fetch(self, url: str, *, tenant: str = "") -> FetchResult:
+        """Fetch an http or https URL for a tenant. Tenants whose fetches wait take turns. Raises
+        ``FetchError``."""
         check(url)
         cached = self._cache.get(url)
         if cached is not None and cached[0] > self._clock():
             return cached[1]
-        async with self._slots:
+        async with self._slots.slot(tenant):
             fetched = await self._fetch(url)
         self._add_to_cache(url, fetched)
         return fetched

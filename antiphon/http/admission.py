@@ -1,79 +1,65 @@
 """Admission control: limits concurrent requests and queues the others fairly between tenants.
 
-Within a tenant requests are served in order; tenants take turns, so one tenant's flood delays the
-others by one turn at most."""
+Slots and places in the queue are shared between tenants: a tenant that floods the server is
+refused, and the others are not."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from antiphon.errors import Overloaded
+from antiphon.fair_limiter import FairLimiter
 
 __all__ = ["AdmissionQueue"]
 
 
 class AdmissionQueue:
-    """Admits ``max_concurrent_requests`` requests; ``max_queued_requests`` more may wait."""
+    """Admits ``max_concurrent_requests`` requests; ``max_queued_requests`` more may wait.
+
+    ``max_per_tenant``: concurrent requests of one tenant; None for no limit of its own. If the
+    queue is full, a request of a tenant with few waiting requests takes the place of the newest
+    request of the tenant with the most."""
 
     def __init__(
-        self, max_concurrent_requests: int, max_queued_requests: int, *, retry_after_s: int = 1
+        self,
+        max_concurrent_requests: int,
+        max_queued_requests: int,
+        *,
+        max_per_tenant: int | None = None,
+        retry_after_s: int = 1,
     ) -> None:
-        self._max_concurrent = max_concurrent_requests
+        self._limiter = FairLimiter(max_concurrent_requests, max_per_tenant=max_per_tenant)
         self._max_queued = max_queued_requests
         self._retry_after_s = retry_after_s
-        #: Waiting requests by tenant, in the order of the tenants' turns.
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self.running = 0
-        self.waiting = 0
+
+    @property
+    def running(self) -> int:
+        """The number of admitted requests."""
+        return self._limiter.running
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued requests."""
+        return self._limiter.waiting
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
-        if self.running < self._max_concurrent:
-            self.running += 1
-        else:
-            await self._wait(tenant)
-        try:
+        limiter = self._limiter
+        if limiter.waiting >= self._max_queued and not limiter.has_free_slot(tenant):
+            self._make_room(tenant)
+        async with limiter.slot(tenant):
             yield
-        finally:
-            self._release()
 
-    async def _wait(self, tenant: str) -> None:
-        if self.waiting >= self._max_queued:
-            wait = self._retry_after_s
-            raise Overloaded(
-                f"The server is busy: too many requests are waiting. Please try again in {wait}s.",
-                retry_after_s=wait,
-            )
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(tenant, deque()).append(turn)
-        self.waiting += 1
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._leave_queue(tenant, turn)
-            else:  # the slot was granted at the same moment
-                self._release()
-            raise
-        finally:
-            self.waiting -= 1
-
-    def _leave_queue(self, tenant: str, turn: asyncio.Future[None]) -> None:
-        queue = self._queues[tenant]
-        queue.remove(turn)
-        if not queue:
-            del self._queues[tenant]
-
-    def _release(self) -> None:
-        for tenant, queue in self._queues.items():
-            turn = queue.popleft()
-            del self._queues[tenant]
-            if queue:
-                self._queues[tenant] = queue  # the tenant moves to the end
-            turn.set_result(None)
-            return
-        self.running -= 1
+    def _make_room(self, tenant: str) -> None:
+        """Reject a queued request of the tenant with the most, or raise ``Overloaded``."""
+        limiter, wait = self._limiter, self._retry_after_s
+        error = Overloaded(
+            f"The server is busy: too many requests are waiting. Please try again in {wait}s.",
+            retry_after_s=wait,
+        )
+        largest = limiter.most_waiting()
+        if largest is None or limiter.waiting_of(largest) <= limiter.waiting_of(tenant) + 1:
+            raise error
+        limiter.reject_newest(largest, error)

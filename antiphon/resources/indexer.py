@@ -1,6 +1,7 @@
 """Background indexing of files: extract text, split it into chunks, embed them, store them.
 
-A few files are indexed at a time. Work that a process leaves unfinished is resumed by the next.
+A few files are indexed at a time, of several tenants in turn. Work that a process leaves unfinished
+is resumed by the next.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import RequestError, RunError
+from antiphon.fair_limiter import FairLimiter
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.wire.vector_stores import FileStatus, LastError
@@ -55,7 +57,7 @@ class Indexer:
         self._documents = documents
         self._embeddings = embeddings
         self._model = model
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_FILES)
+        self._slots = FairLimiter(_MAX_CONCURRENT_FILES)
         self._tasks: dict[IndexingTask, asyncio.Task[None]] = {}
         self._resuming: asyncio.Task[None] | None = None
 
@@ -93,7 +95,7 @@ class Indexer:
         self.add(job for job in await self._vectors.list_unfinished() if job not in self._tasks)
 
     async def _index(self, job: IndexingTask) -> None:
-        async with self._slots:
+        async with self._slots.slot(job.tenant):
             entry = await self._vectors.get_file(job.tenant, job.store_id, job.file_id)
             if entry is None or entry.file.status != "in_progress":
                 return
@@ -116,7 +118,9 @@ class Indexer:
 
     async def _chunks(self, job: IndexingTask, entry: IndexedFile) -> list[IndexedChunk]:
         stored = await self._files.read(job.tenant, job.file_id)
-        text = await self._documents.text(stored.content, name=stored.file.filename)
+        text = await self._documents.text(
+            stored.content, name=stored.file.filename, tenant=job.tenant
+        )
         strategy = entry.file.chunking_strategy.static
         passages = await asyncio.to_thread(
             split_text, text, strategy.max_chunk_size_tokens, strategy.chunk_overlap_tokens

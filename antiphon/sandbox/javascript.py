@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.fair_limiter import FairLimiter
+
 if TYPE_CHECKING:
     import wasmtime
 
@@ -74,6 +76,7 @@ class JavaScript:
         self._memory_bytes = memory_bytes
         self._prelude = resources.files("antiphon.sandbox").joinpath("prelude.js").read_text()
         self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="program")
+        self._slots = FairLimiter(max_concurrent)
         self._compile_lock = threading.Lock()
         self._compiled_module: bytearray | None = None
 
@@ -98,12 +101,13 @@ class JavaScript:
         outcomes: Sequence[CallOutcome] = (),
         *,
         time_ms: int = 0,
+        tenant: str = "",
     ) -> ProgramState:
         """Run ``code`` from its beginning until it ends or waits for a call without an outcome.
 
         ``paths`` are the functions below ``tools``; ``outcomes`` belong to the first calls, in
         order. ``time_ms`` is the time that the program sees, and the seed of its random numbers.
-        Cancelling this call stops the program."""
+        The steps of several ``tenant`` wait in turn. Cancelling this call stops the program."""
         from wasmtime import Config, Engine
 
         config = Config()
@@ -114,9 +118,10 @@ class JavaScript:
         )
         abandoned = threading.Event()
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._run, engine, arguments, abandoned
-            )
+            async with self._slots.slot(tenant):
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._threads, self._run, engine, arguments, abandoned
+                )
         finally:
             abandoned.set()
             engine.increment_epoch()

@@ -58,7 +58,7 @@ async def test_tenants_take_turns() -> None:
         await settle()
     for turn in range(len(names)):
         await callers[order[turn]].release()
-    assert order == ["a1", "a2", "b1", "a3", "b2", "a4"]
+    assert order == ["a1", "b1", "a2", "b2", "a3", "a4"]
 
 
 async def test_full_queue_raises_at_once() -> None:
@@ -111,3 +111,45 @@ async def test_exception_releases_the_slot() -> None:
             raise KeyError
     async with admission.slot("t"):
         assert admission.running == 1
+
+
+async def test_flood_leaves_places_in_the_queue_to_others() -> None:
+    admission, order = AdmissionQueue(1, 4), list[str]()
+    flood = [Caller(admission, "a", order, f"a{number}") for number in range(5)]
+    await settle()
+    victim = Caller(admission, "b", order)
+    await settle()
+    with pytest.raises(Overloaded):
+        await flood[-1].task
+    assert (admission.waiting, admission.running) == (4, 1)
+    await flood[0].release()
+    assert order == ["a0", "b"], "the other tenant is next"
+    await victim.release()
+    for caller in flood[1:-1]:
+        await caller.release()
+    assert (admission.waiting, admission.running) == (0, 0)
+
+
+async def test_full_queue_refuses_the_tenant_that_fills_it() -> None:
+    admission, order = AdmissionQueue(1, 4), list[str]()
+    callers = [Caller(admission, name[0], order, name) for name in ("a0", "a1", "a2", "b1", "b2")]
+    await settle()
+    for tenant in "ab":
+        with pytest.raises(Overloaded):
+            async with admission.slot(tenant):
+                pass
+    for turn in range(5):
+        await next(caller for caller in callers if caller.name == order[turn]).release()
+    assert order == ["a0", "b1", "a1", "b2", "a2"]
+
+
+async def test_tenant_is_admitted_up_to_its_share() -> None:
+    admission, order = AdmissionQueue(4, 4, max_per_tenant=3), list[str]()
+    flood = [Caller(admission, "a", order, f"a{number}") for number in range(6)]
+    await settle()
+    assert (admission.running, admission.waiting) == (3, 3)
+    victim = Caller(admission, "b", order)
+    await settle()
+    assert order[-1] == "b", "it does not wait"
+    for caller in (victim, *flood):
+        await caller.release()

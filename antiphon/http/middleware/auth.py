@@ -60,13 +60,15 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     """Limits on incoming requests.
 
     ``requests_per_minute`` applies to each key without a limit of its own, or to the whole server
-    without keys; None = no limit. A full queue answers 429. ``body`` limits the JSON of a body,
+    without keys; None = no limit. A full queue answers 429. ``max_requests_per_tenant`` limits the
+    concurrent requests of a tenant; None = no limit of its own. ``body`` limits the JSON of a body,
     ``max_file_bytes`` an uploaded file."""
 
     max_body_bytes: int = 64 * 2**20
     max_file_bytes: int = 64 * 2**20
     body: BodyLimits = BodyLimits()
     max_concurrent_requests: int = 256
+    max_requests_per_tenant: int | None = None
     max_queued_requests: int = 1024
     retry_after_s: int = 2
     requests_per_minute: int | None = None

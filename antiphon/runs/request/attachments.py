@@ -192,7 +192,7 @@ class _ResolvingBackend(BackendWrapper):
             check(source.url)
             if self._attachments.fetcher is None:
                 raise FetchError("url", "this server fetches no URLs; send the bytes or a file_id")
-            fetched = await self._attachments.fetcher.fetch(source.url)
+            fetched = await self._attachments.fetcher.fetch(source.url, tenant=self._tenant)
             return replace(fetched, name=source.name or fetched.name)
         try:
             mime, content = await asyncio.to_thread(decode_inline, source.inline or "")
@@ -210,7 +210,9 @@ class _ResolvingBackend(BackendWrapper):
             header = None
         if header is not None:
             return await _image_part(file)
-        text = await self._attachments.documents.text(file.content, name=file.name, mime=file.mime)
+        text = await self._attachments.documents.text(
+            file.content, name=file.name, mime=file.mime, tenant=self._tenant
+        )
         title = f" '{file.name}'" if file.name else ""
         return it.InputText(text=f"[file{title}]\n{text}")
 

@@ -58,7 +58,7 @@ class ImageSources(Struct, frozen=True):
         if url[:8].lower().startswith(("http://", "https://")):
             if self.fetcher is None:
                 raise FetchError("url", "this server fetches no URLs")
-            return (await self.fetcher.fetch(url)).content
+            return (await self.fetcher.fetch(url, tenant=tenant)).content
         return (await asyncio.to_thread(decode_inline, url))[1]
 
 

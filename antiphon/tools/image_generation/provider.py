@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, RunError, ToolError
+from antiphon.fair_limiter import FairLimiter
 from antiphon.tools.arguments import parse_arguments
 from antiphon.tools.base import (
     CallContext,
@@ -77,7 +78,7 @@ class ImageGenerationProvider:
         self._generator = generator
         self._sources = sources
         self._policy = policy
-        self._slots = asyncio.Semaphore(policy.concurrency)
+        self._slots = FairLimiter(policy.concurrency)
 
     def check(self, tool: Any, path: str) -> None:
         check_mask(tool, path)
@@ -164,7 +165,7 @@ class _ImageSession:
         *,
         request: ImageRequest,
         action: str,
-        slots: asyncio.Semaphore,
+        slots: FairLimiter,
         max_bytes: int,
     ) -> None:
         self.action = action
@@ -182,7 +183,10 @@ class _ImageSession:
         task = await self._build_task(parse_arguments(arguments))
         generated: GeneratedImage | None = None
         try:
-            async with self._slots, aclosing(self._generator.generate(task)) as images:
+            async with (
+                self._slots.slot(context.tenant),
+                aclosing(self._generator.generate(task)) as images,
+            ):
                 yield ToolProgress("generating")
                 preview_count = 0
                 async for image in images:

@@ -217,7 +217,11 @@ class _ProgramSession:
         outcomes: list[CallOutcome] = []
         while True:
             state = await self._javascript.advance(
-                code, tuple(self._functions_by_path), outcomes, time_ms=started_ms
+                code,
+                tuple(self._functions_by_path),
+                outcomes,
+                time_ms=started_ms,
+                tenant=context.tenant,
             )
             if not state.pending_calls:
                 break

@@ -26,7 +26,8 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     """The options of a request.
 
     ``count``: the number of results. ``max_view_chars``: the number of characters of a view.
-    ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
+    ``allowed_domains``, ``blocked_domains``: domains, including their subdomains. ``tenant``: who
+    searches; a source that limits concurrency serves tenants in turn.
     """
 
     count: int = 10
@@ -34,6 +35,7 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     allowed_domains: tuple[str, ...] = ()
     blocked_domains: tuple[str, ...] = ()
     location: Mapping[str, Any] = {}
+    tenant: str = ""
 
     def allows(self, url: str) -> bool:
         """Whether pages of this URL may be shown."""
@@ -51,8 +53,8 @@ class PageSource(Protocol):
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
         """Return the best results first. Raises ``ToolError``."""
 
-    async def page(self, url: str) -> WebPage:
-        """Return the page at a URL. Raises ``ToolError``."""
+    async def page(self, url: str, *, tenant: str = "") -> WebPage:
+        """Return the page at a URL, for a tenant. Raises ``ToolError``."""
 
     async def close(self) -> None: ...
 
@@ -173,7 +175,7 @@ class Browser:
     async def _load_page(self, url: str) -> WebPage:
         self._check_allowed(url)
         if url not in self._page_cache:
-            page = await self._source.page(url)
+            page = await self._source.page(url, tenant=self._options.tenant)
             self._check_allowed(page.url)  # the URL after redirects
             self._page_cache[url] = self._page_cache[page.url] = page
         return self._page_cache[url]

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from antiphon.errors import SetupError, ToolError
+from antiphon.fair_limiter import FairLimiter
 
 from .browser import SearchOptions
 from .page import SearchResult
@@ -52,6 +53,7 @@ class Ddgs:
         #: Creates a client for one search. Clients are not thread-safe.
         self._client_factory = client_factory
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="search")
+        self._slots = FairLimiter(_MAX_THREADS)
 
     @classmethod
     def open(cls) -> Ddgs:
@@ -76,7 +78,7 @@ class Ddgs:
             return rows
 
         try:
-            async with asyncio.timeout(_TOTAL_TIMEOUT_S):
+            async with asyncio.timeout(_TOTAL_TIMEOUT_S), self._slots.slot(options.tenant):
                 loop = asyncio.get_running_loop()
                 rows = await loop.run_in_executor(self._threads, search)
         except (TimeoutException, TimeoutError):

@@ -36,11 +36,10 @@ _UNREADABLE_TEXT = {
 
 
 async def extract_document(
-    url: str, content: bytes, mime: str, documents: Documents
+    url: str, content: bytes, mime: str, documents: Documents, *, tenant: str = ""
 ) -> PageDocument:
-    """Convert ``content``. Raises ``ToolError`` if it has no text, ``SetupError`` if the HTML
-    reader is
-    not installed.
+    """Convert ``content`` for a tenant. Raises ``ToolError`` if it has no text, ``SetupError`` if
+    the HTML reader is not installed.
     """
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
         if len(content) > _MAX_HTML_BYTES:
@@ -48,7 +47,7 @@ async def extract_document(
         return await asyncio.to_thread(_extract_html, url, content)
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     try:
-        text = await documents.text(content, name=name, mime=mime)
+        text = await documents.text(content, name=name, mime=mime, tenant=tenant)
     except UnreadableDocument as error:
         raise ToolError(f"{url} {_UNREADABLE_TEXT[error.reason]}.") from None
     match = _HEADING.search(text)

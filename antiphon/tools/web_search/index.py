@@ -196,7 +196,7 @@ class PageIndex:
             raise ToolError("The index of this server is empty, so nothing can be found.")
         return tuple(found)
 
-    async def page(self, url: str) -> WebPage:
+    async def page(self, url: str, *, tenant: str = "") -> WebPage:
         plain, _, _ = url.partition("#")
         other_spelling = plain.removesuffix("/") if plain.endswith("/") else f"{plain}/"
 

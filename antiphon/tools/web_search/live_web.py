@@ -44,8 +44,8 @@ class LiveWeb:
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
         return await self._engine.search(query, options)
 
-    async def page(self, url: str) -> WebPage:
-        document = await fetch_document(url, self._fetcher, self._documents)
+    async def page(self, url: str, *, tenant: str = "") -> WebPage:
+        document = await fetch_document(url, self._fetcher, self._documents, tenant=tenant)
         return await asyncio.to_thread(
             WebPage.from_text, document.url, document.title, document.text, document.links
         )
@@ -54,16 +54,19 @@ class LiveWeb:
         await self._engine.close()
 
 
-async def fetch_document(url: str, fetcher: Fetcher, documents: Documents) -> PageDocument:
-    """Fetch and convert a page. Its URL is the one after redirects. Raises ``ToolError``."""
+async def fetch_document(
+    url: str, fetcher: Fetcher, documents: Documents, *, tenant: str = ""
+) -> PageDocument:
+    """Fetch and convert a page for a tenant. Its URL is the one after redirects. Raises
+    ``ToolError``."""
     try:
-        fetched = await fetcher.fetch(url)
+        fetched = await fetcher.fetch(url, tenant=tenant)
     except FetchError as failed:
         raise ToolError(f"{url} could not be fetched: {failed}.") from None
     try:
         async with asyncio.timeout(_READ_TIMEOUT_S):
             return await extract_document(
-                fetched.url or url, fetched.content, fetched.mime, documents
+                fetched.url or url, fetched.content, fetched.mime, documents, tenant=tenant
             )
     except TimeoutError:
         raise ToolError(f"{url} took too long to read.") from None

@@ -114,7 +114,7 @@ class WebSearchProvider:
             return
         browser = Browser(
             self._source,
-            search_options(tool),
+            replace(search_options(tool), tenant=response.tenant),
             _earlier_pages((*response.items, *response.interrupted_items)),
         )
         functions = tuple(

@@ -38,7 +38,7 @@ class FakePages:
             SearchResult(url="https://spam.example/a", title="", text="buy"),
         )
 
-    async def page(self, url: str) -> WebPage:
+    async def page(self, url: str, *, tenant: str = "") -> WebPage:
         if url != NORTH:
             raise ToolError(f"no {url}")
         result = await extract_document(url, TEXT.encode(), "text/markdown", Documents())
@@ -172,7 +172,7 @@ async def test_cursors_count_earlier_responses_and_failed_steps() -> None:
 @pytest.mark.requirement("WS-REQUEST")
 async def test_redirect_to_a_blocked_domain_is_rejected() -> None:
     class Moved(FakePages):
-        async def page(self, url: str) -> WebPage:
+        async def page(self, url: str, *, tenant: str = "") -> WebPage:
             return WebPage.from_text("https://elsewhere.example/", "x", "secret")
 
     browser = Browser(Moved(), SearchOptions(allowed_domains=("north.example",)))

@@ -1,0 +1,130 @@
+"""A concurrency limit whose slots tenants share fairly.
+
+A free slot goes to the waiting tenant that holds the fewest; among equals, to the one whose last
+slot was granted longest ago. Within a tenant, slots are granted in order. So one tenant's flood
+delays the others by the duration of one slot at most, and only while all slots are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+__all__ = ["FairLimiter", "tenant_share"]
+
+
+def tenant_share(total: int, share: float) -> int:
+    """Return how many of ``total`` slots a tenant may hold if its share is ``share`` (0 to 1)."""
+    return max(1, int(total * share))
+
+
+class FairLimiter:
+    """``max_concurrent`` slots, of which a tenant may hold ``max_per_tenant`` (None: all)."""
+
+    def __init__(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
+        self._max_concurrent = max_concurrent
+        self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        self._held: Counter[str] = Counter()
+        #: Number of the last grant, of tenants that hold or wait.
+        self._last_grant: dict[str, int] = {}
+        self._grants = 0
+        self.running = 0
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for a slot and hold it for the duration of the block."""
+        await self.acquire(tenant)
+        try:
+            yield
+        finally:
+            self.release(tenant)
+
+    async def acquire(self, tenant: str) -> None:
+        """Wait for a slot. The caller passes the same tenant to ``release``.
+
+        Raises the error that ``reject_newest`` was given for this caller.
+        """
+        if self.has_free_slot(tenant):
+            self._grant(tenant)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(tenant, deque()).append(turn)
+        self.waiting += 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._leave_queue(tenant, turn)
+            elif turn.exception() is None:  # the slot was granted at the same moment
+                self.release(tenant)
+            raise
+
+    def release(self, tenant: str) -> None:
+        """Free a slot that this tenant holds."""
+        self.running -= 1
+        self._held[tenant] -= 1
+        while (waiting := self._next_tenant()) is not None:
+            turn = self._take_turn(waiting, 0)
+            if not turn.done():  # else: cancelled, and its caller has not run yet
+                self._grant(waiting)
+                turn.set_result(None)
+        self._forget_idle(tenant)
+
+    def has_free_slot(self, tenant: str) -> bool:
+        """Whether ``acquire`` would not wait."""
+        return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
+
+    def waiting_of(self, tenant: str) -> int:
+        """The number of callers of this tenant that wait."""
+        return len(self._queues.get(tenant, ()))
+
+    def most_waiting(self) -> str | None:
+        """The tenant with the most waiting callers; None if nobody waits."""
+        return max(self._queues, key=self.waiting_of, default=None)
+
+    def reject_newest(self, tenant: str, error: Exception) -> None:
+        """Raise ``error`` in the caller of this tenant that waits shortest."""
+        turn = self._take_turn(tenant, -1)
+        if not turn.done():
+            turn.set_exception(error)
+
+    def _next_tenant(self) -> str | None:
+        if self.running >= self._max_concurrent:
+            return None
+        candidates = (name for name in self._queues if self._held[name] < self._max_per_tenant)
+        return min(
+            candidates,
+            key=lambda name: (self._held[name], self._last_grant.get(name, 0)),
+            default=None,
+        )
+
+    def _take_turn(self, tenant: str, position: int) -> asyncio.Future[None]:
+        """Remove a caller from the queue of a tenant."""
+        queue = self._queues[tenant]
+        turn = queue[position]
+        del queue[position]
+        self.waiting -= 1
+        if not queue:
+            del self._queues[tenant]
+        return turn
+
+    def _leave_queue(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        queue = self._queues.get(tenant, deque())
+        if turn in queue:
+            self._take_turn(tenant, queue.index(turn))
+            self._forget_idle(tenant)
+
+    def _grant(self, tenant: str) -> None:
+        self.running += 1
+        self._held[tenant] += 1
+        self._grants += 1
+        self._last_grant[tenant] = self._grants
+
+    def _forget_idle(self, tenant: str) -> None:
+        if tenant not in self._queues and not self._held[tenant]:
+            self._held.pop(tenant, None)
+            self._last_grant.pop(tenant, None)
