@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -18,6 +17,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
@@ -59,24 +59,27 @@ def exported(module: ast.Module) -> list[str] | None:
     return None
 
 
-each_module = pytest.mark.parametrize("path", MODULES, ids=name)
+def test_every_module_has_a_docstring() -> None:
+    assert [name(path) for path in MODULES if not ast.get_docstring(tree(path))] == []
 
 
-@each_module
-def test_every_module_has_a_docstring(path: Path) -> None:
-    assert ast.get_docstring(tree(path))
+def test_all_is_sorted_and_its_names_exist() -> None:
+    faults = {name(path): fault for path in MODULES if (fault := _export_fault(path))}
+    assert faults == {}
 
 
-@each_module
-def test_all_is_sorted_and_its_names_exist(path: Path) -> None:
+def _export_fault(path: Path) -> str | None:
+    """Return what is wrong with the ``__all__`` of a module, or None."""
     module = tree(path)
     names = exported(module)
     if path.name == "__init__.py" and not list(defined(module)):
-        return
-    assert names is not None, "no __all__"
-    assert names == sorted(set(names), key=_order)
-    there = {*defined(module), *_imported(module)}
-    assert set(names) <= there
+        return None
+    if names is None:
+        return "no __all__"
+    if names != sorted(set(names), key=_order):
+        return "not sorted"
+    unknown = set(names) - {*defined(module), *_imported(module)}
+    return f"unknown names: {sorted(unknown)}" if unknown else None
 
 
 def _order(word: str) -> tuple[int, str]:
@@ -97,22 +100,39 @@ def _imported(module: ast.Module) -> set[str]:
     }
 
 
-@each_module
-def test_public_classes_and_functions_are_exported(path: Path) -> None:
-    module = tree(path)
-    public = {
+def test_public_classes_and_functions_are_exported() -> None:
+    missing = {
+        name(path): hidden
+        for path in MODULES
+        if path.parent.name != "testing"  # checks are found in their tables
+        and (hidden := _public(path) - set(exported(tree(path)) or []))
+    }
+    assert missing == {}
+
+
+def _public(path: Path) -> set[str]:
+    return {
         node.name
-        for node in module.body
+        for node in tree(path).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         and not node.name.startswith("_")
     }
-    if path.parent.name == "testing":
-        return  # checks are found in their tables
-    assert public <= set(exported(module) or [])
 
 
-@each_module
-def test_functions_are_short(path: Path) -> None:
-    assert {
-        node.name: length(node) for node in functions(path) if length(node) > FUNCTION_LINES
-    } == {}
+def test_functions_are_short() -> None:
+    long = {
+        f"{name(path)}::{node.name}": length(node)
+        for path in MODULES
+        for node in functions(path)
+        if length(node) > FUNCTION_LINES
+    }
+    assert long == {}
+
+
+def test_a_public_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name(path))
+    assert {word: paths for word, paths in places.items() if len(paths) > 1} == {}

@@ -15,7 +15,13 @@ from msgspec import Struct
 
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, context_length_exceeded
 
-__all__ = ["ABORT_REASONS", "error_from_response", "parse_error", "upstream_error"]
+__all__ = [
+    "ABORT_REASONS",
+    "UpstreamErrorFields",
+    "error_from_response",
+    "parse_error",
+    "upstream_error",
+]
 
 #: Finish reasons of servers that gave up an answer, which is then incomplete (vLLM, SGLang,
 #: TensorRT-LLM, OpenRouter, DeepSeek).

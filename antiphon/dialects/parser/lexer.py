@@ -82,66 +82,54 @@ class Lexer:
         tools: ToolFormat | None,
     ) -> None:
         transitions = _transitions(reasoning, tools)
-        keeps_tags = reasoning is not None and reasoning.kept
-        text_tags = (
-            {*reasoning.open, *reasoning.close} if reasoning is not None and keeps_tags else set()
-        )
         quote = "" if tools is None else tools.quote
-        written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
-        special = tokenizer.special
-        special_literals = sorted(
-            (literal for literal in special if literal in written), key=len, reverse=True
-        )
-        marks_by_literal = {
-            literal: chr(ord(QUOTE) + n)
-            for n, literal in enumerate(special_literals[:2000], start=1)
-        }
-        self._literals = {mark: literal for literal, mark in marks_by_literal.items()} | {
-            QUOTE: quote
-        }
+        self._marks_by_literal = _assign_marks(tokenizer, transitions, quote)
+        self._literals = {mark: literal for literal, mark in self._marks_by_literal.items()}
+        self._literals[QUOTE] = quote
         #: The format's quote, with marks.
-        self.quote = _substitute_marks(quote, marks_by_literal)
+        self.quote = _substitute_marks(quote, self._marks_by_literal)
         #: Special token id → its mark; "" if no format uses the token.
-        self.marks: Mapping[int, str] = {
-            token: marks_by_literal.get(literal, "")
-            for literal, token in special.items()
-            if literal not in text_tags
-            and (
-                literal in marks_by_literal
-                or not _HTML.fullmatch(literal)
-                or token in tokenizer.end_ids
-            )
-        }
+        self.marks: Mapping[int, str] = self._marks_by_id(tokenizer, reasoning)
         #: Token id → text, filled by the detokenizers that share this lexer.
         self.text_cache: dict[int, str] = {}
         #: State → its terminals.
-        self.states: Mapping[str, StateTerminals] = {
-            state: StateTerminals(
-                {
-                    _substitute_marks(literal, marks_by_literal): transition
-                    for literal, transition in on.items()
-                }
-            )
+        self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning)
+
+    def _marks_by_id(
+        self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
+    ) -> dict[int, str]:
+        """Return the marks of the special tokens that are not part of the answer's text."""
+        keeps_tags = reasoning is not None and reasoning.kept
+        text_tags = {*reasoning.open, *reasoning.close} if reasoning and keeps_tags else set()
+        marks = self._marks_by_literal
+        return {
+            token: marks.get(literal, "")
+            for literal, token in tokenizer.special.items()
+            if literal not in text_tags
+            and (literal in marks or not _HTML.fullmatch(literal) or token in tokenizer.end_ids)
+        }
+
+    def _terminals(
+        self,
+        transitions: Mapping[str, Mapping[str, Transition]],
+        reasoning: ReasoningFormat | None,
+    ) -> dict[str, StateTerminals]:
+        """Return the terminals of each state, written with marks."""
+        marked = {
+            state: {
+                _substitute_marks(literal, self._marks_by_literal): transition
+                for literal, transition in on.items()
+            }
             for state, on in transitions.items()
         }
-        if reasoning is not None and not keeps_tags:
+        if reasoning is not None and not reasoning.kept:
             # In the middle of an answer, a tag that is spelled as text and opens reasoning or an
             # answer is only text.
-            begins = (*reasoning.open, reasoning.answer[0])
-            text_only = {
-                tag for tag in begins if not is_special(_substitute_marks(tag, marks_by_literal))
-            }
-            text_transitions = self.states[TEXT].transitions
-            self.states = {
-                **self.states,
-                TEXT: StateTerminals(
-                    {
-                        tag: transition
-                        for tag, transition in text_transitions.items()
-                        if tag not in text_only
-                    }
-                ),
-            }
+            for literal in (*reasoning.open, reasoning.answer[0]):
+                tag = _substitute_marks(literal, self._marks_by_literal)
+                if not is_special(tag):
+                    marked[TEXT].pop(tag, None)
+        return {state: StateTerminals(on) for state, on in marked.items()}
 
     def is_dropped(self, token: int) -> bool:
         """Return whether this token never stands for text."""
@@ -160,6 +148,17 @@ def is_special(terminal: str) -> bool:
 def strip_marks(text: str) -> str:
     """Return ``text`` without the marks of special tokens."""
     return _MARK.sub("", text)
+
+
+def _assign_marks(
+    tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
+) -> dict[str, str]:
+    """Give each special token that the formats use a private character, longest token first."""
+    written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
+    literals = sorted(
+        (each for each in tokenizer.special if each in written), key=len, reverse=True
+    )
+    return {literal: chr(ord(QUOTE) + n) for n, literal in enumerate(literals[:2000], start=1)}
 
 
 def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:

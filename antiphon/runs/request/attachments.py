@@ -26,7 +26,7 @@ from antiphon.resources.files import Files
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 
-__all__ = ["Attachments"]
+__all__ = ["Attachments", "InvalidPart", "PartSource", "part_source", "url_to_fetch"]
 
 _AttachmentPart = it.InputImage | it.InputFile | it.ComputerScreenshot
 

@@ -20,6 +20,7 @@ from antiphon.backends.remote.base import (
     unsupported,
     with_instructions,
 )
+from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
 from antiphon.dialects.instructions import format_instructions, json_format_instructions
@@ -118,6 +119,10 @@ class ChatCompletionsBackend(RemoteBackend):
         if template:
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
+
+    @property
+    def token_endpoint(self) -> TokenEndpoint | None:
+        return self.flavour.token_endpoint
 
     @property
     def separates_caches(self) -> bool:

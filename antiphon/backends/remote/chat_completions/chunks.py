@@ -20,10 +20,10 @@ __all__ = [
     "MISSING",
     "Call",
     "CalledFunction",
-    "ChatChunk",
     "ChunkChoice",
     "Delta",
     "ReportedUsage",
+    "UpstreamChunk",
     "decode",
     "logprobs_of",
     "sampled_token_count",
@@ -107,7 +107,7 @@ class _Timings(Struct):
     predicted_n: int | None = None
 
 
-class ChatChunk(Struct):
+class UpstreamChunk(Struct):
     """``timings`` is llama-server's. A ``usage`` that cannot be parsed is ignored, so that the
     answer is not lost.
     """
@@ -121,11 +121,11 @@ class ChatChunk(Struct):
     message: str | None = None
 
 
-decode = msgspec.json.Decoder(ChatChunk).decode
+decode = msgspec.json.Decoder(UpstreamChunk).decode
 _decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 
 
-def usage_in(chunk: ChatChunk) -> ReportedUsage | None:
+def usage_in(chunk: UpstreamChunk) -> ReportedUsage | None:
     """The usage that the chunk reports."""
     try:
         return None if chunk.usage is MISSING else _decode_usage(chunk.usage)
@@ -133,7 +133,7 @@ def usage_in(chunk: ChatChunk) -> ReportedUsage | None:
         return None
 
 
-def sampled_token_count(chunk: ChatChunk, reported: ReportedUsage | None) -> int | None:
+def sampled_token_count(chunk: UpstreamChunk, reported: ReportedUsage | None) -> int | None:
     """How many tokens had been sampled when the chunk was sent; None if the server does not report
     it."""
     if not chunk.choices:

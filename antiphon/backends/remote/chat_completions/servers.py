@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 __all__ = ["FLAVOURS", "STANDARD", "ChatFlavour"]
@@ -63,6 +64,8 @@ class ChatFlavour(Struct, frozen=True, kw_only=True):
     unreadable_formats: frozenset[str] = frozenset()
     #: Syntax of a grammar → the path of its field in the body.
     grammar_fields: Mapping[str, tuple[str, ...]] = {}
+    #: The endpoint by which it counts tokens.
+    token_endpoint: TokenEndpoint | None = None
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
@@ -108,6 +111,7 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         },
         reasoning_fields=("reasoning", "reasoning_content"),
         accepts_template_kwargs=True,
+        token_endpoint="vllm",
         owners=("vllm",),
     ),
     "sglang": ChatFlavour(
@@ -133,6 +137,7 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         counts_reasoning=False,
         unreadable_formats=UNSUPPORTED_FORMATS,
         accepts_template_kwargs=True,
+        token_endpoint="llama-server",
         owners=("llamacpp",),
     ),
     "ollama": ChatFlavour(

@@ -168,7 +168,7 @@ class ChatStreamParser:
         if chunk.usage is not cc.MISSING or chunk.timings is not None:
             self._count(chunk, has_content=self._text_bytes > before)
 
-    def _count(self, chunk: cc.ChatChunk, *, has_content: bool) -> None:
+    def _count(self, chunk: cc.UpstreamChunk, *, has_content: bool) -> None:
         """Count the reasoning tokens. ``has_content``: the chunk holds more than counts."""
         if (reported := cc.usage_in(chunk)) is not None:
             self._usage = reported
