@@ -4,13 +4,12 @@ The only module that knows all parts, and the clock and the randomness they are 
 
 from __future__ import annotations
 
-import asyncio
 import random
 import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -40,6 +39,7 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
@@ -49,8 +49,6 @@ from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 
 __all__ = ["App", "Serving", "address", "open_app", "open_fetcher", "request_limits", "serve"]
-
-_SWEEP_S = 60
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -154,7 +152,7 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
                 containers=containers,
             ),
         )
-        await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
+        await stack.enter_async_context(Sweeper(store, _retention(settings), clock=_clock, log=log))
         if sender is not None:
             await stack.enter_async_context(
                 WebhookDeliveries(store.runs, sender, clock=_clock, random=random.random)
@@ -365,28 +363,3 @@ def _retention(settings: Settings) -> Retention:
         max_bytes=settings.retention_bytes or None,
         max_log_age_s=settings.retention_events_s or None,
     )
-
-
-class _Sweeper:
-    """Deletes expired data from the store, at the start and every minute."""
-
-    def __init__(self, store: Store, retention: Retention, log: Any) -> None:
-        self._store = store
-        self._retention = retention
-        self._log = log
-
-    async def __aenter__(self) -> None:
-        self._task = asyncio.create_task(self._run())
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._store.sweep(self._retention, int(_clock()))
-            except Exception:
-                self._log.exception("expired responses could not be deleted")
-            await asyncio.sleep(_SWEEP_S)

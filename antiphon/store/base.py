@@ -14,7 +14,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import FileStore
-from .records import StoredResponse
+from .records import StoredResponse, SweepRecord
 from .runs import RunStore
 from .skills import SkillStore
 from .vectors import VectorIndex
@@ -94,14 +94,26 @@ class Store(Protocol):
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. False if there is no such response."""
 
+    async def clock(self, now: float) -> float:
+        """Return the unix time by which data expires: that of the database if it has a clock of its
+        own, so that no server's wrong clock counts; otherwise ``now``, the server's."""
+
+    async def load_sweep_record(self) -> SweepRecord | None:
+        """Return when the store was swept last; None before the first sweep."""
+
+    async def save_sweep_record(self, record: SweepRecord) -> None:
+        """Replace the record of the last sweep."""
+
     async def sweep(self, retention: Retention, now: int) -> int:
         """Delete everything that expired, and free what no descendant needs. Return how many
         responses expired.
 
         Expired are: responses beyond ``retention`` (``now``, in unix seconds, is compared with
         ``created_at``), responses with an expiry time in the past, events of runs that ended more
-        than ``max_log_age_s`` ago, files, and contents of vector stores. Responses of active runs
-        are counted but not deleted. Afterwards the bounds hold.
+        than ``max_log_age_s`` ago, files, contents of vector stores, and claims of approvals older
+        than ``max_age_s``. Responses of active runs
+        are counted but not deleted. Afterwards the bounds hold. A sweep works in short steps,
+        between which other calls proceed.
         """
 
     async def save_conversation(
@@ -130,6 +142,16 @@ class Store(Protocol):
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
         """Remove an item from a conversation. False if it is not part of it."""
+
+    async def claim_approval(
+        self, tenant: str, approval_id: str, response_id: str, now: int
+    ) -> bool:
+        """Record that a response runs the call that this approval allows, at ``now`` in unix
+        seconds. False if another response does; True again for the same one.
+        """
+
+    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
+        """Undo the claim of a response that did not run the call."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret of this name; store ``new_secret`` if there is none. All processes on

@@ -16,6 +16,7 @@ __all__ = [
     "EventPage",
     "Job",
     "StoredResponse",
+    "SweepRecord",
     "TurnTokens",
     "WebhookEvent",
 ]
@@ -113,3 +114,15 @@ class EventPage(Struct, frozen=True):
 
     batches: tuple[EventBatch, ...]
     ended: bool
+
+
+class SweepRecord(Struct, frozen=True):
+    """When the store was swept last, in unix seconds, so that a wrong clock is noticed.
+
+    ``doubted_since`` and ``doubted_at``: the first and the latest time shown by a clock that is
+    implausibly far ahead of ``swept_at``; None while the clock is plausible.
+    """
+
+    swept_at: int
+    doubted_since: int | None = None
+    doubted_at: int | None = None

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import StoredResponse, SweepRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
@@ -62,6 +62,9 @@ class MemoryStore:
         self._holders: dict[_Key, set[_Key]] = {}
         self._conversations: dict[_Key, _ConversationRow] = {}
         self._secrets: dict[str, bytes] = {}
+        #: The response that claimed an approval, and when, by tenant and approval.
+        self._approvals: dict[_Key, tuple[str, int]] = {}
+        self._sweep_record: SweepRecord | None = None
         self._order = 0
         self._closed = False
         self.runs = MemoryRuns(self._save, self._check)
@@ -136,11 +139,25 @@ class MemoryStore:
         self._free_unneeded(key)
         return True
 
+    async def clock(self, now: float) -> float:
+        return now
+
+    async def load_sweep_record(self) -> SweepRecord | None:
+        return self._sweep_record
+
+    async def save_sweep_record(self, record: SweepRecord) -> None:
+        self._sweep_record = record
+
     async def sweep(self, retention: Retention, now: int) -> int:
         self._check()
         log_age_s = retention.max_log_age_s
         self.files.expire(now)
         self.vectors.expire(now)
+        if retention.max_age_s is not None:
+            before = now - retention.max_age_s
+            self._approvals = {
+                key: claim for key, claim in self._approvals.items() if claim[1] >= before
+            }
         self.runs.expire(int(now - log_age_s) if log_age_s is not None else None, now)
         lapsed = [
             key
@@ -209,6 +226,18 @@ class MemoryStore:
         return (
             conversation_row is not None and conversation_row.items.pop(item_id, None) is not None
         )
+
+    async def claim_approval(
+        self, tenant: str, approval_id: str, response_id: str, now: int
+    ) -> bool:
+        self._check()
+        holder, _ = self._approvals.setdefault((tenant, approval_id), (response_id, now))
+        return holder == response_id
+
+    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
+        self._check()
+        if self._approvals.get((tenant, approval_id), ("", 0))[0] == response_id:
+            del self._approvals[tenant, approval_id]
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         self._check()

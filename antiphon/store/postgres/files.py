@@ -6,7 +6,7 @@ from antiphon.store.files import FileQuery
 from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
-from .pool import ConnectionPool, Transaction, index_key
+from .pool import ConnectionPool, index_key
 
 __all__ = ["PostgresFiles"]
 
@@ -53,7 +53,3 @@ class PostgresFiles:
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         return bool(await self._pool.rows("drop_file", tenant, index_key(file_id)))
-
-    async def expire(self, transaction: Transaction, now: int) -> None:
-        """Delete the files that expired by ``now``, as part of a transaction."""
-        await transaction.rows("expire_files", now)

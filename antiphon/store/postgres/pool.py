@@ -255,6 +255,10 @@ class Transaction:
         found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
         return found
 
+    async def count(self, name: str, *arguments: Any) -> int:
+        """Run a query and return the number of its rows."""
+        return len(await self.rows(name, *arguments))
+
     async def value(self, name: str, *arguments: Any) -> Any:
         """Run a query and return the first column of its first row, or None."""
         return await self._connection.fetchval(self._queries[name], *arguments)

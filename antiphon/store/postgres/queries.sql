@@ -70,6 +70,17 @@ SELECT seq, created_at FROM responses AS r WHERE live AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT $1
 
+-- clock
+SELECT extract(epoch FROM clock_timestamp())::float8
+
+-- sweep_record
+SELECT swept_at, doubted_since, doubted_at FROM sweeps WHERE id = 1
+
+-- put_sweep_record
+INSERT INTO sweeps (swept_at, doubted_since, doubted_at) VALUES ($1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
+    doubted_since = excluded.doubted_since, doubted_at = excluded.doubted_at
+
 -- lapsed
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
@@ -80,14 +91,17 @@ SELECT
     + (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE NOT live)
 
 -- drop_run_of
+-- The run is only renamed, so that no transaction deletes many batches: see drop_buried_batches.
 WITH gone AS (
-    DELETE FROM runs USING responses AS r
+    UPDATE runs SET tenant = '', id = 'deleted ' || runs.seq, ended_at = -1, owner = NULL,
+        request = '', prompt = ''
+    FROM responses AS r
     WHERE r.seq = $1 AND runs.tenant = r.tenant AND runs.id = r.id RETURNING r.tenant, r.id
 )
 DELETE FROM holds USING gone WHERE holds.tenant = gone.tenant AND holds.holder = gone.id
 
 -- forget_owners
-DELETE FROM owners WHERE heard_at < now() - interval '1 day'
+DELETE FROM owners WHERE heard_at < now() - interval '1 day' RETURNING 1
 
 -- put_conversation
 INSERT INTO conversations (tenant, id, body) VALUES ($1, $2, $3)
@@ -117,6 +131,20 @@ SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY posit
 
 -- remove_item
 DELETE FROM conversation_items WHERE conversation = $1 AND id = $2 RETURNING position
+
+-- claim_approval
+INSERT INTO approvals (tenant, id, response, claimed_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant, id) DO UPDATE SET response = approvals.response
+WHERE approvals.response = excluded.response RETURNING true
+
+-- release_approval
+DELETE FROM approvals WHERE tenant = $1 AND id = $2 AND response = $3
+
+-- expire_approvals
+DELETE FROM approvals WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM approvals WHERE claimed_at < $1 LIMIT $2
+))
+RETURNING 1
 
 -- put_secret
 INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING
@@ -268,10 +296,32 @@ SELECT holder FROM held
 DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3
 
 -- see_ended
-UPDATE runs SET ended_at = $1 WHERE ended_at = 0
+UPDATE runs SET ended_at = $1
+WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDATE SKIP LOCKED))
+RETURNING seq
 
--- expire_runs
-DELETE FROM runs WHERE ended_at < $1
+-- bury_runs
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1
+WHERE seq = ANY (ARRAY(
+    SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING seq
+
+-- drop_buried_batches
+-- By their place: whatever the planner knows of the table, it reads these rows only.
+DELETE FROM batches WHERE ctid = ANY (ARRAY(
+    SELECT b.place FROM (SELECT seq FROM runs WHERE ended_at = -1 ORDER BY seq LIMIT $1) AS dead
+    CROSS JOIN LATERAL (SELECT ctid AS place FROM batches WHERE run = dead.seq LIMIT $1) AS b
+    LIMIT $1
+))
+RETURNING 1
+
+-- drop_buried_runs
+DELETE FROM runs WHERE seq = ANY (ARRAY(
+    SELECT seq FROM runs AS dead WHERE ended_at = -1
+    AND NOT EXISTS (SELECT FROM batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
+))
+RETURNING 1
 
 -- notify
 SELECT pg_notify('antiphon', $1)
@@ -328,7 +378,10 @@ ORDER BY seq LIMIT $5
 DELETE FROM files WHERE tenant = $1 AND id = $2 RETURNING seq
 
 -- expire_files
-DELETE FROM files WHERE expires_at <= $1
+DELETE FROM files WHERE seq = ANY (ARRAY(
+    SELECT seq FROM files WHERE expires_at <= $1 LIMIT $2
+))
+RETURNING seq
 
 -- put_vector_store
 INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES ($1, $2, $3, $4)
@@ -423,7 +476,11 @@ SELECT s.tenant, s.id, f.id FROM vector_files AS f JOIN vector_stores AS s ON s.
 WHERE f.status = 'in_progress' ORDER BY f.seq
 
 -- expire_vector_files
-DELETE FROM vector_files WHERE store IN (SELECT seq FROM vector_stores WHERE expires_at <= $1)
+DELETE FROM vector_files WHERE seq = ANY (ARRAY(
+    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+    WHERE s.expires_at <= $1 LIMIT $2
+))
+RETURNING seq
 
 -- put_skill
 INSERT INTO skills (tenant, id, created_at, chosen, last) VALUES ($1, $2, $3, 1, 1) RETURNING seq

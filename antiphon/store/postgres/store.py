@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import StoredResponse, SweepRecord
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -25,12 +25,10 @@ from .files import PostgresFiles
 from .pool import ConnectionPool, Transaction, index_key
 from .runs import PostgresRuns
 from .skills import PostgresSkills
+from .sweep import PostgresSweep, delete_response
 from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
-
-#: Rows per step of a sweep.
-_SWEEP_ROWS = 500
 
 
 class PostgresStore:
@@ -82,49 +80,25 @@ class PostgresStore:
             row = await transaction.value("row_of", tenant, index_key(response_id))
             if row is None:
                 return False
-            await _delete_response(transaction, row)
+            await delete_response(transaction, row)
             await self.runs.notify_ended(transaction, ended=[(tenant, response_id)])
         self.runs.mark_stale(tenant, response_id)
         return True
 
+    async def clock(self, now: float) -> float:
+        ((seconds,),) = await self._pool.rows("clock")
+        return float(seconds)
+
+    async def load_sweep_record(self) -> SweepRecord | None:
+        rows = await self._pool.rows("sweep_record")
+        return SweepRecord(*rows[0]) if rows else None
+
+    async def save_sweep_record(self, record: SweepRecord) -> None:
+        row = (record.swept_at, record.doubted_since, record.doubted_at)
+        await self._pool.rows("put_sweep_record", *row)
+
     async def sweep(self, retention: Retention, now: int) -> int:
-        expired = 0
-        while True:  # in steps, so that rows are locked only briefly
-            async with self._pool.transaction() as transaction:
-                if not await transaction.value("sweeping"):
-                    return expired
-                await transaction.rows("freeing")
-                step = await self._sweep(transaction, retention, now)
-            expired += step
-            if step < _SWEEP_ROWS:
-                return expired
-
-    async def _sweep(self, transaction: Transaction, retention: Retention, now: int) -> int:
-        await transaction.rows("forget_owners")
-        await self.files.expire(transaction, now)
-        await self.vectors.expire(transaction, now)
-        await transaction.rows("see_ended", now)
-        if retention.max_log_age_s is not None:
-            await transaction.rows("expire_runs", int(now - retention.max_log_age_s))
-        lapsed = await transaction.rows("lapsed", now, _SWEEP_ROWS)
-        for (row,) in lapsed:
-            await _delete_response(transaction, row)
-        left = _SWEEP_ROWS - len(lapsed)
-        return len(lapsed) + (await self._bound(transaction, retention, now, left) if left else 0)
-
-    async def _bound(
-        self, transaction: Transaction, retention: Retention, now: int, most: int
-    ) -> int:
-        count, size = 0, 0
-        if retention.max_responses is not None or retention.max_bytes is not None:
-            ((count, size),) = await transaction.rows("totals")
-        oldest = await transaction.rows("oldest", most)
-        for expired, (row, created_at) in enumerate(oldest):
-            if not retention.is_exceeded(age_s=now - created_at, responses=count, bytes=size):
-                return expired
-            count -= 1
-            size -= await _delete_response(transaction, row)
-        return len(oldest)
+        return await PostgresSweep(self._pool, retention, now).run()
 
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
@@ -165,6 +139,16 @@ class PostgresStore:
             row = await transaction.value("conversation_row", tenant, index_key(conversation_id))
             return bool(row and await transaction.rows("remove_item", row, index_key(item_id)))
 
+    async def claim_approval(
+        self, tenant: str, approval_id: str, response_id: str, now: int
+    ) -> bool:
+        row = (tenant, index_key(approval_id), index_key(response_id), now)
+        return bool(await self._pool.rows("claim_approval", *row))
+
+    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
+        row = (tenant, index_key(approval_id), index_key(response_id))
+        await self._pool.rows("release_approval", *row)
+
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         await self._pool.rows("put_secret", name, new_secret)
         ((value,),) = await self._pool.rows("secret", name)
@@ -203,11 +187,3 @@ async def _append(
         ids, bodies = [index_key(item.id) for item in items], [encode(item) for item in items]
         await transaction.rows("add_items", row, tenant, ids, bodies)
     return row is not None
-
-
-async def _delete_response(transaction: Transaction, row: int) -> int:
-    """Delete a response with its run, and free deleted ancestors that no descendant needs. Return
-    the freed bytes.
-    """
-    await transaction.rows("drop_run_of", row)  # first: the lock order of ``PostgresRuns.end``
-    return int(await transaction.value("expire", row))

@@ -156,10 +156,6 @@ class PostgresVectorIndex:
             IndexingTask(tenant=who, store_id=store, file_id=file) for who, store, file in rows
         )
 
-    async def expire(self, transaction: Transaction, now: int) -> None:
-        """Remove the files of vector stores that expired by ``now``, as part of a transaction."""
-        await transaction.rows("expire_vector_files", now)
-
     async def _store_row(self, transaction: Transaction, tenant: str, store_id: str) -> int | None:
         """Return the row of a vector store and lock it against deletion until the end of the
         transaction."""

@@ -68,7 +68,3 @@ class SqliteFiles:
         return await self._database.write(
             lambda connection: connection.execute(query, key).rowcount > 0
         )
-
-    def expire(self, connection: sqlite3.Connection, now: int) -> None:
-        """Delete the files that expired by ``now``, as part of a write."""
-        connection.execute(self._queries["expire_files"], (now,))

@@ -52,6 +52,14 @@ SELECT seq, created_at FROM responses WHERE live = 1 AND NOT EXISTS (
     AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT ?
 
+-- sweep_record
+SELECT swept_at, doubted_since, doubted_at FROM sweeps WHERE id = 1
+
+-- put_sweep_record
+INSERT INTO sweeps (id, swept_at, doubted_since, doubted_at) VALUES (1, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
+    doubted_since = excluded.doubted_since, doubted_at = excluded.doubted_at
+
 -- lapsed
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 
@@ -83,6 +91,18 @@ SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY positio
 
 -- remove_item
 DELETE FROM conversation_items WHERE id = ? AND conversation = ?
+
+-- claim_approval
+INSERT INTO approvals (tenant, id, response, claimed_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, id) DO UPDATE SET response = response WHERE response = excluded.response
+
+-- release_approval
+DELETE FROM approvals WHERE tenant = ? AND id = ? AND response = ?
+
+-- expire_approvals
+DELETE FROM approvals WHERE (tenant, id) IN (
+    SELECT tenant, id FROM approvals WHERE claimed_at < ? LIMIT ?
+)
 
 -- put_secret
 INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)
@@ -127,11 +147,13 @@ UPDATE runs SET ended_at = 0, owner = NULL WHERE seq = ?
 -- drop_job
 DELETE FROM jobs WHERE run = ?
 
--- drop_run
-DELETE FROM runs WHERE tenant = ? AND id = ?
+-- bury_run
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
+WHERE tenant = ? AND id = ?
 
--- drop_run_of
-DELETE FROM runs WHERE (tenant, id) = (SELECT tenant, id FROM responses WHERE seq = ?)
+-- bury_run_of
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
+WHERE (tenant, id) = (SELECT tenant, id FROM responses WHERE seq = ?)
 
 -- history
 SELECT b.first, b.count, b.lines, b.tokens
@@ -146,10 +168,23 @@ FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first >= (
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
 -- see_ended
-UPDATE runs SET ended_at = ? WHERE ended_at = 0
+UPDATE runs SET ended_at = ? WHERE seq IN (SELECT seq FROM runs WHERE ended_at = 0 LIMIT ?)
 
--- expire_runs
-DELETE FROM runs WHERE ended_at < ?
+-- bury_runs
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1
+WHERE seq IN (SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < ? LIMIT ?)
+
+-- drop_buried_batches
+DELETE FROM batches WHERE rowid IN (
+    SELECT b.rowid FROM (SELECT seq FROM runs WHERE ended_at = -1) AS dead
+    CROSS JOIN batches AS b ON b.run = dead.seq LIMIT ?
+)
+
+-- drop_buried_runs
+DELETE FROM runs WHERE seq IN (
+    SELECT seq FROM runs WHERE ended_at = -1
+    AND NOT EXISTS (SELECT 1 FROM batches WHERE run = runs.seq) LIMIT ?
+)
 
 -- add_letter
 INSERT OR IGNORE INTO letters (id, body, due_at) VALUES (?, ?, ?)
@@ -199,7 +234,7 @@ ORDER BY seq LIMIT ?
 DELETE FROM files WHERE tenant = ? AND id = ?
 
 -- expire_files
-DELETE FROM files WHERE expires_at <= ?
+DELETE FROM files WHERE seq IN (SELECT seq FROM files WHERE expires_at <= ? LIMIT ?)
 
 -- put_vector_store
 INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES (?, ?, ?, ?)
@@ -294,7 +329,10 @@ SELECT s.tenant, s.id, f.id FROM vector_files AS f JOIN vector_stores AS s ON s.
 WHERE f.status = 'in_progress' ORDER BY f.seq
 
 -- expire_vector_files
-DELETE FROM vector_files WHERE store IN (SELECT seq FROM vector_stores WHERE expires_at <= ?)
+DELETE FROM vector_files WHERE seq IN (
+    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+    WHERE s.expires_at <= ? LIMIT ?
+)
 
 -- put_skill
 INSERT INTO skills (tenant, id, created_at, chosen, last) VALUES (?, ?, ?, 1, 1)

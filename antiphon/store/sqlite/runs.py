@@ -234,15 +234,6 @@ class SqliteRuns(SingleProcessRuns):
         self._locks.remove_holder(tenant, response_id)
         self._subscriptions.mark_stale([(tenant, response_id)])
 
-    def expire(self, connection: sqlite3.Connection, before: int | None, now: int) -> None:
-        """Delete the events of runs that ended before ``before``.
-
-        The store has no clock: the end of a run is dated by the first sweep after it.
-        """
-        connection.execute(self._queries["see_ended"], (now,))
-        if before is not None:
-            connection.execute(self._queries["expire_runs"], (before,))
-
     # --- private ---------------------------------------------------------------------------------
 
     async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from antiphon.store.base import Retention
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import StoredResponse, SweepRecord
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -27,12 +26,10 @@ from .database import Database
 from .files import SqliteFiles
 from .runs import SqliteRuns
 from .skills import SqliteSkills
+from .sweep import SqliteSweep, free_unneeded
 from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
-
-#: Rows per step of a sweep.
-_SWEEP_ROWS = 500
 
 
 class SqliteStore:
@@ -84,8 +81,8 @@ class SqliteStore:
             row = connection.execute(self._queries["row_of"], key).fetchone()
             if row is None or not connection.execute(self._queries["bury"], row).rowcount:
                 return False, False
-            had_run = connection.execute(self._queries["drop_run"], key).rowcount > 0
-            self._free_unneeded(connection, row[0])
+            had_run = connection.execute(self._queries["bury_run"], key).rowcount > 0
+            free_unneeded(connection, self._queries, row[0])
             return True, had_run
 
         def notify(result: tuple[bool, bool]) -> None:
@@ -94,23 +91,20 @@ class SqliteStore:
 
         return (await self._database.write(work, then=notify))[0]
 
+    async def clock(self, now: float) -> float:
+        return now
+
+    async def load_sweep_record(self) -> SweepRecord | None:
+        found = await self._database.rows("sweep_record", (), lambda row: SweepRecord(*row))
+        return found[0] if found else None
+
+    async def save_sweep_record(self, record: SweepRecord) -> None:
+        query = self._queries["put_sweep_record"]
+        row = (record.swept_at, record.doubted_since, record.doubted_at)
+        await self._database.write(lambda connection: connection.execute(query, row).rowcount)
+
     async def sweep(self, retention: Retention, now: int) -> int:
-        log_age_s = retention.max_log_age_s
-        before = int(now - log_age_s) if log_age_s is not None else None
-        await self._database.write(lambda connection: self.runs.expire(connection, before, now))
-        await self._database.write(lambda connection: self.files.expire(connection, now))
-        await self._database.write(lambda connection: self.vectors.expire(connection, now))
-        expired = 0
-        for step in (
-            self._expire_by_time,
-            self._expire_by_retention,
-        ):  # in steps, so that other writes can run in between
-            while True:
-                count = await self._database.write(partial(step, retention=retention, now=now))
-                expired += count
-                if count < _SWEEP_ROWS:
-                    break
-        return expired
+        return await SqliteSweep(self._database, retention, now).run()
 
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
@@ -159,6 +153,18 @@ class SqliteStore:
             return connection.execute(self._queries["remove_item"], (item_id, row)).rowcount > 0
 
         return await self._database.write(work)
+
+    async def claim_approval(
+        self, tenant: str, approval_id: str, response_id: str, now: int
+    ) -> bool:
+        query, row = self._queries["claim_approval"], (tenant, approval_id, response_id, now)
+        return await self._database.write(
+            lambda connection: connection.execute(query, row).rowcount > 0
+        )
+
+    async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
+        query, row = self._queries["release_approval"], (tenant, approval_id, response_id)
+        await self._database.write(lambda connection: connection.execute(query, row).rowcount)
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         def work(connection: sqlite3.Connection) -> bytes:
@@ -217,43 +223,3 @@ class SqliteStore:
                 [(row, tenant, item.id, encode(item)) for item in items],
             )
         return row is not None
-
-    def _free_unneeded(self, connection: sqlite3.Connection, seq: int) -> int:
-        """Free a deleted response without descendants, then its ancestors likewise. Return the
-        freed bytes."""
-        freed = 0
-        row: tuple[int] | None = (seq,)
-        while row is not None:
-            gone = connection.execute(self._queries["unneeded"], row).fetchone()
-            if gone is None:
-                break
-            connection.execute(self._queries["free"], row)
-            freed += int(gone[0])
-            row = connection.execute(self._queries["row_of"], gone[1:]).fetchone()
-        return freed
-
-    def _expire_by_time(
-        self, connection: sqlite3.Connection, retention: Retention, now: int
-    ) -> int:
-        """Delete up to ``_SWEEP_ROWS`` responses that expired by ``now``. Return how many."""
-        lapsed = connection.execute(self._queries["lapsed"], (now, _SWEEP_ROWS)).fetchall()
-        for (seq,) in lapsed:
-            self._delete_row(connection, seq)
-        return len(lapsed)
-
-    def _expire_by_retention(
-        self, connection: sqlite3.Connection, retention: Retention, now: int
-    ) -> int:
-        count, size = connection.execute(self._queries["totals"]).fetchone()
-        oldest = connection.execute(self._queries["oldest"], (_SWEEP_ROWS,)).fetchall()
-        for expired, (seq, created_at) in enumerate(oldest):
-            if not retention.is_exceeded(age_s=now - created_at, responses=count, bytes=size):
-                return expired
-            count -= 1
-            size -= self._delete_row(connection, seq)
-        return len(oldest)
-
-    def _delete_row(self, connection: sqlite3.Connection, seq: int) -> int:
-        connection.execute(self._queries["bury"], (seq,))
-        connection.execute(self._queries["drop_run_of"], (seq,))
-        return self._free_unneeded(connection, seq)

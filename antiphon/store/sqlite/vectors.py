@@ -179,10 +179,6 @@ class SqliteVectorIndex:
             IndexingTask(tenant=who, store_id=store, file_id=file) for who, store, file in rows
         )
 
-    def expire(self, connection: sqlite3.Connection, now: int) -> None:
-        """Remove the files of vector stores that expired by ``now``, as part of a write."""
-        connection.execute(self._queries["expire_vector_files"], (now,))
-
     async def _execute(self, name: str, key: tuple[str, ...]) -> bool:
         query = self._queries[name]
         return await self._database.write(

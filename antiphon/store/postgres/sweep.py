@@ -1,0 +1,139 @@
+"""The sweep of the PostgreSQL store, in short transactions.
+
+A transaction changes few rows and holds its locks for a fraction of a second, so that clients do
+not wait for it. The order of the steps matters: runs are renamed and dated before their batches
+are deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from antiphon.store.base import Retention
+
+from .pool import ConnectionPool, Transaction
+
+__all__ = ["PostgresSweep", "delete_response"]
+
+#: Rows that one transaction changes at most, and files, which are larger.
+_ROWS, _FILES = 500, 10
+#: Seconds after which a transaction that deletes responses ends: others wait for its lock.
+_SLICE_S = 0.02
+
+#: A part of a sweep in one transaction. Returns how many rows it changed; 0 ends the step.
+_Step = Callable[[Transaction], Awaitable[int]]
+
+
+class PostgresSweep:
+    """One sweep at ``now``, in unix seconds."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        retention: Retention,
+        now: int,
+    ) -> None:
+        self._pool = pool
+        self._retention = retention
+        self._now = now
+        #: Number of responses, and bytes of all rows, when the sweep looked last.
+        self._totals = (0, 0)
+
+    async def run(self) -> int:
+        """Delete everything that expired. Return how many responses did."""
+        for step in self._first_steps():
+            if await self._repeat(step) is None:
+                return 0
+        expired = await self._repeat(self._expire_by_time, frees=True)
+        if expired is None:
+            return 0
+        await self._read_totals()
+        expired += await self._repeat(self._expire_by_retention, frees=True) or 0
+        while await self._drop_buried():
+            pass
+        return expired
+
+    def _first_steps(self) -> Sequence[_Step]:
+        retention, now = self._retention, self._now
+        steps = [
+            _query("expire_files", now, _FILES),
+            _query("expire_vector_files", now, _FILES),
+            _query("forget_owners"),
+            _query("see_ended", max(now, 1), _ROWS),
+        ]
+        if retention.max_age_s is not None:
+            steps.append(_query("expire_approvals", int(now - retention.max_age_s), _ROWS))
+        if retention.max_log_age_s is not None:
+            steps.append(_query("bury_runs", int(now - retention.max_log_age_s), _ROWS))
+        return steps
+
+    async def _drop_buried(self) -> bool:
+        """Delete the batches of some deleted runs, then the runs that have none. Return whether
+        there were any."""
+        batches = await self._repeat(_query("drop_buried_batches", _ROWS))
+        runs = await self._repeat(_query("drop_buried_runs", _ROWS))
+        return bool(batches or runs)
+
+    async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
+        """Repeat a step, each time in a transaction, until nothing is left for it. Return how many
+        rows it changed; None if another process sweeps. ``frees``: the step may free the ancestors
+        of a response."""
+        total = 0
+        while True:
+            async with self._pool.transaction() as transaction:
+                if not await transaction.value("sweeping"):
+                    return None
+                if frees:
+                    await transaction.rows("freeing")
+                count = await step(transaction)
+            total += count
+            if not count:
+                return total
+
+    # --- responses -------------------------------------------------------------------------------
+
+    async def _expire_by_time(self, transaction: Transaction) -> int:
+        end = time.monotonic() + _SLICE_S
+        deleted = 0
+        for (row,) in await transaction.rows("lapsed", self._now, _ROWS):
+            await delete_response(transaction, row)
+            deleted += 1
+            if time.monotonic() > end:
+                break
+        return deleted
+
+    async def _read_totals(self) -> None:
+        """Count once, outside the transactions that delete: it reads a whole index."""
+        retention = self._retention
+        if retention.max_responses is not None or retention.max_bytes is not None:
+            ((responses, size),) = await self._pool.rows("totals")
+            self._totals = (responses, size)
+
+    async def _expire_by_retention(self, transaction: Transaction) -> int:
+        end = time.monotonic() + _SLICE_S
+        deleted = 0
+        for row, created_at in await transaction.rows("oldest", _ROWS):
+            responses, size = self._totals
+            age_s = self._now - created_at
+            if not self._retention.is_exceeded(age_s=age_s, responses=responses, bytes=size):
+                break
+            self._totals = (responses - 1, size - await delete_response(transaction, row))
+            deleted += 1
+            if time.monotonic() > end:
+                break
+        return deleted
+
+
+async def delete_response(transaction: Transaction, row: int) -> int:
+    """Delete a response with its run, and free deleted ancestors that no descendant needs. Return
+    the freed bytes.
+    """
+    await transaction.rows("drop_run_of", row)  # first: the lock order of ``PostgresRuns.end``
+    return int(await transaction.value("expire", row))
+
+
+def _query(name: str, *arguments: Any) -> _Step:
+    """Return the step that runs one query, which returns the rows that it changes."""
+    return lambda transaction: transaction.count(name, *arguments)

@@ -1,0 +1,9 @@
+-- The response that runs the call which an MCP approval allows.
+CREATE TABLE approvals (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    response TEXT NOT NULL,
+    claimed_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+CREATE INDEX approvals_by_time ON approvals (claimed_at);

@@ -1,0 +1,83 @@
+"""Sweeps a store every minute, by a clock that is checked.
+
+A clock that is far ahead would expire everything at once, and what a sweep deletes is lost. So a
+clock that is implausibly far ahead of the last sweep does not count until it has gone on for a
+day: time enough to correct it. A store that was out of use for long expires its data a day later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from .base import Retention, Store
+from .records import SweepRecord
+
+__all__ = ["Sweeper", "check_clock"]
+
+_SWEEP_S = 60
+#: Seconds between two sweeps from which on the clock is doubted, and for how long.
+_IMPLAUSIBLE_S, _DOUBT_S = 7 * 86_400, 86_400
+
+
+def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]:
+    """Return the time for a sweep, and the new record. ``record``: that of the last sweep.
+
+    If ``now`` is implausible, the time is that of the last sweep.
+    """
+    if record is None or now - record.swept_at <= _IMPLAUSIBLE_S:
+        swept_at = now if record is None else max(now, record.swept_at)
+        return now, SweepRecord(swept_at)
+    since, at = record.doubted_since, record.doubted_at
+    if since is None or at is None or not 0 <= now - at <= _IMPLAUSIBLE_S:
+        since = now  # another jump
+    if now - since >= _DOUBT_S:
+        return now, SweepRecord(now)
+    return record.swept_at, SweepRecord(record.swept_at, since, now)
+
+
+class Sweeper:
+    """Deletes expired data from a store, at the start and every minute, while the block runs.
+    ``clock`` returns unix seconds; the store may have a clock of its own."""
+
+    def __init__(
+        self, store: Store, retention: Retention, *, clock: Callable[[], float], log: Any
+    ) -> None:
+        self._store = store
+        self._retention = retention
+        self._clock = clock
+        self._log = log
+
+    async def __aenter__(self) -> Sweeper:
+        self._task = asyncio.create_task(self._run(), name="sweeper")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except Exception:
+                self._log.exception("expired responses could not be deleted")
+            await asyncio.sleep(_SWEEP_S)
+
+    async def sweep(self) -> int:
+        """Sweep once. Return how many responses expired."""
+        shown = int(await self._store.clock(self._clock()))
+        last = await self._store.load_sweep_record()
+        now, record = check_clock(last, shown)
+        if record.doubted_since == shown:
+            self._log.error(
+                "the clock is implausibly far ahead of the last sweep: for a day, nothing expires"
+                " by age",
+                clock=shown,
+                last_sweep=record.swept_at,
+            )
+        await self._store.save_sweep_record(record)
+        return await self._store.sweep(self._retention, now)
