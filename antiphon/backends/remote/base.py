@@ -1,17 +1,28 @@
 """Base classes of remote backends: a conversation is encoded as a request body, and the upstream's
 stream is parsed into deltas.
 
-Only the upstream counts tokens: counts before the answer are estimates.
+Only the upstream counts tokens: counts before the answer are estimates, except near the context
+size of a server that counts on request.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, BackendCapabilities, Reply
@@ -22,13 +33,20 @@ from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.tools import PromptTools
-from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, CannotContinue, InvalidRequest
+from antiphon.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    BackendError,
+    CannotContinue,
+    InvalidRequest,
+    context_length_exceeded,
+)
 from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
 from antiphon.wire.response import Usage
 
+from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
 
 __all__ = [
@@ -106,7 +124,8 @@ class RemoteBackend(Backend, ABC):
         """
         conversation = await convert_images(conversation, self.unreadable_formats)
         prompt_tools = self.visible_tools(conversation, options)
-        reply = UpstreamReply(self, conversation, options, prompt_tools)
+        request = await self._fitting_request(conversation, options, prompt_tools)
+        reply = UpstreamReply(self, request, options, prompt_tools)
         enforces_format, grammars = self.enforces_format(options), self._grammars
         plan = ValidationPlan(
             answer_format=await (trusted_answer_format if enforces_format else answer_format)(
@@ -127,9 +146,42 @@ class RemoteBackend(Backend, ABC):
         )
 
         async def retry(corrected: Conversation) -> Reply:
-            return UpstreamReply(self, corrected, options, prompt_tools)
+            request = await self._fitting_request(corrected, options, prompt_tools)
+            return UpstreamReply(self, request, options, prompt_tools)
 
         return validate_reply(reply, plan, conversation, retry)
+
+    async def _fitting_request(
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
+    ) -> _Request:
+        """Encode the conversation; shorten it if it exceeds the context and truncation is allowed.
+        Raises ``InvalidRequest`` for a conversation that is certainly too long.
+        """
+        encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
+        request, size = encode(conversation), self.context_size
+        if size is None or not may_exceed(request.body, size):
+            return request
+        max_tokens = size - min(options.max_output_tokens or size, size // 4)
+        while True:
+            count, exact = await count_tokens(self.upstream, request.body, self.token_endpoint)
+            if exact:
+                request = replace(request, input_tokens=count)
+            if count < size:
+                return request
+            max_bytes = len(request.body) * max_tokens // count
+            shortened = options.truncate and shorten_conversation(
+                request.conversation, encode, _has_at_most(max_bytes)
+            )
+            if not shortened:
+                raise context_length_exceeded()
+            shorter, dropped_ids = shortened
+            request = replace(shorter, dropped_ids=request.dropped_ids + dropped_ids)
+
+    def _encode(
+        self, conversation: Conversation, options: Options, prompt_tools: PromptTools
+    ) -> _Request:
+        body = self.encode_request(conversation, options, prompt_tools)
+        return _Request(conversation=conversation, body=body, input_tokens=_estimated_tokens(body))
 
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
@@ -145,6 +197,11 @@ class RemoteBackend(Backend, ABC):
     @abstractmethod
     def enforces_calls(self) -> bool:
         """Whether the server enforces ``tool_choice`` and strict schemas of tools."""
+
+    @property
+    def token_endpoint(self) -> TokenEndpoint | None:
+        """The endpoint by which the server counts tokens, if it has one."""
+        return None
 
     @property
     @abstractmethod
@@ -171,6 +228,15 @@ class RemoteBackend(Backend, ABC):
         await self.upstream.close()
 
 
+class _Request(Struct, frozen=True, kw_only=True):
+    """An encoded request. ``dropped_ids``: the items that truncation left out."""
+
+    conversation: Conversation
+    body: bytes
+    input_tokens: int
+    dropped_ids: tuple[str, ...] = ()
+
+
 class UpstreamReply(Reply):
     """``Reply`` of an upstream. The request is sent by ``deltas``."""
 
@@ -181,16 +247,17 @@ class UpstreamReply(Reply):
     def __init__(
         self,
         backend: RemoteBackend,
-        conversation: Conversation,
+        request: _Request,
         options: Options,
         prompt_tools: PromptTools,
     ) -> None:
         self._backend = backend
-        self._conversation = conversation
+        self._conversation = request.conversation
         self._options = options
         self._shown = prompt_tools
-        self._body = backend.encode_request(conversation, options, prompt_tools)
-        self.input_tokens = _estimated_tokens(self._body)
+        self._body = request.body
+        self.input_tokens = request.input_tokens
+        self.dropped_ids = request.dropped_ids
 
     def resume(self, point: ResumePoint) -> UpstreamReply:
         if point.sampled_ids:
@@ -201,7 +268,7 @@ class UpstreamReply(Reply):
         """Send the request and yield the deltas of the answer.
 
         If the upstream rejects the conversation as too long and truncation is allowed, send a
-        shorter one, unless the answer has already has_output.
+        shorter one, unless the answer has begun.
         """
         may_shorten = self._options.truncate
         while True:
@@ -262,14 +329,14 @@ class UpstreamReply(Reply):
 
     def _shorten(self) -> bool:
         """Shorten the conversation by a quarter. Returns False if that is impossible."""
-        max_tokens = self.input_tokens * 3 // 4
+        max_bytes = len(self._body) * 3 // 4
         shortened = shorten_conversation(
             self._conversation,
             lambda shorter: (
                 shorter,
                 self._backend.encode_request(shorter, self._options, self._shown),
             ),
-            lambda candidate: _estimated_tokens(candidate[1]) <= max_tokens,
+            lambda candidate: len(candidate[1]) <= max_bytes,
         )
         if shortened is None:
             return False
@@ -325,6 +392,10 @@ def unsupported(field: str) -> InvalidRequest:
         param=field,
         code="unsupported_parameter",
     )
+
+
+def _has_at_most(max_bytes: int) -> Callable[[_Request], bool]:
+    return lambda request: len(request.body) <= max_bytes
 
 
 def _without_cached_tokens(usage: Usage) -> Usage:

@@ -22,6 +22,7 @@ from antiphon.backends.remote.base import (
     unsupported,
     with_instructions,
 )
+from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.conversation import (
     NEUTRAL_VALUES,
     Conversation,
@@ -97,6 +98,10 @@ class ResponsesBackend(RemoteBackend):
         if options.guide is not None:
             return options.guide.syntax in self.flavour.grammar_fields
         return self.flavour.enforces_format
+
+    @property
+    def token_endpoint(self) -> TokenEndpoint | None:
+        return self.flavour.token_endpoint
 
     @property
     def separates_caches(self) -> bool:

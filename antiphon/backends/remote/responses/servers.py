@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from antiphon.backends.remote.context_limit import TokenEndpoint
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 __all__ = ["FLAVOURS", "ResponsesFlavour"]
@@ -32,6 +33,8 @@ class ResponsesFlavour(Struct, frozen=True, kw_only=True):
     unreadable_formats: frozenset[str] = frozenset()
     #: It accepts ``chat_template_kwargs``.
     accepts_template_kwargs: bool = False
+    #: The endpoint by which it counts tokens.
+    token_endpoint: TokenEndpoint | None = None
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
@@ -72,10 +75,15 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
         native_tools=True,
         grammar_fields=_GUIDES,
         accepts_template_kwargs=True,
+        token_endpoint="antiphon",
         owners=("antiphon",),
     ),
     "vllm": ResponsesFlavour(
-        enforces_format=True, option_fields=_VLLM, grammar_fields=_GUIDES, owners=("vllm",)
+        enforces_format=True,
+        option_fields=_VLLM,
+        grammar_fields=_GUIDES,
+        token_endpoint="vllm",
+        owners=("vllm",),
     ),
     "sglang": ResponsesFlavour(
         option_fields={
@@ -105,6 +113,7 @@ FLAVOURS: Mapping[str, ResponsesFlavour] = {
         },
         unreadable_formats=UNSUPPORTED_FORMATS,
         accepts_template_kwargs=True,
+        token_endpoint="llama-server",
         owners=("llamacpp",),
     ),
 }

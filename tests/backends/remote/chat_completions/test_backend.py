@@ -672,3 +672,85 @@ async def test_call_without_upstream_id_gets_an_id() -> None:
     async with server(chunks({"tool_calls": calls})) as (_, whole):
         output = (await whole.post(tools=[{"type": "function", "name": "look"}])).json()["output"]
     assert len({item["call_id"] for item in output}) == 2 and all(i["call_id"] for i in output)
+
+
+# --- the context size -----------------------------------------------------------------------------
+
+
+def _talk(*texts: str) -> Conversation:
+    return Conversation(
+        items=tuple(
+            Message(id=f"msg_{n}", role="user", content=(InputText(text=text),))
+            for n, text in enumerate(texts)
+        )
+    )
+
+
+@pytest.mark.requirement("UP-CONTEXT")
+async def test_certainly_too_long_conversation_is_never_sent() -> None:
+    async with served(chunks({"content": "a"}), context_size=100) as (playing, backend):
+        for text in ("word " * 201, "字" * 801, "x" * 808):
+            with pytest.raises(InvalidRequest) as refused:
+                await backend.prepare(_talk(text), Options())
+            assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
+        assert playing.bodies == []
+        for text in ("word " * 90, " " * 10_000, f"data:image/png;base64,{'A' * 9_000}"):
+            await read(backend, Options(), _talk(text))
+        assert len(playing.bodies) == 3, "these may fit, so the upstream decides"
+
+
+@pytest.mark.requirement("UP-CONTEXT")
+async def test_too_long_conversation_is_truncated_before_it_is_sent() -> None:
+    async with served(chunks({"content": "a"}), context_size=300) as (playing, backend):
+        talk = _talk(*(f"{n} {'word ' * 200}" for n in range(6)))
+        reply = await backend.prepare(talk, Options(truncate=True))
+        async for _ in reply.deltas():
+            pass
+        (body,) = playing.bodies
+        assert body["messages"][-1]["content"].startswith("5 ")
+        sent = len(body["messages"])
+        assert sent < 6 and reply.dropped_ids == tuple(f"msg_{n}" for n in range(6 - sent))
+        with pytest.raises(InvalidRequest, match="context window"):
+            await backend.prepare(_talk("word " * 1000), Options(truncate=True))
+
+
+@pytest.mark.requirement("UP-CONTEXT")
+@pytest.mark.parametrize("owner", ["vllm", "llamacpp"])
+async def test_upstream_counts_tokens_near_the_context_size(owner: str) -> None:
+    routes: dict[str, Any] = {
+        "apply-template": json_answer({"prompt": "rendered"}),
+        "tokenize": json_answer({"count": 100, "tokens": list(range(100))}),
+    }
+    async with served(chunks({"content": "a"}), owner=owner, context_size=100) as (
+        playing,
+        backend,
+    ):
+        playing.routes |= {f"/{path}": [answer] for path, answer in routes.items()}
+        with pytest.raises(InvalidRequest) as refused:
+            await backend.prepare(_talk("word " * 20), Options())
+        assert refused.value.code == "context_length_exceeded"
+        first = playing.bodies[0]
+        assert first["messages"] == [{"role": "user", "content": "word " * 20}]
+        playing.routes["/tokenize"] = [json_answer({"count": 99, "tokens": list(range(99))})]
+        reply = await backend.prepare(_talk("word " * 20), Options())
+        assert reply.input_tokens == 99
+        playing.routes["/tokenize"] = [json_answer({"error": "broken"}, 500)]
+        await read(backend, Options(), _talk("word " * 20))
+        assert "stream" in playing.bodies[-1], "without a count, the upstream decides"
+
+
+@pytest.mark.requirement("UP-CONTEXT")
+async def test_truncation_uses_the_counts_of_the_upstream() -> None:
+    counts = [json_answer({"count": count}) for count in (400, 201, 120)]
+    async with served(chunks({"content": "a"}), owner="vllm", context_size=200) as (
+        playing,
+        backend,
+    ):
+        playing.routes["/tokenize"] = counts
+        reply = await backend.prepare(
+            _talk(*(f"{n} {'word ' * 20}" for n in range(8))), Options(truncate=True)
+        )
+        assert reply.input_tokens == 120
+        sizes = [len(body["messages"]) for body in playing.bodies]
+        assert len(sizes) == 3 and sizes[0] > sizes[1] > sizes[2]
+        assert len(reply.dropped_ids) == 8 - sizes[2]

@@ -499,3 +499,35 @@ async def test_stream_and_background_over_any_upstream(mode: str) -> None:
             while (found := (await front.get(path)).json())["status"] != "completed":
                 await asyncio.sleep(0)
         assert found["output"][0]["content"][0]["text"] == STORY
+
+
+@pytest.mark.parametrize(
+    ("owner", "path", "answer"),
+    [
+        ("antiphon", "/v1/responses/input_tokens", {"input_tokens": 100}),
+        ("vllm", "/tokenize", {"count": 100}),
+        ("llamacpp", "/tokenize", {"tokens": [1] * 100}),
+    ],
+)
+async def test_upstream_counts_tokens_near_the_context_size(
+    owner: str, path: str, answer: dict[str, Any]
+) -> None:
+    text = "word " * 20
+    talk = Conversation(items=(Message(role="user", content=(InputText(text=text),)),))
+    async with served(owner=owner, context_size=100) as (playing, backend):
+        playing.routes[path] = [json_answer(answer)]
+        with pytest.raises(InvalidRequest) as refused:
+            await backend.prepare(talk, Options())
+        assert refused.value.code == "context_length_exceeded"
+        assert playing.asked[-1][0] == path and text in str(playing.bodies[-1])
+        assert "stream" not in playing.bodies[-1]
+
+
+@pytest.mark.requirement("UP-CONTEXT")
+async def test_certainly_too_long_conversation_is_never_sent() -> None:
+    talk = Conversation(items=(Message(role="user", content=(InputText(text="word " * 201),)),))
+    async with served(context_size=100) as (playing, backend):
+        with pytest.raises(InvalidRequest) as refused:
+            await backend.prepare(talk, Options())
+        assert refused.value.code == "context_length_exceeded"
+        assert playing.bodies == []

@@ -1,0 +1,148 @@
+"""Check that a request fits the configured context before it is sent.
+
+Servers with an endpoint that counts tokens are asked. For all others only a lower bound is known,
+so a request that is refused is certainly too long; the server itself refuses the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from antiphon.errors import BackendError
+from antiphon.upstream.client import Upstream
+
+__all__ = ["TokenEndpoint", "count_tokens", "may_exceed"]
+
+#: Kind of server whose endpoint counts tokens.
+TokenEndpoint = Literal["vllm", "llama-server", "antiphon"]
+#: Characters besides white space that a token has at most on average, in any tokenizer and
+#: language. English text has about 4, German and Hindi text about 5.
+_MAX_TOKEN_CHARS = 8
+#: Seconds to wait for a count; then only the lower bound is used.
+_COUNT_S = 10.0
+_TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs")
+#: Fields of a request of the Responses API that count as input.
+_INPUT_FIELDS = (
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "text",
+    "reasoning",
+    "parallel_tool_calls",
+)
+#: Prefixes of strings that are not text of the prompt.
+_DATA_PREFIXES = ("data:", "http://", "https://")
+
+
+def may_exceed(body: bytes, context_size: int) -> bool:
+    """Whether a request may be too long: a token of text has at least one byte. Most requests need
+    no closer look.
+    """
+    return len(body) >= context_size
+
+
+async def count_tokens(
+    upstream: Upstream, body: bytes, endpoint: TokenEndpoint | None
+) -> tuple[int, bool]:
+    """Return the tokens of a request's prompt, and whether this is a count by the server. If not,
+    it is a lower bound. Images are not counted.
+    """
+    request = await asyncio.to_thread(msgspec.json.decode, body)
+    if endpoint is not None:
+        try:
+            async with asyncio.timeout(_COUNT_S):
+                count = await _COUNTERS[endpoint](upstream, request)
+        except (BackendError, TimeoutError):
+            count = None
+        if count is not None:
+            return count, True
+    return await asyncio.to_thread(_lower_bound, request), False
+
+
+async def _count_with_vllm(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
+    answer = await _ask(upstream, "tokenize", _vllm_request(request))
+    return _whole_number(answer.get("count"))
+
+
+def _vllm_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    if "messages" not in request:
+        return {"model": request["model"], "prompt": _joined_text(request)}
+    return {"model": request["model"], **_template_fields(request), "add_generation_prompt": True}
+
+
+async def _count_with_llama_server(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
+    text: Any = _joined_text(request)
+    if "messages" in request:
+        answer = await _ask(upstream, "apply-template", _template_fields(request))
+        text = answer.get("prompt")
+    body = {"content": text, "add_special": True, "parse_special": True}
+    tokens = (await _ask(upstream, "tokenize", body)).get("tokens")
+    return len(tokens) if isinstance(tokens, list) else None
+
+
+async def _count_with_antiphon(upstream: Upstream, request: Mapping[str, Any]) -> int | None:
+    body = {name: request[name] for name in _INPUT_FIELDS if name in request}
+    url = f"{upstream.versioned}/responses/input_tokens"
+    answer = await upstream.request_json(url, body, wait_s=_COUNT_S)
+    return _whole_number(answer.get("input_tokens")) if isinstance(answer, Mapping) else None
+
+
+_COUNTERS: Mapping[
+    TokenEndpoint, Callable[[Upstream, Mapping[str, Any]], Awaitable[int | None]]
+] = {
+    "vllm": _count_with_vllm,
+    "llama-server": _count_with_llama_server,
+    "antiphon": _count_with_antiphon,
+}
+
+
+async def _ask(upstream: Upstream, path: str, body: dict[str, Any]) -> Mapping[str, Any]:
+    answer = await upstream.request_json(f"{upstream.root}/{path}", body, wait_s=_COUNT_S)
+    return answer if isinstance(answer, Mapping) else {}
+
+
+def _template_fields(request: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: request[name] for name in _TEMPLATE_FIELDS if name in request}
+    return {**fields, "messages": [_text_parts(message) for message in request["messages"]]}
+
+
+def _text_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """The message without its images, whose bytes need not be sent twice."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [part for part in content if part.get("type") == "text"]}
+
+
+def _joined_text(request: Mapping[str, Any]) -> str:
+    inputs = [request.get(name) for name in ("instructions", "messages", "input", "tools")]
+    return "\n".join(_texts(inputs))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the strings in a value, without URLs and data."""
+    if isinstance(value, str):
+        if not value.startswith(_DATA_PREFIXES):
+            yield value
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            if name not in ("encrypted_content", "file_data", "data"):
+                yield from _texts(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _texts(member)
+
+
+def _lower_bound(request: Mapping[str, Any]) -> int:
+    text = _joined_text(request)
+    return sum(map(len, text.split())) // _MAX_TOKEN_CHARS
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
