@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -31,16 +31,24 @@ async def resolve_items(
     An image generation call with an id alone is a reference too. ``param``: path of the items.
     Raises ``NotFound``.
     """
-    admitted = tuple([await _resolve(item, store, tenant, ids, past, param) for item in items])
-    return tuple(_answering(item, (*past, *admitted), ids) for item in admitted)
+    earlier = {known.id: known for known in reversed(past)}
+    admitted = [await _resolve(item, store, tenant, ids, earlier, param) for item in items]
+    if not any(isinstance(item, it.LocalShellCallOutput) for item in admitted):
+        return tuple(admitted)
+    calls: dict[str, it.LocalShellCall] = {}
+    for call in (*past, *admitted):
+        if isinstance(call, it.LocalShellCall):
+            calls.setdefault(call.id, call)
+            calls.setdefault(call.call_id, call)
+    return tuple(_answering(item, calls, ids) for item in admitted)
 
 
 async def _resolve(
-    item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...], param: str
+    item: it.Item, store: Store, tenant: str, ids: Ids, past: Mapping[str, it.Item], param: str
 ) -> it.Item:
     if not isinstance(item, it.ItemReference) and not _names_image(item):
         return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
-    found = next((known for known in past if known.id == item.id), None)
+    found = past.get(item.id)
     if found is None:
         found = await store.load_item(tenant, item.id)
     if found is None:
@@ -64,8 +72,8 @@ def _names_image(item: it.Item) -> bool:
     )
 
 
-def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
-    """Set the ``call_id`` of a ``local_shell`` output.
+def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
+    """Set the ``call_id`` of a ``local_shell`` output. ``calls``: by item id and by call id.
 
     OpenAI's clients put the id of the call, or of its item, into ``id``; other clients set
     ``call_id``.
@@ -73,11 +81,11 @@ def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
     if not isinstance(item, it.LocalShellCallOutput):
         return item
     named = item.id if item.call_id is UNSET else item.call_id
-    for call in known:
-        if isinstance(call, it.LocalShellCall) and named in (call.id, call.call_id):
-            id = ids(KINDS[type(item)].prefix) if item.id == named else item.id
-            return replace(item, id=id, call_id=call.call_id)
-    return item
+    call = calls.get(named)
+    if call is None:
+        return item
+    id = ids(KINDS[type(item)].prefix) if item.id == named else item.id
+    return replace(item, id=id, call_id=call.call_id)
 
 
 def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> None:

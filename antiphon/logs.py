@@ -40,9 +40,11 @@ _SECRET = frozenset(
         "x-api-key",
     }
 )
-#: Secrets inside texts: bearer headers, ``sk-`` keys, passwords in URLs (followed by @, unlike
-#: ports).
-_IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-|://[^\s/:@]*:(?=[^\s'\"\\,;@]+@))[^\s'\"\\,;@]+")
+#: Secrets inside texts: bearer headers and ``sk-`` keys; the user of a URL, before its password;
+#: the longest text that can be a secret. Clients choose these texts: all patterns are linear.
+_IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-)[^\s'\"\\,;@]+")
+_URL_USER = re.compile(r"://[^\s/:@]*(?=:)")
+_SECRET_RUN = re.compile(r"[^\s'\"\\,;@]*")
 _SECRET_HINTS = ("bearer", "sk-", "://")
 #: Containers of other values.
 _CONTAINERS = (dict, list, tuple)
@@ -52,8 +54,24 @@ def redact(line: str) -> str:
     """Replace everything in the line that looks like a secret."""
     low = line.lower()
     if any(hint in low for hint in _SECRET_HINTS):
-        return _IN_TEXT.sub(rf"\1{REDACTED}", line)
+        return _IN_TEXT.sub(rf"\1{REDACTED}", _redact_passwords(line))
     return line
+
+
+def _redact_passwords(line: str) -> str:
+    """Replace the passwords in URLs. A password is followed by @, unlike a port."""
+    parts: list[str] = []
+    done = run_end = 0
+    for user in _URL_USER.finditer(line):
+        start = user.end() + 1
+        if start <= done:
+            continue  # inside the last password
+        if start > run_end and (run := _SECRET_RUN.match(line, start)) is not None:
+            run_end = run.end()
+        if start < run_end and line.startswith("@", run_end):
+            parts += (line[done:start], REDACTED)
+            done = run_end
+    return "".join((*parts, line[done:]))
 
 
 def _redact_values(value: Any) -> Any:

@@ -13,7 +13,7 @@ __all__ = ["front_matter"]
 
 _KEY = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:(?:[ \t]+(.*))?\Z")
 _BLOCK = re.compile(r"([|>])([+-]?[1-9]?|[1-9][+-])[ \t]*(?:#.*)?\Z")
-_COMMENT = re.compile(r"[ \t]+#.*\Z")
+_COMMENT_START = re.compile(r"[ \t]#")
 #: Start of a nested value, on its own line or after the key.
 _NESTED = re.compile(r"- |-\Z|[A-Za-z0-9_.-]+[ \t]*:(?:\s|\Z)")
 _NO_TEXT = ("[", "{", "&", "*", "!", "@", "`", "%")
@@ -71,7 +71,12 @@ def _value(first: str, below: Sequence[str]) -> str | None:
             return None
         if first_line.startswith(('"', "'")):
             return _unquote(_fold_lines(lines))
-    return _fold_lines([_COMMENT.sub("", line) for line in (first, *lines)])
+    return _fold_lines([_without_comment(line) for line in (first, *lines)])
+
+
+def _without_comment(line: str) -> str:
+    comment = _COMMENT_START.search(line)
+    return line if comment is None else line[: comment.start()].rstrip(" \t")
 
 
 def _unquote(text: str) -> str:

@@ -5,12 +5,17 @@ Supports the four formats of OpenAI's API. Names and declared types are ignored.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
 __all__ = ["MIMES", "ImageHeader", "InvalidImage", "sniff"]
+
+#: Segments before the frame. Cameras and editors write a few dozen.
+_MAX_JPEG_SEGMENTS = 10_000
+_JPEG_FILL = re.compile(rb"\xff+(?=\xff)")
 
 
 class ImageHeader(Struct, frozen=True):
@@ -54,13 +59,12 @@ def _gif(content: bytes) -> tuple[int, int]:
 def _jpeg(content: bytes) -> tuple[int, int]:
     """Walk the segments to the frame header (ITU T.81, B.2.2)."""
     at = 2
-    while True:
+    for _ in range(_MAX_JPEG_SEGMENTS):
         if content[at] != 0xFF:
             raise InvalidImage("its segments are damaged")
+        if (fill := _JPEG_FILL.match(content, at)) is not None:
+            at = fill.end()
         marker = content[at + 1]
-        if marker == 0xFF:  # fill
-            at += 1
-            continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             height, width = struct.unpack_from(">HH", content, at + 5)
             return width, height
@@ -70,6 +74,7 @@ def _jpeg(content: bytes) -> tuple[int, int]:
         if not (marker == 0x01 or 0xD0 <= marker <= 0xD8):
             (length,) = struct.unpack_from(">H", content, at)
             at += max(2, length)
+    raise InvalidImage("it has no frame")
 
 
 def _webp(content: bytes) -> tuple[int, int]:

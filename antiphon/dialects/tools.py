@@ -7,6 +7,7 @@ Custom tools become functions with one string argument. Namespaces are flattened
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -70,7 +71,7 @@ class PromptTool(Struct, frozen=True, kw_only=True):
         }
 
 
-class PromptTools(Struct, frozen=True, kw_only=True):
+class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
     """The tools in a prompt, which of them may be called, and whether a call is required."""
 
     tools: tuple[PromptTool, ...] = ()
@@ -93,10 +94,14 @@ class PromptTools(Struct, frozen=True, kw_only=True):
 
     def name_of(self, name: str, namespace: str | None) -> str:
         """Return the name in the prompt for a name on the wire; past tools keep their own."""
-        for tool in self.tools:
-            if (tool.shape.wire_name, tool.shape.namespace) == (name, namespace):
-                return tool.name
-        return _flat_name(name, namespace)
+        return self._names.get((name, namespace)) or _flat_name(name, namespace)
+
+    @cached_property
+    def _names(self) -> Mapping[tuple[str, str | None], str]:
+        """Name and namespace on the wire → the name in the prompt."""
+        return {
+            (tool.shape.wire_name, tool.shape.namespace): tool.name for tool in reversed(self.tools)
+        }
 
 
 def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
@@ -181,12 +186,12 @@ def _flat(
 ) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
     """Yield each tool, its namespace, its path in the request, and whether a search found it."""
     sources = [(tools, "tools", False)]
-    searches: set[str | None] = set()
+    searches: set[str] = set()
     for item in items:
-        if isinstance(item, it.ToolSearchCall | it.FunctionCall):
+        if isinstance(item, it.ToolSearchCall | it.FunctionCall) and item.call_id is not None:
             searches.add(item.call_id)
         elif isinstance(item, it.ToolSearchOutput):
-            sources.append((item.tools, "input", item.call_id in searches - {None}))
+            sources.append((item.tools, "input", item.call_id in searches))
         elif isinstance(item, it.AdditionalTools):
             sources.append((item.tools, "input", False))
     for group, path, found in sources:

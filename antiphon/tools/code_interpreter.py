@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -42,6 +42,12 @@ _ENDED_TEXT: dict[EndReason, str] = {
     "died": "Python ended.",
 }
 _STATE_LOST_TEXT = "Variables are gone; files are not."
+#: How filenames are found in a message: their words, and what may not surround them.
+_WORD = re.compile(r"\w+")
+_NAME_BEGINS_BEFORE = re.compile(r"[\w./-]")
+_NAME_CONTINUES = re.compile(r"[\w-]")
+_LINK_SCHEME = "sandbox:"
+_MAX_LOOKUPS = 50_000
 _MAX_IMAGES = 10
 _MAX_IMAGE_BYTES = 4 << 20
 
@@ -168,7 +174,12 @@ class _CodeSession:
 
 
 def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
-    """Cite files, given by path, wherever the text names them; the others at its end."""
+    """Cite files, given by path, wherever the text names them; the others at its end.
+
+    Takes time linear in the text, whatever the number of files: past ``_MAX_LOOKUPS`` comparisons
+    the remaining files are cited at the end.
+    """
+    mentions = _MentionFinder(files, text)
     return [
         ContainerFileCitation(
             container_id=file.container_id,
@@ -178,15 +189,51 @@ def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Ann
             end_index=end,
         )
         for path, file in files.items()
-        for start, end in _mentions(path, text) or [(len(text), len(text))]
+        for start, end in mentions.find(path) or [(len(text), len(text))]
     ]
 
 
-def _mentions(path: str, text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each mention of the file."""
-    name = re.escape(path.rsplit("/", 1)[-1])
-    pattern = rf"(?:sandbox:)?{re.escape(path)}|(?<![\w./-]){name}(?![\w-])"
-    return [match.span() for match in re.finditer(pattern, text)]
+class _MentionFinder:
+    """Finds the names of files in a text, by the words that both contain."""
+
+    def __init__(self, files: Iterable[str], text: str) -> None:
+        self._text = text
+        self._lookups = 0
+        words = {word for path in files for word in _WORD.findall(_base_name(path))}
+        #: Word of a filename → where it stands in the text.
+        self._positions: dict[str, list[int]] = {}
+        for match in _WORD.finditer(text):
+            if match[0] in words:
+                self._positions.setdefault(match[0], []).append(match.start())
+
+    def find(self, path: str) -> list[tuple[int, int]]:
+        """Return the start and end of each mention of the file: its path, as a link or not, or its
+        name alone.
+        """
+        name = _base_name(path)
+        words = [
+            (self._positions.get(match[0], []), match.start()) for match in _WORD.finditer(name)
+        ]
+        rarest, offset = min(words, key=lambda word: len(word[0]), default=([], 0))
+        self._lookups += len(rarest)
+        if self._lookups > _MAX_LOOKUPS:
+            return []
+        spans = (self._span(path, name, position - offset) for position in rarest)
+        return [span for span in spans if span is not None]
+
+    def _span(self, path: str, name: str, at: int) -> tuple[int, int] | None:
+        """Return the span of the mention whose filename is at ``at``, None if none is there."""
+        text, end = self._text, at + len(name)
+        if at < 0 or not text.startswith(name, at) or _NAME_CONTINUES.match(text, end):
+            return None
+        start = end - len(path)
+        if start >= 0 and text.startswith(path, start):
+            return start - len(_LINK_SCHEME) * text.endswith(_LINK_SCHEME, 0, start), end
+        return None if at and _NAME_BEGINS_BEFORE.match(text, at - 1) else (at, end)
+
+
+def _base_name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def _result_text(outcome: ExecutionResult, files: tuple[wc.ContainerFile, ...]) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "FormatMatcher",
     "answer_format",
     "enforced_answer_format",
+    "first_json_value",
     "json_answer_format",
     "trusted_answer_format",
 ]
@@ -50,6 +51,8 @@ STRING: /"([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"/
 NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
 %ignore /[ \t\r\n]+/
 """
+#: How often ``first_json_value`` may read the same text.
+_MAX_REREADS = 8
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
 
@@ -91,14 +94,31 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
         if self.any_json is None:
             return
         yield from (found.strip() for found in _FENCED.findall(text))
-        decoder = json.JSONDecoder()
-        for opening in re.finditer(r"[{\[]", text):
-            try:
-                _, end = decoder.raw_decode(text, opening.start())
-            except (ValueError, RecursionError):
-                continue
-            yield text[opening.start() : end]
-            return
+        if (value := first_json_value(text)) is not None:
+            yield value
+
+
+def first_json_value(text: str) -> str | None:
+    """Return the first JSON object or array in the text, None if there is none.
+
+    The decoder may read up to ``_MAX_REREADS`` times the text: broken JSON is nested in broken
+    JSON, and must not take quadratic time.
+    """
+    decoder = json.JSONDecoder()
+    budget = _MAX_REREADS * len(text)
+    for opening in re.finditer(r"[{\[]", text):
+        start = opening.start()
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            budget -= error.pos - start
+        except RecursionError:
+            return None
+        else:
+            return text[start:end]
+        if budget < 0:
+            return None
+    return None
 
 
 class FormatMatcher:

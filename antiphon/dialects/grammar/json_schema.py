@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import islice, product
 from typing import Any
 
 from antiphon import grammar_check
@@ -253,7 +254,9 @@ def check_strict(schema: Schema, path: str) -> None:
         properties = schema.get("properties") or {}
         if schema.get("additionalProperties") is not False:
             raise _not_strict(path, "'additionalProperties' is required to be supplied and false.")
-        absent = [name for name in properties if name not in (schema.get("required") or ())]
+        named = schema.get("required") or ()
+        required = {name for name in named if isinstance(name, str)}
+        absent = [name for name in properties if name not in required]
         if absent:
             raise _not_strict(
                 path, f"'required' is required to include every key. Missing '{absent[0]}'."
@@ -334,43 +337,61 @@ _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
 _DEPTH = 8
 
 
+#: The most alternatives of one object. Combinations of alternatives grow exponentially.
+_MAX_FORMS = 64
+
+
 def object_forms(schema: Schema) -> list[Schema]:
     """The objects that a schema allows at its root: references followed, alternatives apart, what
-    holds together in one. Always one at least."""
-    return _forms(schema, schema, _DEPTH) or [{}]
+    holds together in one. Always one at least, and at most ``_MAX_FORMS``."""
+    return _ObjectForms(schema).of(schema, _DEPTH) or [{}]
 
 
-def _forms(schema: Any, root: Schema, depth: int) -> list[Schema]:
-    if not isinstance(schema, Mapping) or not depth:
-        return []
-    own = {key: schema[key] for key in _OF_OBJECTS if key in schema}
-    forms: list[Schema] = [own]
-    if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
-        section, name = reference.groups()
-        group = root.get(section)
-        target = group.get(name) if isinstance(group, Mapping) else None
-        forms = _joined(forms, _forms(target, root, depth - 1))
-    for arm in schema.get("allOf") or ():
-        forms = _joined(forms, _forms(arm, root, depth - 1))
-    for key in ("anyOf", "oneOf"):
-        arms = [form for arm in schema.get(key) or () for form in _forms(arm, root, depth - 1)]
-        forms = _joined(forms, arms)
-    return forms
+class _ObjectForms:
+    """The forms of a schema and of those inside it, each computed once for a depth."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._computed: dict[tuple[int, int], list[Schema]] = {}
+
+    def of(self, schema: Any, depth: int) -> list[Schema]:
+        if not isinstance(schema, Mapping) or not depth:
+            return []
+        key = (id(schema), depth)
+        if key not in self._computed:
+            self._computed[key] = self._combine(schema, depth)
+        return self._computed[key]
+
+    def _combine(self, schema: Schema, depth: int) -> list[Schema]:
+        groups: list[list[Schema]] = [[{key: schema[key] for key in _OF_OBJECTS if key in schema}]]
+        if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+            section, name = reference.groups()
+            definitions = self._root.get(section)
+            target = definitions.get(name) if isinstance(definitions, Mapping) else None
+            groups.append(self.of(target, depth - 1))
+        groups += (self.of(arm, depth - 1) for arm in schema.get("allOf") or ())
+        for key in ("anyOf", "oneOf"):
+            arms = (form for arm in schema.get(key) or () for form in self.of(arm, depth - 1))
+            groups.append(list(islice(arms, _MAX_FORMS)))
+        combinations = product(*(group for group in groups if group))
+        return [_merged(each) for each in islice(combinations, _MAX_FORMS)]
 
 
 _OF_OBJECTS = ("properties", "required", "additionalProperties")
 
 
-def _joined(ones: list[Schema], others: list[Schema]) -> list[Schema]:
-    """Each with each."""
-    return [_both(one, other) for one in ones for other in others] if others else ones
-
-
-def _both(one: Schema, other: Schema) -> Schema:
-    both: dict[str, Any] = {**one, **other}
-    both["properties"] = {**(one.get("properties") or {}), **(other.get("properties") or {})}
-    both["required"] = [*(one.get("required") or ()), *(other.get("required") or ())]
-    return both
+def _merged(forms: tuple[Schema, ...]) -> Schema:
+    """Return the object that obeys all of the forms."""
+    if len(forms) == 1:
+        return forms[0]
+    merged: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    required: list[Any] = []
+    for form in forms:
+        merged |= form
+        properties |= form.get("properties") or {}
+        required += form.get("required") or ()
+    return {**merged, "properties": properties, "required": required}
 
 
 def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ _TOKEN = re.compile(
     |(?P<range>\.\.)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
     |(?P<other>[^\S\n]+|\n|[:|()\[\]*+?!.,\d]+)
-    |(?P<unknown>.)""",
+    |(?P<unknown>"(?:\\.|[^"\\\n])*|/(?:\\.|[^/\\\n])*|.)""",
     re.VERBOSE,
 )
 _HEAD = re.compile(r"^[ \t]*[?!]*(?P<name>[A-Za-z_]\w*)(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
@@ -131,11 +131,13 @@ class _LarkRewriter:
         at = 0
         while at < len(tokens):
             token = tokens[at]
-            following = [t for t in tokens[at + 1 : at + 5] if t.group().strip()]
-            if token["string"] is not None and following and following[0]["range"] is not None:
-                last = following[1]
-                out.append(f"({self._range(token['string'], last['string'])}{weave})")
-                at = tokens.index(last) + 1
+            following = [n for n in range(at + 1, min(at + 5, len(tokens))) if tokens[n][0].strip()]
+            if token["string"] is not None and following and tokens[following[0]]["range"]:
+                if len(following) == 1:
+                    raise Unwritable("a range stands between two strings")
+                last = tokens[following[1]]["string"]
+                out.append(f"({self._range(token['string'], last)}{weave})")
+                at = following[1] + 1
                 continue
             out.append(self._said(token, weave))
             at += 1

@@ -22,7 +22,7 @@ from antiphon.dialects.json_stream import (
 
 from .lexer import QUOTE
 
-__all__ = ["JsonObjectWriter", "property_types", "string_decoder", "to_json_text"]
+__all__ = ["JsonObjectWriter", "PropertyTypes", "property_types", "string_decoder", "to_json_text"]
 
 Json = Mapping[str, Any]
 
@@ -44,27 +44,53 @@ def property_types(schema: Json, key: str) -> frozenset[str]:
     """Return the JSON types that ``schema`` allows for its property ``key``; empty if it states
     none.
     """
-    found: frozenset[str] = frozenset()
-    for form in object_forms(schema):
-        found |= _types(_member(form.get("properties"), key), schema, _DEPTH)
-    return found
+    return PropertyTypes(schema).of(key)
 
 
-def _types(schema: Any, root: Json, depth: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or not depth:
-        return frozenset()
-    kind = schema.get("type")
-    found = frozenset(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
-    if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
-        section, name = reference.groups()
-        found |= _types(_member(root.get(section), name), root, depth - 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        for arm in schema.get(key) or ():
-            found |= _types(arm, root, depth - 1)
-    if not found:
-        values = list(schema.get("enum") or ()) + ([schema["const"]] if "const" in schema else [])
-        found = frozenset(_NAMES.get(type(value), "object") for value in values)
-    return found
+class PropertyTypes:
+    """The JSON types that a schema allows for its properties, each computed once."""
+
+    def __init__(self, schema: Json) -> None:
+        self.schema = schema
+        self._forms: list[Json] | None = None
+        self._properties: dict[str, frozenset[str]] = {}
+        self._computed: dict[tuple[int, int], frozenset[str]] = {}
+
+    def of(self, key: str) -> frozenset[str]:
+        """Return the types of a property; empty if the schema states none."""
+        if self._forms is None:
+            self._forms = object_forms(self.schema)
+        if key not in self._properties:
+            members = (_member(form.get("properties"), key) for form in self._forms)
+            types = (self._types(member, _DEPTH) for member in members)
+            self._properties[key] = frozenset[str]().union(*types)
+        return self._properties[key]
+
+    def _types(self, schema: Any, depth: int) -> frozenset[str]:
+        if not isinstance(schema, Mapping) or not depth:
+            return frozenset()
+        key = (id(schema), depth)
+        if key not in self._computed:
+            self._computed[key] = self._combine(schema, depth)
+        return self._computed[key]
+
+    def _combine(self, schema: Json, depth: int) -> frozenset[str]:
+        kind = schema.get("type")
+        types = set(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
+        if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+            section, name = reference.groups()
+            types |= self._types(_member(self.schema.get(section), name), depth - 1)
+        for key in ("anyOf", "oneOf", "allOf"):
+            for arm in schema.get(key) or ():
+                types |= self._types(arm, depth - 1)
+        if not types:
+            values = [*(schema.get("enum") or ()), *_constants(schema)]
+            types = {_NAMES.get(type(value), "object") for value in values}
+        return frozenset(types)
+
+
+def _constants(schema: Json) -> tuple[Any, ...]:
+    return (schema["const"],) if "const" in schema else ()
 
 
 def _member(mapping: Any, key: str) -> Any:
@@ -111,7 +137,8 @@ _WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} |
 _BRACKETS: Mapping[str, str] = {"(": "[", ")": "]"}
 _LITERAL = re.compile(
     rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
-    |(?P<word>[^\W\d][\w.\-]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)|(?P<sign>.)""",
+    |(?P<word>[^\W\d][\w.\-]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
+    |(?P<sign>["'{QUOTE}].*|.)""",  # a string without an end takes the rest
     re.DOTALL | re.VERBOSE,
 )
 
@@ -151,7 +178,7 @@ class JsonObjectWriter:
     """Writes arguments as a JSON object, key by key. Each method returns the text that it adds."""
 
     def __init__(self, schema: Json) -> None:
-        self._schema = schema
+        self._property_types = PropertyTypes(schema)
         self._types: frozenset[str] = frozenset()
         self._has_keys = False
 
@@ -162,7 +189,7 @@ class JsonObjectWriter:
 
     def write_key(self, key: str) -> str:
         """Write a key; its value must follow."""
-        self._types = property_types(self._schema, key)
+        self._types = self._property_types.of(key)
         before = ", " if self._has_keys else "{"
         self._has_keys = True
         return f"{before}{dump(key)}: "

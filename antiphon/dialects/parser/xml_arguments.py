@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from antiphon.dialects.json_stream import dump, load
 
-from .argument_values import property_types, to_json_text
+from .argument_values import PropertyTypes, property_types, to_json_text
 from .lexer import QUOTE
 
 __all__ = ["XmlArgumentReader", "XmlTarget"]
@@ -85,6 +85,7 @@ class XmlArgumentReader:
         self._tag: str | None = None  # from its "<"
         self._streams = False
         self._pending: tuple[str, list[str]] | None = None
+        self._types: PropertyTypes | None = None
         self.complete = self.failed = self.in_string = False
 
     def read(self, text: str) -> int:
@@ -167,7 +168,7 @@ class XmlArgumentReader:
             types = frozenset[str]()
         else:
             self._flush_pending()
-            types = property_types(self._target.schema, name)
+            types = self._property_types(name)
             if types == {"string"}:
                 self._target.start_parameter(name)
                 self._target.add_string("")
@@ -200,10 +201,15 @@ class XmlArgumentReader:
         (name, values), self._pending = self._pending, None
         self._target.start_parameter(name)
         text = _value_or_array(values)
-        is_list = property_types(self._target.schema, name) == {"array"}
+        is_list = self._property_types(name) == {"array"}
         if is_list and not isinstance(_try_load(text), list):
             text = f"[{text}]"
         self._target.add_json_value(text)
+
+    def _property_types(self, name: str) -> frozenset[str]:
+        if self._types is None or self._types.schema is not self._target.schema:
+            self._types = PropertyTypes(self._target.schema)
+        return self._types.of(name)
 
 
 def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:

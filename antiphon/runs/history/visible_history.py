@@ -7,7 +7,7 @@ Sizes in tokens are estimates: no tokenizer is used here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -126,11 +126,12 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         items = (*recent, *self.after)
         start = _tail_start(items, keep_tokens)
         program_ids = {program.call_id for program in open_programs(items)}
+        answered = _answered_ids(items)
         waiting = tuple(
             item
             for item in items[:start]
             # An open program runs again with the results of its calls.
-            if _is_waiting(item, items) or caller_program_id(item) in program_ids
+            if _is_waiting(item, answered) or caller_program_id(item) in program_ids
         )
         return items[:start], (*waiting, *items[start:])
 
@@ -252,11 +253,12 @@ def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
     return frozenset(id for id in ids if id)
 
 
-def _is_waiting(item: it.Item, items: Sequence[it.Item]) -> bool:
-    """Whether an item waits for an answer. A call that a limit cut was not made."""
+def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
+    """Whether an item waits for an answer. ``answered``: the ids of the items that have one. A call
+    that a limit cut was not made."""
     id = _answer_id(item)
     is_cut = getattr(item, "status", None) == "incomplete"
-    return id is not None and not is_cut and id not in _answered_ids(items)
+    return id is not None and not is_cut and id not in answered
 
 
 def _without_unanswered(
@@ -267,7 +269,7 @@ def _without_unanswered(
     items = (*recent, *after)
     answered = _answered_ids(items)
     sent_ids = {id for item in after for id in (_answer_id(item), item.id) if id}
-    blocked_programs = {caller_program_id(item) for item in items if _is_waiting(item, items)}
+    blocked_programs = {caller_program_id(item) for item in items if _is_waiting(item, answered)}
     can_continue = {
         program.call_id: program.call_id not in blocked_programs for program in open_programs(items)
     }
@@ -294,8 +296,9 @@ def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
         for index, item in enumerate(items)
         if _is_output(item) and (call_id := getattr(item, "call_id", None)) in call_indexes
     ]
-    while separated := [output for call, output in pairs if call < start <= output]:
-        start = max(separated) + 1
+    for call, output in sorted(pairs):
+        if call < start <= output:
+            start = output + 1
     return start
 
 

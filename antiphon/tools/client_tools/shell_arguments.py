@@ -17,7 +17,7 @@ __all__ = ["CommandObserver", "shell_action"]
 _FIRST_COMMAND = re.compile(r'\s*\{\s*"commands?"\s*:\s*(\[?)\s*"')
 _FIRST_COMMAND_PREFIX = re.compile(r'\s*(?:\{\s*(?:"(?:[a-z]*(?:"\s*(?::\s*(?:\[\s*)?)?)?)?)?)?\Z')
 _NEXT_COMMAND = re.compile(r'\s*,\s*"')
-_SEPARATOR_PREFIX = re.compile(r"\s*(,?)\s*\Z")
+_SEPARATOR_PREFIX = re.compile(r"\s*(?:(,)\s*)?\Z")
 _MAX_PREFIX_LENGTH = 128
 
 
@@ -94,7 +94,7 @@ class CommandObserver:
             self._is_list = self._count > 0 or bool(match[1])
             return True
         if self._count and (separator := _SEPARATOR_PREFIX.match(self._buffer)) is not None:
-            self._buffer = separator[1]
+            self._buffer = separator[1] or ""
         elif (
             self._count
             or len(self._buffer) > _MAX_PREFIX_LENGTH

@@ -14,10 +14,11 @@ from antiphon.errors import SetupError, ToolError
 from .index import PageDocument
 from .page import domain, plain_line
 
-__all__ = ["extract_document"]
+__all__ = ["extract_document", "page_title"]
 
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
-_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TITLE_START = re.compile(r"<title[^<>]*>", re.IGNORECASE)
+_TITLE_END = re.compile(r"</title", re.IGNORECASE)
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
 #: Size limit of markup, which is parsed in this process.
@@ -65,10 +66,16 @@ def _extract_html(url: str, content: bytes) -> PageDocument:
     text = trafilatura.extract(
         markup, url=url, output_format="markdown", include_links=True, include_tables=True
     )
-    title = _TITLE.search(markup)
     if not text:
         raise ToolError(f"{url} has no readable text.")
-    return _build_document(url, _unescaped(title.group(1)) if title else "", text)
+    return _build_document(url, _unescaped(page_title(markup)), text)
+
+
+def page_title(markup: str) -> str:
+    """Return what the first ``title`` element contains, in linear time: pages are untrusted."""
+    start = _TITLE_START.search(markup)
+    end = _TITLE_END.search(markup, start.end()) if start is not None else None
+    return markup[start.end() : end.start()] if start is not None and end is not None else ""
 
 
 def _build_document(url: str, title: str, text: str) -> PageDocument:

@@ -20,6 +20,9 @@ _MAX_HITS, _LINES_PER_HIT = 50, 4
 #: Characters of the text of a search result.
 _MAX_RESULT_CHARS = 600
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
+#: Longest line that ``textwrap`` wraps, in characters, and the words of a longer one.
+_MAX_TEXTWRAP = 10_000
+_WORDS = re.compile(r"[\t\n\x0b\x0c\r ]+|[^\t\n\x0b\x0c\r ]+")
 _BLANKS = re.compile(r"\n{3,}")
 _LINK = re.compile(r"【\d+†([^【】†\n]*)(?:†[^【】\n]*)?】")
 
@@ -155,10 +158,35 @@ def strip_links(text: str) -> str:
 
 
 def _wrap(text: str) -> Iterator[str]:
+    """Wrap as ``textwrap`` does, in linear time: it copies a long word for every line of it."""
     for line in text.splitlines():
-        yield from textwrap.wrap(
-            line, _WIDTH, replace_whitespace=False, drop_whitespace=False, break_on_hyphens=False
-        ) or [""]
+        if len(line) <= _MAX_TEXTWRAP:
+            yield from textwrap.wrap(
+                line,
+                _WIDTH,
+                replace_whitespace=False,
+                drop_whitespace=False,
+                break_on_hyphens=False,
+            ) or [""]
+        else:
+            yield from _wrap_long(line.expandtabs())
+
+
+def _wrap_long(line: str) -> Iterator[str]:
+    parts: list[str] = []
+    free = _WIDTH
+    for word in _WORDS.findall(line):
+        if len(word) <= _WIDTH and len(word) > free:
+            yield "".join(parts)
+            parts, free = [], _WIDTH
+        at = 0
+        while len(word) - at > free:  # only a word longer than a line
+            yield "".join((*parts, word[at : at + free]))
+            parts, at, free = [], at + free, _WIDTH
+        parts.append(word[at:])
+        free -= len(word) - at
+    if parts:
+        yield "".join(parts)
 
 
 def _shorten(text: str) -> str:
