@@ -20,7 +20,7 @@ from rich.console import Console
 
 from antiphon import __version__
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import Loaded, load
+from antiphon.config.load import FILE, Loaded, load
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, did_you_mean, literal, options
@@ -192,9 +192,25 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             size = f" · {model.context_size} tokens" if model.context_size else ""
             also = f" · also {', '.join(model.aliases)}" if model.aliases else ""
             console.print(f"  {model.name}{size}{also}")
-        console.print("  Chat: antiphon chat · All settings: antiphon settings", style="dim")
+        console.print(
+            f"  Chat: {_chat_command(loaded, serving.url)} · All settings: antiphon settings",
+            style="dim",
+        )
 
     run_loop(serve(loaded.settings, announce if human else _silent))
+
+
+def _chat_command(loaded: Loaded, url: str) -> str:
+    """Return the command that chats with this server.
+
+    Without ``--url``, chat reads host and port from the default file and the environment only."""
+    from antiphon.server import address
+
+    settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
+    is_found = all(each in ("default", FILE) or each.startswith("ANTIPHON_") for each in origins)
+    if is_found and url == address(settings.host, settings.port):
+        return "antiphon chat"
+    return f"antiphon chat --url {url}"
 
 
 def _silent(_: Any) -> None:

