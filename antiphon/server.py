@@ -277,7 +277,11 @@ def _policy(settings: Settings) -> Policy:
             call_timeout_s=settings.tool_timeout_s,
             at_limit=settings.on_tool_limit,
         ),
-        lease=LeaseConfig(lease_s=settings.lease_s, max_runs=settings.max_background_runs),
+        lease=LeaseConfig(
+            lease_s=settings.lease_s,
+            max_runs=settings.max_background_runs,
+            max_runs_per_tenant=_tenant_limit(settings, settings.max_background_runs),
+        ),
     )
 
 

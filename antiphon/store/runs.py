@@ -59,8 +59,10 @@ class RunStore(Protocol):
         limit: int,
         lease_s: float,
         held: Collection[str] | None = None,
+        tenant_limit: int | None = None,
     ) -> tuple[Claim, ...]:
-        """Claim runs of these models that no living owner has, oldest first.
+        """Claim runs of these models that no living owner has: of one tenant oldest first, of
+        several tenants each time one of the tenant with the fewest running runs.
 
         Those are runs that were never claimed, that were released, or whose owner sent no heartbeat
         for ``lease_s`` seconds. In a store that one process uses, all owners of an earlier process
@@ -68,6 +70,7 @@ class RunStore(Protocol):
 
         ``held``: ids of the runs that ``owner`` works on. Its other runs are claimed again: the
         answer to an earlier claim was lost, or the work on them failed. None: it works on all.
+        ``tenant_limit``: how many runs of one tenant ``owner`` may have; None: any number.
         """
 
     async def heartbeat(self, owner: str) -> None:

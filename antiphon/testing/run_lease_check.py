@@ -8,6 +8,7 @@ No check waits: a lease of zero seconds has expired, one of hours has not.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from antiphon.store.base import Store
 from antiphon.store.records import Append
@@ -44,6 +45,36 @@ async def claims_each_run_once_oldest_first(store: Store) -> None:
     assert [(claim.epoch, claim.attempts) for claim in first] == [(1, 1), (1, 1)]
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
     assert await store.runs.claim("one", ["other"], limit=0, lease_s=60) == ()
+
+
+async def claims_runs_of_tenants_in_turn(store: Store) -> None:
+    """A tenant with many queued runs delays another tenant's by one run at most."""
+    for name in "abcdef":
+        await store.runs.create(job(name), queued(name), batch(0))
+    await store.runs.create(job("x", "u"), queued("x"), batch(0))
+    first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
+    assert [claim.job for claim in first] == [job("a"), job("x", "u")]
+    more = await store.runs.claim("two", ["m"], limit=2, lease_s=60)
+    assert [claim.job for claim in more] == [job("b"), job("c")]
+    for name in "yz":
+        await store.runs.create(job(name, "u"), queued(name), batch(0))
+    last = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+    order = ["y", "z", "d", "e", "f"]
+    assert [claim.job.id for claim in last] == [f"resp_{name}" for name in order]
+
+
+async def claims_a_limited_number_of_runs_of_a_tenant(store: Store) -> None:
+    for name in "abcd":
+        await store.runs.create(job(name), queued(name), batch(0, 2))
+    claim = partial(store.runs.claim, models=["m"], limit=9, lease_s=60, tenant_limit=2)
+    first = await claim("one")
+    assert [each.job for each in first] == [job("a"), job("b")]
+    await store.runs.create(job("x", "u"), queued("x"), batch(0))
+    assert [each.job for each in await claim("one")] == [job("x", "u")]
+    assert [each.job for each in await claim("two")] == [job("c"), job("d")]
+    assert await store.runs.end(first[0], ended("a"), batch(2)) is True
+    await store.runs.release("two")
+    assert [each.job for each in await claim("one")] == [job("c")]
 
 
 async def fences_former_owners(store: Store) -> None:
@@ -221,6 +252,8 @@ CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
         claims_each_run_once_oldest_first,
+        claims_runs_of_tenants_in_turn,
+        claims_a_limited_number_of_runs_of_a_tenant,
         claims_again_what_its_owner_does_not_hold,
         fences_former_owners,
         fences_each_run_of_an_append,

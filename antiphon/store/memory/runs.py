@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Protocol
@@ -11,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import StoreError
+from antiphon.store.fair_claims import choose_fairly
 from antiphon.store.records import (
     Append,
     Claim,
@@ -93,19 +95,28 @@ class MemoryRuns(SingleProcessRuns):
         limit: int,
         lease_s: float,
         held: Collection[str] | None = None,
+        tenant_limit: int | None = None,
     ) -> tuple[Claim, ...]:
         self._check()
         if limit < 1:
             return ()
         self._owners.record(owner)
         is_free = self._owners.free_runs(owner, lease_s, held)
+        queued: dict[str, list[tuple[int, _Run]]] = {}
+        running, own = Counter[str](), Counter[str]()
+        for rank, run in enumerate(self._runs.values()):
+            if run.ended_at is not None:
+                continue
+            if not is_free(run.job.id, run.owner):
+                running[run.job.tenant] += 1
+                own[run.job.tenant] += run.owner == owner
+            elif run.job.model in models:
+                queued.setdefault(run.job.tenant, []).append((rank, run))
+        room = None if tenant_limit is None else {name: tenant_limit - own[name] for name in queued}
         claims: list[Claim] = []
-        for run in self._runs.values():
-            if len(claims) >= limit:
-                break
-            if run.ended_at is None and run.job.model in models and is_free(run.job.id, run.owner):
-                claims.append(self._take(run, owner))
-                self._locks.transfer(run.job.tenant, run.job.id, owner)
+        for run in choose_fairly(queued, running, limit=limit, room=room):
+            claims.append(self._take(run, owner))
+            self._locks.transfer(run.job.tenant, run.job.id, owner)
         return tuple(claims)
 
     async def release(self, owner: str) -> None:

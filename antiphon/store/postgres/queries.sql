@@ -160,29 +160,54 @@ INSERT INTO batches (run, first, count, lines, tokens) VALUES ($1, $2, $3, $4, $
 ON CONFLICT DO NOTHING
 
 -- claim
-WITH free AS (
-    SELECT seq, owner AS had FROM runs
-    WHERE ended_at IS NULL AND model = ANY ($2::text[]) AND (
-        owner IS NULL OR (owner = $1 AND id <> ALL ($5::text[])) OR (
-            owner <> $1 AND claimed_at <= now() - $4::float8 * interval '1 second'
-            AND NOT EXISTS (
-                SELECT FROM owners
-                WHERE name = runs.owner AND heard_at > now() - $4::float8 * interval '1 second'
+-- Each time a run of the tenant with the fewest running ones. Of each tenant some more are looked
+-- at than are wanted: other processes may be about to take the first ones.
+WITH RECURSIVE queued (tenant) AS (
+    SELECT min(tenant) FROM runs WHERE ended_at IS NULL
+    UNION ALL
+    SELECT (SELECT min(r.tenant) FROM runs AS r WHERE r.ended_at IS NULL AND r.tenant > q.tenant)
+    FROM queued AS q WHERE q.tenant IS NOT NULL
+), owned AS (
+    SELECT tenant, count(*) AS running, count(*) FILTER (WHERE owner = $1) AS own
+    FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL GROUP BY tenant
+), ranked AS MATERIALIZED (
+    SELECT c.seq, coalesce(o.running, 0)
+        + row_number() OVER (PARTITION BY q.tenant ORDER BY c.seq) AS rank
+    FROM queued AS q LEFT JOIN owned AS o ON o.tenant = q.tenant
+    CROSS JOIN LATERAL (
+        SELECT r.seq FROM runs AS r
+        WHERE r.tenant = q.tenant AND r.ended_at IS NULL AND r.model = ANY ($2::text[]) AND (
+            r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
+                r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
+                AND NOT EXISTS (
+                    SELECT FROM owners WHERE name = r.owner
+                    AND heard_at > now() - $4::float8 * interval '1 second'
+                )
             )
         )
+        ORDER BY r.seq
+        LIMIT greatest(0, least(4 * $3::int + 64, $6::int - coalesce(o.own, 0)))
+    ) AS c
+), free AS (
+    SELECT r.seq, r.owner AS had, ranked.rank FROM ranked JOIN runs AS r ON r.seq = ranked.seq
+    -- again, of the locked row: it may have changed meanwhile
+    WHERE r.ended_at IS NULL AND (
+        r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
+            r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
+        )
     )
-    ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
+    ORDER BY ranked.rank, r.seq LIMIT $3 FOR UPDATE OF r SKIP LOCKED
 ), taken AS (
     UPDATE runs SET owner = $1, claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
     FROM free WHERE runs.seq = free.seq
-    RETURNING runs.seq, tenant, id, model, request, prompt, epoch, attempts, free.had
+    RETURNING runs.seq, tenant, id, model, request, prompt, epoch, attempts, free.had, free.rank
 ), held AS (
     UPDATE holds SET owner = $1 FROM taken
     WHERE holds.tenant = taken.tenant AND holds.holder = taken.id
 ), heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 )
-SELECT tenant, id, model, request, prompt, epoch, attempts, had FROM taken ORDER BY seq
+SELECT tenant, id, model, request, prompt, epoch, attempts, had FROM taken ORDER BY rank, seq
 
 -- beat
 INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()

@@ -61,12 +61,19 @@ class PostgresRuns:
         limit: int,
         lease_s: float,
         held: Collection[str] | None = None,
+        tenant_limit: int | None = None,
     ) -> tuple[Claim, ...]:
         if limit < 1:
             return ()
         async with self._pool.transaction() as transaction:
             rows = await transaction.rows(
-                "claim", owner, list(models), limit, lease_s, None if held is None else list(held)
+                "claim",
+                owner,
+                list(models),
+                limit,
+                lease_s,
+                None if held is None else list(held),
+                tenant_limit,
             )
             claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
             lost = [

@@ -120,7 +120,19 @@ INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
 SELECT seq, epoch, next, ended_at, owner FROM runs WHERE tenant = ? AND id = ?
 
 -- unended
-SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL ORDER BY seq
+SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
+
+-- owned
+SELECT tenant, id, owner FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL
+
+-- queued_tenants
+WITH RECURSIVE queued (tenant) AS (
+    SELECT min(tenant) FROM runs WHERE ended_at IS NULL
+    UNION ALL
+    SELECT (SELECT min(tenant) FROM runs WHERE ended_at IS NULL AND tenant > queued.tenant)
+    FROM queued WHERE queued.tenant IS NOT NULL
+)
+SELECT tenant FROM queued WHERE tenant IS NOT NULL
 
 -- take_run
 UPDATE runs SET owner = ?, epoch = epoch + 1, attempts = attempts + 1 WHERE seq = ?

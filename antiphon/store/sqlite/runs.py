@@ -7,11 +7,12 @@ dead.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any, Protocol
 
+from antiphon.store.fair_claims import choose_fairly
 from antiphon.store.records import (
     Append,
     Claim,
@@ -82,6 +83,7 @@ class SqliteRuns(SingleProcessRuns):
         limit: int,
         lease_s: float,
         held: Collection[str] | None = None,
+        tenant_limit: int | None = None,
     ) -> tuple[Claim, ...]:
         if limit < 1:
             return ()
@@ -89,14 +91,24 @@ class SqliteRuns(SingleProcessRuns):
         is_free = self._owners.free_runs(owner, lease_s, held)
 
         def work(connection: sqlite3.Connection) -> list[_ClaimedFrom]:
-            with closing(connection.execute(self._queries["unended"])) as runs:
-                free = (
-                    (run, old_owner)
-                    for run, response_id, model, old_owner in runs
-                    if model in models and is_free(response_id, old_owner)
-                )
-                selected = list(islice(free, limit))
-            return [(self._take(connection, run, owner), old) for run, old in selected]
+            running, own = Counter[str](), Counter[str]()
+            for tenant, response_id, old_owner in connection.execute(self._queries["owned"]):
+                if not is_free(response_id, old_owner):
+                    running[tenant] += 1
+                    own[tenant] += old_owner == owner
+            tenants = [row[0] for row in connection.execute(self._queries["queued_tenants"])]
+            room = None
+            if tenant_limit is not None:
+                room = {tenant: tenant_limit - own[tenant] for tenant in tenants}
+            with ExitStack() as stack:
+                sources = {
+                    tenant: stack.enter_context(
+                        closing(self._queued(connection, tenant, models, is_free))
+                    )
+                    for tenant in tenants
+                }
+                chosen = choose_fairly(sources, running, limit=limit, room=room)
+            return [(self._take(connection, run, owner), old) for run, old in chosen]
 
         def notify(claims: list[_ClaimedFrom]) -> None:
             for claim, old_owner in claims:
@@ -235,6 +247,19 @@ class SqliteRuns(SingleProcessRuns):
         self._subscriptions.mark_stale([(tenant, response_id)])
 
     # --- private ---------------------------------------------------------------------------------
+
+    def _queued(
+        self,
+        connection: sqlite3.Connection,
+        tenant: str,
+        models: Collection[str],
+        is_free: Callable[[str, str | None], bool],
+    ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
+        """Yield the runs of a tenant that can be claimed: their rank, row and former owner."""
+        with closing(connection.execute(self._queries["unended"], (tenant,))) as runs:
+            for run, response_id, model, old_owner in runs:
+                if model in models and is_free(response_id, old_owner):
+                    yield run, (run, old_owner)
 
     async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
         rows = await self._database.rows("run", (tenant, response_id), tuple)
