@@ -24,6 +24,12 @@ from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.initial_response import initial_response
+from antiphon.runs.request.mcp_approvals import (
+    ApprovedCall,
+    claim_approvals,
+    find_approved_calls,
+    release_approvals,
+)
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import build_options
 from antiphon.runs.request.tool_selection import ToolSelection, select_tools
@@ -81,12 +87,15 @@ class Preparer:
         response_id: str,
         session_chains: SessionChains | None = None,
         prompt_items: tuple[Item, ...] = (),
+        *,
+        claim: bool = True,
     ) -> PreparedRequest:
         """Check and render a request.
 
         ``session_chains``: responses that can be continued besides the stored ones.
-        ``prompt_items``: items of the stored prompt that the request names. Raises
-        ``RequestError`` for everything that cannot be honoured."""
+        ``prompt_items``: items of the stored prompt that the request names. ``claim``: the
+        response will run the calls that the request approves. Raises ``RequestError`` for
+        everything that cannot be honoured."""
         resolved, tools = self._select_tools(request, model)
         context = replace(
             await self._load_context(tenant, request, model, session_chains),
@@ -99,16 +108,27 @@ class Preparer:
             include=frozenset(request.include or ()),
         )
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
+        approved = _approved_calls(context, tools)
         reply_request = ReplyRequest(
             context=context,
             backend=self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)),
             options=await self._build_options(resolved, tools, tool_context),
         )
+        claimed = approved if claim else ()
+        spent = await claim_approvals(
+            self._store, tenant, response_id, claimed, now=int(self._clock())
+        )
+        try:
+            tool_context = replace(tool_context, spent_approvals=spent)
+            reply = await self._prepare_reply(resolved, reply_request, model, tools, tool_context)
+        except BaseException:
+            await release_approvals(self._store, tenant, response_id, claimed)
+            raise
         return PreparedRequest(
             request=request,
             model=model,
             context=context,
-            reply=await self._prepare_reply(resolved, reply_request, model, tools, tool_context),
+            reply=reply,
             response=self._initial_response(request, model, response_id, context),
             ignored_tools=tools.ignored_types,
         )
@@ -198,6 +218,7 @@ class Preparer:
             options=reply_request.options,
             tools=tools,
             include=tool_context.include,
+            spent_approvals=tool_context.spent_approvals,
             prepare=reply_request.backend.prepare,
             limits=replace(self._policy.tool_limits, max_calls=request.max_tool_calls),
             ids=self._ids,
@@ -275,3 +296,12 @@ class Preparer:
             chains=self._chains,
             ids=self._ids,
         )
+
+
+def _approved_calls(context: ConversationContext, tools: ToolSelection) -> tuple[ApprovedCall, ...]:
+    """Return the approved calls that the response would run. A compaction runs none. Raises
+    ``InvalidRequest``."""
+    if context.visible.compaction_requested:
+        return ()
+    runnable = (*(each.tool for each in tools.server_tools), *tools.visible_tools)
+    return find_approved_calls(context.conversation.items, context.input, runnable)

@@ -185,12 +185,14 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     """The response for which a tool is opened.
 
     ``items`` precede the response. ``interrupted_items`` are its own output so far, if it was
-    interrupted. ``include`` is the request's ``include``."""
+    interrupted. ``include`` is the request's ``include``. ``spent_approvals``: ids of approval
+    requests whose call another response ran."""
 
     tenant: str
     response_id: str
     items: tuple[Item, ...]
     interrupted_items: tuple[Item, ...] = ()
+    spent_approvals: frozenset[str] = frozenset()
     include: frozenset[str] = frozenset()
 
 

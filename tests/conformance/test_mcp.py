@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
@@ -19,7 +21,7 @@ from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.served import Ask, Server, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.mcp.process import Toys, run_server
 
@@ -152,6 +154,175 @@ async def test_user_approves_or_denies_a_call(
     )
     assert [item["type"] for item in third.output] == ["message"]
     assert toys.log.count("delete attic") == before + approve  # not once more
+
+
+APPROVING = {"require_approval": {"never": {"read_only": True}}}
+
+
+def approval(request_id: str, *, approve: bool = True) -> dict[str, Any]:
+    return {
+        "type": "mcp_approval_response",
+        "approval_request_id": request_id,
+        "approve": approve,
+    }
+
+
+async def request_approval(
+    server: Server, toys: Toys, room: str, **more: Any
+) -> tuple[dict[str, Any], str]:
+    """Ask for a call that needs approval. Return the response and the approval request's id."""
+    reply = await server.post(tools=[tool(toys.url, **APPROVING)], **more)
+    assert reply.status_code == 200, reply.text
+    (request,) = (each for each in reply.json()["output"] if each["type"].endswith("_request"))
+    assert json.loads(request["arguments"]) == {"name": room}
+    return reply.json(), request["id"]
+
+
+def deleting(room: str) -> LocalBackend:
+    return local(engine([tool_call("toys__delete", {"name": room}), "So be it."]))
+
+
+def rejected(reply: httpx.Response, param: str) -> None:
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["param"] == param, reply.text
+
+
+async def ended(server: Server, response_id: str) -> dict[str, Any]:
+    """Wait for the end of a background response and return it."""
+    async with asyncio.timeout(10):
+        while True:
+            response: dict[str, Any] = (await server.get(f"responses/{response_id}")).json()
+            if response["status"] not in ("queued", "in_progress"):
+                return response
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.requirement("MCP-APPROVAL-ONCE")
+async def test_approval_runs_once_however_often_it_is_sent(
+    serve: Serve, mcp: McpProvider, toys: Toys, stores: Store, background: bool
+) -> None:
+    before = toys.log.count("delete loft")
+    server = serve(deleting("loft"), on=stores, providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "loft")
+    body = {
+        "tools": [tool(toys.url, **APPROVING)],
+        "previous_response_id": first["id"],
+        "input": [approval(request_id)],
+        "background": background,
+    }
+    replies = await asyncio.gather(*(server.post(**body) for _ in range(4)))
+    assert sorted(each.status_code for each in replies) == [200, 400, 400, 400]
+    for reply in replies:
+        if reply.status_code == 400:
+            rejected(reply, "input[0].approval_request_id")
+    (accepted,) = (each.json() for each in replies if each.status_code == 200)
+    if background:
+        accepted = await ended(server, accepted["id"])
+    rejected(await server.post(**body), "input[0].approval_request_id")
+    rejected(
+        await server.post(**{**body, "previous_response_id": accepted["id"]}),
+        "input[0].approval_request_id",
+    )
+    assert toys.log.count("delete loft") == before + 1
+
+
+@pytest.mark.requirement("MCP-APPROVAL-ONCE")
+async def test_approval_in_a_conversation_runs_once(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete shed")
+    server = serve(deleting("shed"), providers={"mcp": mcp})
+    conversation = (await server.client.post("/v1/conversations", json={})).json()["id"]
+    _, request_id = await request_approval(server, toys, "shed", conversation=conversation)
+    body = {"tools": [tool(toys.url, **APPROVING)], "conversation": conversation}
+    accepted = await server.post(**body, input=[approval(request_id)])
+    assert accepted.status_code == 200, accepted.text
+    rejected(
+        await server.post(**body, input=[approval(request_id)]), "input[0].approval_request_id"
+    )
+    assert (await server.post(**body, input="Thanks.")).status_code == 200
+    assert toys.log.count("delete shed") == before + 1
+
+
+@pytest.mark.requirement("MCP-APPROVAL-ONCE")
+async def test_approval_that_an_earlier_item_gives_runs_once(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    """Later responses on a copy of the conversation leave the spent approval out."""
+    before = toys.log.count("delete hall")
+    server = serve(deleting("hall"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "hall")
+    items = [*first["output"], approval(request_id)]
+    copies = [
+        (await server.client.post("/v1/conversations", json={"items": items})).json()["id"]
+        for _ in range(2)
+    ]
+    body = {"tools": [tool(toys.url, **APPROVING)], "input": "Go on."}
+    outputs = [(await server.post(**body, conversation=each)).json()["output"] for each in copies]
+    assert [[item["type"] for item in each] for each in outputs] == [
+        ["mcp_call", "message"],
+        ["message"],
+    ]
+    assert toys.log.count("delete hall") == before + 1
+
+
+async def test_stateless_client_may_repeat_the_whole_history(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete barn")
+    server = serve(deleting("barn"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "barn", store=False)
+    history = [*first["output"], approval(request_id)]
+    body = {"tools": [tool(toys.url, **APPROVING)], "store": False}
+    second = (await server.post(**body, input=history)).json()
+    history += [*second["output"], {"role": "user", "content": "Thanks."}]
+    third = await server.post(**body, input=history)
+    assert third.status_code == 200, third.text
+    assert toys.log.count("delete barn") == before + 1
+
+
+@pytest.mark.requirement("MCP-APPROVAL-CHECKED")
+async def test_invalid_answers_to_approval_requests_are_rejected_with_their_path(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete tower")
+    server = serve(deleting("tower"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "tower")
+    tools = [tool(toys.url, **APPROVING)]
+
+    async def send(*items: dict[str, Any], tools: list[dict[str, Any]] = tools) -> httpx.Response:
+        return await server.post(tools=tools, previous_response_id=first["id"], input=[*items])
+
+    yes, no = approval(request_id), approval(request_id, approve=False)
+    hello = {"role": "user", "content": "Hello."}
+    for pair in ((yes, no), (no, yes), (yes, yes)):
+        rejected(await send(hello, *pair), "input[2].approval_request_id")
+    rejected(await send(approval("mcpr_other")), "input[0].approval_request_id")
+    rejected(await send(hello, yes, tools=[]), "input[1]")
+    other = tool(toys.url, **APPROVING, server_label="other")
+    rejected(await send(yes, tools=[other]), "input[0]")
+    assert toys.log.count("delete tower") == before
+    assert (await send(yes)).status_code == 200, "a rejected request does not spend the approval"
+    assert toys.log.count("delete tower") == before + 1
+
+
+async def test_refused_request_does_not_spend_its_approval(
+    serve: Serve, mcp: McpProvider, toys: Toys
+) -> None:
+    before = toys.log.count("delete crypt")
+    server = serve(deleting("crypt"), providers={"mcp": mcp})
+    first, request_id = await request_approval(server, toys, "crypt")
+    body = {
+        "tools": [tool(toys.url, **APPROVING)],
+        "previous_response_id": first["id"],
+        "input": [approval(request_id), {"role": "user", "content": "word " * 5000}],
+    }
+    reply = await server.post(**body)
+    assert reply.json()["error"]["code"] == "context_length_exceeded", reply.text
+    body["input"] = [approval(request_id)]
+    assert (await server.post(**body)).status_code == 200
+    assert toys.log.count("delete crypt") == before + 1
 
 
 async def test_mcp_and_client_tools_can_be_mixed(

@@ -53,7 +53,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
     ``conversation`` and ``options`` are those of the first reply. ``prepare`` prepares the
     reply of a later turn. ``ids`` returns a fresh id for a prefix. ``include``: the request's
-    ``include``."""
+    ``include``. ``spent_approvals``: as in ``ResponseContext``."""
 
     conversation: Conversation
     options: Options
@@ -64,6 +64,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     tenant: str
     response_id: str
     include: frozenset[str] = frozenset()
+    spent_approvals: frozenset[str] = frozenset()
     context_size: int | None = None
 
 
@@ -238,6 +239,7 @@ class ToolLoop(ReplyWrapper):
             items=items,
             interrupted_items=self._conversation.items[len(items) :],
             include=self._spec.include,
+            spent_approvals=self._spec.spent_approvals,
         )
 
     async def _prepare_first_turn(

@@ -112,7 +112,9 @@ class McpProvider:
         yield Toolset(
             functions=self._tool_functions(tool, server, tools),
             pending_calls=tuple(
-                self._approved_call(label, server, tools, request) for request in approved
+                self._approved_call(label, server, tools, request)
+                for request in approved
+                if request.id not in response.spent_approvals
             ),
             fields={"tools": tuple(to_builtins(each) for each in tools)},
         )
