@@ -36,6 +36,7 @@ from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
+from antiphon.store.health import StoreHealth
 from antiphon.store.records import StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import Item
@@ -103,6 +104,8 @@ class Service:
         self._models = models = dependencies.models
         self._store = store = dependencies.store
         self._supervisor = Supervisor()
+        #: Whether the store can be written.
+        self.store_health = StoreHealth(store)
         owner = secrets.token_hex(8)
         #: Seconds without an event after which a stream gets a keepalive.
         self.keepalive_s = policy.keepalive_s
@@ -190,6 +193,8 @@ class Service:
         is False, the model only caches the prompt. Raises ``RequestError`` for everything that
         cannot be honoured.
         """
+        if generate and request.store is not False:
+            await self.store_health.require()
         prepared, release = await self._prepared(tenant, request, session_chains, claim=generate)
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))

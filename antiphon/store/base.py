@@ -94,6 +94,10 @@ class Store(Protocol):
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. False if there is no such response."""
 
+    async def check_writable(self) -> None:
+        """Write something small. Raises ``StoreError`` if the store does not answer or cannot be
+        written."""
+
     async def clock(self, now: float) -> float:
         """Return the unix time by which data expires: that of the database if it has a clock of its
         own, so that no server's wrong clock counts; otherwise ``now``, the server's."""

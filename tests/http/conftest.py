@@ -22,6 +22,7 @@ from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import EventSink
+from antiphon.store.health import StoreHealth
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
@@ -108,6 +109,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.ready = True
+        self.store_health = StoreHealth(MemoryStore())
         self.keepalive_s = 0.0
         self.words: tuple[str, ...] = ("Hel", "lo")
         self.script: dict[str, Any] = {}
@@ -119,6 +121,7 @@ class FakeService:
         self.prompts = Prompts()
         self.files = Files(MemoryStore(), clock=lambda: 1000.0, ids=counted())
         self.skills = Skills(MemoryStore(), clock=lambda: 1000.0, ids=counted())
+        self.uploads: Any = None
         self.vector_stores: Any = None
         self.containers: Any = None
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())

@@ -9,6 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.store.health import StoreHealth
+from antiphon.store.memory.store import MemoryStore
+
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
 
@@ -101,6 +104,16 @@ async def test_health_and_readiness(make_app: Any, service: Any) -> None:
     assert (await client.get("/ready")).status_code == 200
     service.ready = False
     assert (await client.get("/ready")).status_code == 503
+    assert (await client.get("/health")).status_code == 200
+
+
+async def test_server_without_a_store_is_not_ready(make_app: Any, service: Any) -> None:
+    client = make_app().client
+    broken = MemoryStore()
+    await broken.close()
+    service.store_health = StoreHealth(broken)
+    answer = await client.get("/ready")
+    assert (answer.status_code, answer.json()["reason"]) == (503, "store")
     assert (await client.get("/health")).status_code == 200
 
 

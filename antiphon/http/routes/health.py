@@ -27,10 +27,12 @@ class HealthRoutes:
         return json_reply({"status": "ok"})
 
     async def ready(self, request: Request) -> Reply:
-        """Return 200 while the server accepts new work, else 503."""
-        if self._service.ready:
-            return json_reply({"status": "ready"})
-        return json_reply({"status": "not_ready"}, 503)
+        """Return 200 while the server accepts new work and its store can be written, else 503."""
+        if not self._service.ready:
+            return json_reply({"status": "not_ready", "reason": "stopping"}, 503)
+        if not await self._service.store_health.is_writable():
+            return json_reply({"status": "not_ready", "reason": "store"}, 503)
+        return json_reply({"status": "ready"})
 
     async def metrics(self, request: Request) -> Reply:
         """Return the metrics in the text format that the scraper accepts."""

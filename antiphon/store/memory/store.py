@@ -139,6 +139,9 @@ class MemoryStore:
         self._free_unneeded(key)
         return True
 
+    async def check_writable(self) -> None:
+        self._check()
+
     async def clock(self, now: float) -> float:
         return now
 

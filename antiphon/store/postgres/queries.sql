@@ -81,6 +81,9 @@ INSERT INTO sweeps (swept_at, doubted_since, doubted_at) VALUES ($1, $2, $3)
 ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
     doubted_since = excluded.doubted_since, doubted_at = excluded.doubted_at
 
+-- check
+UPDATE checks SET count = count + 1 WHERE id = 1
+
 -- lapsed
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 

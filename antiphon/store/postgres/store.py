@@ -85,6 +85,9 @@ class PostgresStore:
         self.runs.mark_stale(tenant, response_id)
         return True
 
+    async def check_writable(self) -> None:
+        await self._pool.rows("check")
+
     async def clock(self, now: float) -> float:
         ((seconds,),) = await self._pool.rows("clock")
         return float(seconds)

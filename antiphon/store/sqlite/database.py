@@ -20,13 +20,18 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
+import structlog
 
 from antiphon.errors import SetupError, StoreError
 from antiphon.store.sql import migrations, queries
 
+from .wal import WalScan, scan_wal
+
 __all__ = ["Database"]
 
 _T = TypeVar("_T")
+
+_log = structlog.get_logger(__name__)
 
 
 class _Write:
@@ -92,7 +97,9 @@ class Database:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock = opened.enter_context(_acquire_file_lock(path))
+                wal = scan_wal(path)
                 writer = opened.enter_context(contextlib.closing(_connect(path)))
+                _report_damage(wal, writer, path)
                 _migrate(writer, path)
                 reader = opened.enter_context(contextlib.closing(_connect(path)))
             except OSError as error:
@@ -139,6 +146,7 @@ class Database:
         try:
             return work(self._read_connection)
         except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
+            _log_damage(error)
             raise StoreError("The store could not be read.") from error
 
     # --- writing ---------------------------------------------------------------------------------
@@ -194,6 +202,7 @@ class Database:
             if len(group) == 1:
                 failure = StoreError("The store could not be written.")
                 failure.__cause__ = error
+                _log_damage(error)
                 group[0].error = failure
                 return
             for job in group:  # retry one by one: only the failing write gets an error
@@ -265,6 +274,25 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _report_damage(wal: WalScan, connection: sqlite3.Connection, path: Path) -> None:
+    """Log the commits that SQLite dropped because pages of its log are damaged."""
+    _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    dropped = wal.dropped_commits(frames)
+    if dropped or wal.is_damaged:
+        _log.error(
+            "the write-ahead log of the store is damaged: its last commits are lost",
+            store=str(path),
+            lost_commits=dropped or None,
+        )
+
+
+def _log_damage(error: Exception) -> None:
+    """Log an error that means that the database itself is damaged."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        _log.error("the store is damaged: restore it from a backup", error=str(error))
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:

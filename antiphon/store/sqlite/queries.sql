@@ -60,6 +60,9 @@ INSERT INTO sweeps (id, swept_at, doubted_since, doubted_at) VALUES (1, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
     doubted_since = excluded.doubted_since, doubted_at = excluded.doubted_at
 
+-- check
+UPDATE checks SET count = count + 1 WHERE id = 1
+
 -- lapsed
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 

@@ -91,6 +91,10 @@ class SqliteStore:
 
         return (await self._database.write(work, then=notify))[0]
 
+    async def check_writable(self) -> None:
+        query = self._queries["check"]
+        await self._database.write(lambda connection: connection.execute(query).rowcount)
+
     async def clock(self, now: float) -> float:
         return now
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
-from antiphon.errors import BackendError, RunError
+from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse
@@ -310,3 +310,14 @@ async def test_finished_run_is_freed_without_garbage_collection() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+async def test_nothing_is_generated_that_cannot_be_stored() -> None:
+    backend, store = ScriptedBackend(["Hello!"]), MemoryStore()
+    served = service(backend, store)
+    await store.close()
+    with pytest.raises(Overloaded) as refused:
+        await create(served)
+    assert refused.value.status == 503 and not backend.requests
+    run = await create(served, store=False)
+    assert (await run.drive()).status == "completed"
