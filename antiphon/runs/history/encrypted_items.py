@@ -21,17 +21,22 @@ _MAX_BYTES = 12 * 2**20
 
 
 class CompactedHistory(
-    Struct, frozen=True, kw_only=True, rename={"user_messages": "said", "recent_items": "rest"}
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"user_messages": "said", "recent_items": "rest", "user_token_budget": "room"},
 ):
     """The history that a compaction item stands for.
 
     ``user_messages``: the latest messages of the user among the summarized items. ``recent_items``:
-    the last items, which follow the summary unchanged. The encoded field names are part of a stored
-    format."""
+    the last items, which follow the summary unchanged. ``user_token_budget``: tokens for the
+    user's messages before the summary; None: as many as the model's context allows. The encoded
+    field names are part of a stored format."""
 
     user_messages: tuple[it.Item, ...] = ()
     summary: str = ""
     recent_items: tuple[it.Item, ...] = ()
+    user_token_budget: int | None = None
 
 
 class _EncryptedReasoning(Struct, frozen=True, rename={"upstream_content": "foreign"}):

@@ -86,7 +86,9 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
             for item in self.before
             if (is_persistent(item) or is_user_message(item)) and _message_key(item) not in recent
         ]
-        return _limit_user_messages((*not_sent, *retained), self.user_token_budget)
+        budget = self.compaction.user_token_budget
+        budget = self.user_token_budget if budget is None else min(budget, self.user_token_budget)
+        return _limit_user_messages((*not_sent, *retained), budget)
 
     def compact(self, summary: str, *, keep_tokens: int = 0) -> VisibleHistory:
         """Return the conversation after a compaction.
@@ -100,6 +102,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
             user_messages=tuple(_limit_user_messages(users, self.user_token_budget)),
             summary=summary,
             recent_items=recent,
+            user_token_budget=self.user_token_budget,
         )
         return replace(
             self,
@@ -328,12 +331,14 @@ def _message_key(item: it.Item) -> bytes | None:
 def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[it.Item]:
     """Return the items in order, with only the newest messages of the user within ``max_tokens``.
 
-    The newest message always stays. It is truncated beyond twice the limit."""
+    The newest message stays, unless the limit is 0. It is truncated beyond twice the limit."""
     limited: list[it.Item] = []
     remaining: int | None = None
     for item in reversed(tuple(items)):
         if not is_user_message(item):
             limited.append(item)
+        elif max_tokens <= 0:
+            continue
         elif remaining is None:
             newest = _truncate(item, 2 * max_tokens)
             limited.append(newest)

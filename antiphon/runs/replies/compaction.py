@@ -24,7 +24,12 @@ from antiphon.errors import (
 )
 from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.encrypted_items import TenantSealer
-from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user_message
+from antiphon.runs.history.visible_history import (
+    VisibleHistory,
+    estimate_tokens,
+    is_persistent,
+    is_user_message,
+)
 from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Text
 from antiphon.wire import items as it
 from antiphon.wire.response import (
@@ -45,8 +50,11 @@ __all__ = [
 ]
 
 
-#: A summary, and the recent items that stay, may each fill this fraction (1/n) of the context.
-_CONTEXT_FRACTION = 4
+#: A summary may fill this fraction (1/n) of the context or of the threshold.
+_SUMMARY_FRACTION = 4
+#: The recent items that stay, and the user's earlier messages, may each fill the first of these
+#: fractions (1/n) with which the prompt is short enough. None: nothing stays.
+_KEPT_FRACTIONS = (4, 8, 16, 32, None)
 _MAX_SUMMARY_TOKENS = 4096
 #: Share of the context at which a request without a threshold is compacted.
 _FULL_FRACTION = 3 / 4
@@ -83,8 +91,9 @@ async def prepare_reply(
 ) -> Reply:
     """Prepare the reply.
 
-    It starts with a compaction if the prompt is longer than ``management`` allows and a compaction
-    makes it short enough. Raises what ``Backend.prepare`` raises.
+    It starts with a compaction if the prompt is longer than ``management`` allows. Raises what
+    ``Backend.prepare`` raises, and ``InvalidRequest`` if no compaction makes the prompt as short as
+    a threshold of the request demands.
     """
     backend, conversation = request.backend, request.context.conversation
     if not management:
@@ -95,13 +104,21 @@ async def prepare_reply(
     reply = await _prepare_or_none(backend, conversation, untruncated)
     if reply is not None and (limit is None or reply.input_tokens <= limit):
         return request.wrap(reply, conversation)
+    explicit = _explicit_threshold(management)
     size = min(limit or size or ASSUMED_CONTEXT_SIZE, size or ASSUMED_CONTEXT_SIZE)
-    max_tokens = size if reply is not None else backend.context_size or ASSUMED_CONTEXT_SIZE
-    keep_tokens = size // _CONTEXT_FRACTION
-    if await _compaction_fits(request, keep_tokens, _summary_tokens(size), max_tokens):
-        return await _prepare_compacting(
-            request, sealer, size, keep_tokens=keep_tokens, with_answer=True
-        )
+    max_tokens = backend.context_size or ASSUMED_CONTEXT_SIZE
+    if reply is not None or explicit is not None:
+        max_tokens = size
+    for fraction in _KEPT_FRACTIONS:
+        keep_tokens = size // fraction if fraction is not None else 0
+        reduced = _with_user_budget(request, keep_tokens)
+        keep_tokens = max(keep_tokens, _question_tokens(request))
+        if await _compaction_fits(reduced, keep_tokens, _summary_tokens(size), max_tokens):
+            return await _prepare_compacting(
+                reduced, sealer, size, keep_tokens=keep_tokens, with_answer=True
+            )
+    if explicit is not None:
+        raise _threshold_too_low(*explicit)
     return await request.prepare() if reply is None else request.wrap(reply, conversation)
 
 
@@ -131,13 +148,48 @@ def compacted_response(context: ConversationContext, response: Response) -> Comp
     )
 
 
+def _explicit_threshold(management: Sequence[ContextManagement]) -> tuple[int, int] | None:
+    """Return the smallest threshold of the request and the index of its entry; None if there is
+    none."""
+    thresholds = [
+        (entry.compact_threshold, index)
+        for index, entry in enumerate(management)
+        if entry.compact_threshold
+    ]
+    return min(thresholds) if thresholds else None
+
+
+def _threshold_too_low(threshold: int, index: int) -> InvalidRequest:
+    path = f"context_management[{index}].compact_threshold"
+    return InvalidRequest(
+        f"Invalid '{path}': {threshold} tokens cannot hold what a compaction keeps: the"
+        " instructions, the tools, the newest message and a summary.",
+        param=path,
+        code="invalid_value",
+    )
+
+
+def _with_user_budget(request: ReplyRequest, max_tokens: int) -> ReplyRequest:
+    """Return the request with at most this many tokens for the user's messages that a compaction
+    keeps before the summary."""
+    visible = request.context.visible
+    visible = replace(visible, user_token_budget=min(visible.user_token_budget, max_tokens))
+    return replace(request, context=replace(request.context, visible=visible))
+
+
+def _question_tokens(request: ReplyRequest) -> int:
+    """Return the estimated tokens of the newest item if it is a message of the user, which the
+    model has to see unchanged."""
+    after = request.context.visible.after
+    return estimate_tokens(after[-1]) if after and is_user_message(after[-1]) else 0
+
+
 def _threshold(management: Sequence[ContextManagement], size: int | None) -> int | None:
     """Return the number of tokens from which the conversation is compacted; None: only if the
     context is full.
     """
-    thresholds = [entry.compact_threshold for entry in management if entry.compact_threshold]
-    if thresholds:
-        return min(thresholds)
+    if (explicit := _explicit_threshold(management)) is not None:
+        return explicit[0]
     return None if size is None else int(size * _FULL_FRACTION)
 
 
@@ -156,7 +208,7 @@ async def _compaction_fits(
 
 
 def _summary_tokens(size: int) -> int:
-    return min(_MAX_SUMMARY_TOKENS, size // _CONTEXT_FRACTION)
+    return min(_MAX_SUMMARY_TOKENS, size // _SUMMARY_FRACTION)
 
 
 def _compacted_conversation(request: ReplyRequest, visible: VisibleHistory) -> Conversation:

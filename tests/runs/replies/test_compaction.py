@@ -453,16 +453,60 @@ async def test_conversation_longer_than_the_context_is_compacted() -> None:
 
 
 async def test_no_compaction_if_it_would_not_shorten_the_prompt() -> None:
-    model = Model()
+    model = Model(size=1600)
     served = model.served()
     talk = [user("a"), assistant("1"), user("b")]
-    fields = {"instructions": "x" * 1200, "context_management": MANAGED}
+    fields = {"instructions": "x" * 1300, "context_management": [{"type": "compaction"}]}
     response = await respond(served, input=talk, **fields)
     assert [item.__struct_config__.tag for item in response.output] == ["message"]
     model.size = 1100
     with pytest.raises(InvalidRequest) as raised:
         await respond(served, input=talk, **fields)
     assert raised.value.code == "context_length_exceeded"
+
+
+async def test_threshold_below_what_stays_is_rejected() -> None:
+    talk = [user("a"), assistant("1"), user("b")]
+    managed = [{"type": "compaction"}, *MANAGED]
+    for fields in (
+        {"input": talk, "instructions": "x" * 1001},
+        {"input": [*talk, user("q" * 1001)]},
+        {"input": [user("q" * 1200)]},
+        {"input": [{"role": "developer", "content": "x" * 1200}, *talk]},
+    ):
+        for size in (100_000, 1100):
+            model = Model(size=size)
+            with pytest.raises(InvalidRequest) as raised:
+                await respond(model.served(), context_management=managed, **fields)
+            assert raised.value.param == "context_management[1].compact_threshold"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["x" * 200] * 8,  # many short messages
+        ["x" * 5000],  # one long one
+        ["x" * 5000, "y" * 5000, "z" * 20],
+        ["x" * 900, "y" * 120],
+    ],
+)
+async def test_long_messages_of_the_user_are_compacted(texts: list[str]) -> None:
+    model = Model()
+    served = model.served()
+    talk = [entry for text in texts for entry in (user(text), assistant("ok"))]
+    question = "What now? " + "q" * 290
+    response = await respond(served, input=[*talk, user(question)], context_management=MANAGED)
+    assert [item.__struct_config__.tag for item in response.output] == ["compaction", "message"]
+    assert model.answered_texts[-1] == f"user: {question}", "the question stays as it is"
+    assert len("".join(model.answered_texts)) <= 1000
+    again = await respond(
+        served, input="more", previous_response_id=response.id, context_management=MANAGED
+    )
+    assert [item.__struct_config__.tag for item in again.output] == ["message"]
+    assert len("".join(model.answered_texts)) <= 1000, "the next turn keeps no more"
+    sent = [*talk, user(question), *to_wire(response.output), user("more")]
+    again = await respond(served, input=sent, store=False, context_management=MANAGED)
+    assert [item.__struct_config__.tag for item in again.output] == ["message"]
 
 
 async def test_recent_items_do_not_separate_calls_from_outputs() -> None:
