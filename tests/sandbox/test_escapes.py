@@ -296,3 +296,33 @@ async def test_shared_files_stay_in_their_folder_and_are_deleted_on_close(box: A
     assert not folder.parent.exists()
     with pytest.raises(ToolError):
         await box.share("a", {"x": b""}, [])
+
+
+async def test_code_runs_in_the_idle_scheduling_class(box: AgentBox) -> None:
+    """So that many processes that compute do not slow the models of the server."""
+    code = "(os.sched_getscheduler(0) == os.SCHED_IDLE, os.getpriority(os.PRIO_PROCESS, 0))"
+    assert await output_of(box, code) == "(True, 19)"
+    command = f"/usr/bin/env python3 -c 'import os; print({code})'"
+    ran = await box.command(command, timeout_s=10, max_chars=1000)
+    assert ran.output.strip() == "(True, 19)", ran
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))",
+        "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))",
+        "os.setpriority(os.PRIO_PROCESS, 0, 0)",
+        "__import__('resource').setrlimit(13, (40, 40))",
+    ],
+    ids=["class", "real time", "nice", "limit"],
+)
+async def test_code_cannot_raise_its_priority(box: AgentBox, attempt: str) -> None:
+    code = f"""
+try:
+    {attempt}
+except (OSError, ValueError):
+    pass
+(os.sched_getscheduler(0) == os.SCHED_IDLE, os.getpriority(os.PRIO_PROCESS, 0))
+"""
+    assert await output_of(box, code) == "(True, 19)"

@@ -30,6 +30,8 @@ REPORT_INTERVAL_S = 0.05
 #: Code that writes more than this many times the output limit is interrupted.
 FLOOD_FACTOR = 50
 MAX_OPEN_FILES = 512
+#: Linux's number, which the module ``resource`` does not name.
+_RLIMIT_NICE = 13
 #: Fields of /proc/PID/status, in KiB. Shared memory counts for each process that maps it, so that
 #: it cannot evade the limit.
 _MEMORY_FIELDS = ("RssAnon:", "RssShmem:")
@@ -89,8 +91,8 @@ class _OutputBuffer:
 
 
 def _set_limits(limits: Any) -> None:
-    """Limit the calling process and its children, and lower their priority."""
-    os.nice(5)
+    """Limit the calling process and its children, and give them only idle processor time."""
+    _lower_priority()
     memory = limits["memory"]
     for limit, value in (
         (resource.RLIMIT_DATA, memory),
@@ -102,6 +104,20 @@ def _set_limits(limits: Any) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         resource.setrlimit(limit, (value, value))
+
+
+def _lower_priority() -> None:
+    """Schedule the calling process and its children when nothing else wants to run.
+
+    The scheduling class counts, not the number of processes: many that compute take next to nothing
+    from a model. Without RLIMIT_NICE no process can leave the class (sched(7)).
+    """
+    resource.setrlimit(_RLIMIT_NICE, (0, 0))
+    os.setpriority(os.PRIO_PROCESS, 0, 19)
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:  # a kernel without the class, or one that does not implement it
+        pass
 
 
 def _set_dumpable(enabled: bool) -> None:
