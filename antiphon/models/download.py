@@ -41,8 +41,14 @@ Progress = Callable[[str, int, int | None], None]
 #: SmolLM2-135M-Instruct (Apache-2.0), quantised to Q4_1, from a Python package. No other file of
 #: the package is used.
 DEFAULT = "SmolLM2-135M-Instruct"
-#: How its makers recommend to sample it.
-DEFAULT_SAMPLING: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.9}
+#: Sampling: what its makers recommend, and limits, because so small a model repeats itself without
+#: end.
+DEFAULT_SAMPLING: Mapping[str, float] = {
+    "temperature": 0.2,
+    "top_p": 0.9,
+    "repetition_penalty": 1.15,
+    "max_output_tokens": 1024,
+}
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FASTER_FILE = "SmolLM2-135M-Instruct.Q8_0.gguf"
 DEFAULT_SIZES = {DEFAULT_FILE: 98_362_432, FASTER_FILE: 144_811_072}
