@@ -107,6 +107,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
 
     ``tools``: the tools that the model sees.
     ``accept_stray_calls``: return calls of tools that may not be called; the caller handles them.
+    ``checks_calls``: the caller rejects calls of functions that were not offered.
     ``guide``: a grammar for the answer, instead of ``text.format``.
     ``truncate``: drop the oldest items of a conversation that is too long instead of rejecting it.
     ``template``: arguments of the chat template.
@@ -117,6 +118,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     accept_stray_calls: bool = False
+    checks_calls: bool = False
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
     guide: Guide | None = None

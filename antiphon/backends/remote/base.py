@@ -48,6 +48,7 @@ from antiphon.wire.response import Usage
 
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
+from .offered_calls import OfferedCalls
 
 __all__ = [
     "RemoteBackend",
@@ -272,12 +273,13 @@ class UpstreamReply(Reply):
         """
         may_shorten = self._options.truncate
         while True:
+            offered_calls = OfferedCalls(self._options, self._shown)
             first_call = None if self._options.parallel_tool_calls else _FirstCall()
             try:
                 async with aclosing(self._stream_with_retries()) as batches:
                     async for batch in batches:
                         may_shorten = False
-                        batch = self._without_shared_cache(batch)
+                        batch = offered_calls.filter(self._without_shared_cache(batch))
                         yield batch if first_call is None else first_call.filter(batch)
                 return
             except BackendError as error:

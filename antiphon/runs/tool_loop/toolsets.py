@@ -98,6 +98,7 @@ def with_functions(
         options,
         tools=(*tools.visible_tools, *visible),
         tool_choice=resolve_tool_choice(tools, items, functions),
+        checks_calls=bool(tools.search_functions or tools.server_tools),
     )
 
 

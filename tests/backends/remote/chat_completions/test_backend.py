@@ -163,6 +163,20 @@ async def test_cache_scope_is_sent_or_cached_tokens_are_hidden(
     assert counts == [count, 16]
 
 
+@pytest.mark.requirement("API-OFFERED-CALLS")
+@pytest.mark.parametrize("owner", ["nobody", "vllm"])
+@pytest.mark.parametrize(
+    "wish",
+    [Options(tools=(LOOK,), tool_choice=ToolChoice("none")), Options(tools=(PATCH,)), Options()],
+)
+async def test_upstream_call_that_was_not_offered_is_text(wish: Options, owner: str) -> None:
+    call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}
+    async with served(chunks({"tool_calls": [call]}), owner=owner) as (_, backend):
+        reading = await read(backend, wish)
+    assert [type(each.item) for each in reading.items] == [Message]
+    assert reading.text == "look({})"
+
+
 async def test_fields_of_a_flavour() -> None:
     options = Options(
         top_k=3,

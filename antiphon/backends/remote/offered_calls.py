@@ -1,0 +1,94 @@
+"""Keep calls that the request did not allow from clients and tools, whatever an upstream sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from antiphon.conversation import Options
+from antiphon.dialects.tools import PromptTools
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.wire import items as it
+from antiphon.wire.tools import Custom, Function, Namespace
+
+__all__ = ["OfferedCalls"]
+
+_CALLS = (it.FunctionCall, it.CustomToolCall)
+#: Items that belong to no tool.
+_PLAIN_ITEMS = (it.Message, it.Reasoning, it.Compaction)
+#: Type of a tool → the beginning of its items' types, if that is not the tool's type.
+_ITEM_PREFIXES: Mapping[str, str] = {
+    "web_search_2025_08_26": "web_search",
+    "web_search_preview": "web_search",
+    "web_search_preview_2025_03_11": "web_search",
+    "computer_use_preview": "computer",
+    "programmatic_tool_calling": "program",
+}
+
+
+class OfferedCalls:
+    """Filters the deltas of one reply.
+
+    A call of a function that was not offered becomes text, as the local parsers treat it: what the
+    model wrote is not lost. Items of hosted tools that the request does not contain are dropped.
+    With ``Options.checks_calls`` or a required call, function calls pass: the caller and the
+    validation answer them.
+    """
+
+    def __init__(self, options: Options, tools: PromptTools) -> None:
+        self._passes_functions = options.checks_calls or tools.required
+        shapes = [tool.shape for tool in tools.tools]
+        self._functions = {(shape.wire_name, shape.namespace) for shape in shapes}
+        # Not every server repeats the namespace.
+        self._functions |= {(shape.wire_name, None) for shape in shapes}
+        self._prefixes = () if options.tool_choice.mode == "none" else _item_prefixes(options)
+        self._is_text = self._is_dropped = False
+
+    def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
+        """Return the deltas that may be passed on."""
+        return tuple(each for delta in deltas for each in self._filter(delta))
+
+    def _filter(self, delta: Delta) -> Iterator[Delta]:
+        if isinstance(delta, Open):
+            yield from self._end_text()
+            yield from self._open(delta)
+        elif isinstance(delta, Finish):
+            yield from self._end_text() if delta.reason == "stop" else ()
+            yield delta
+        elif self._is_text and isinstance(delta, Close):
+            yield from self._end_text()
+            yield Close()
+        elif not self._is_dropped:
+            yield delta
+
+    def _open(self, delta: Open) -> Iterator[Delta]:
+        item = delta.item
+        self._is_dropped = False
+        if isinstance(item, _CALLS):
+            if self._passes_functions or (item.name, item.namespace or None) in self._functions:
+                yield delta
+                return
+            self._is_text = True
+            yield Open(it.Message(role="assistant", content=()))
+            yield Text(f"{item.name}(")
+            return
+        self._is_dropped = not isinstance(item, _PLAIN_ITEMS) and not _tag(item).startswith(
+            self._prefixes
+        )
+        if not self._is_dropped:
+            yield delta
+
+    def _end_text(self) -> Iterator[Delta]:
+        if self._is_text:
+            self._is_text = False
+            yield Text(")")
+
+
+def _item_prefixes(options: Options) -> tuple[str, ...]:
+    """Return the beginnings of the types of items that the request's hosted tools make."""
+    hosted = (t for t in options.tools if not isinstance(t, Function | Custom | Namespace))
+    return tuple({_ITEM_PREFIXES.get(_tag(tool), _tag(tool)) for tool in hosted})
+
+
+def _tag(struct: Any) -> str:
+    return str(struct.__struct_config__.tag)
