@@ -2,6 +2,8 @@
 # `make` without a target lists the targets.
 
 PYTHON ?= python3
+# How many mutated model outputs `make fuzz` checks.
+OUTPUTS ?= 10000000
 VENV   := .venv
 BIN    := $(VENV)/bin
 
@@ -84,8 +86,9 @@ docs: $(DEV) ## write the generated pages of docs/
 bench: $(DEV) ## run the benchmarks, or ARGS="schemas"
 	$(BIN)/python -m bench $(ARGS)
 
-fuzz: $(DEV) ## run the property tests with many more examples
+fuzz: $(DEV) ## run the property tests with many more examples, and OUTPUTS=… mutated outputs
 	$(BIN)/pytest --hypothesis-profile=fuzz -m hypothesis -n auto --maxprocesses 4 $(ARGS)
+	$(BIN)/python -m tests.fuzz.campaign --outputs $(OUTPUTS) --seconds inf
 
 wheel: $(RELEASE) ## build sdist and wheel into dist/ and test the installed wheel
 	rm -rf dist

@@ -212,23 +212,35 @@ class ToolInputDecoder:
 
     def __init__(self) -> None:
         self._head = ""
+        self._tail: list[str] = []
         self._string: StringDecoder | None = None
         self._plain = False
+
+    @property
+    def stray_text(self) -> str:
+        """The arguments after the first one, which are not part of the input."""
+        return "".join(self._tail).strip().removesuffix("}").strip(", \t\r\n")
 
     def read(self, text: str) -> str:
         """Return the free text that ``text`` adds."""
         if self._plain:
             return text
         if self._string is not None:
-            return self._string.read(text)[0]
+            return self._read_string(self._string, text, 0)
         self._head += text
         found = _INPUT_HEAD.match(self._head)
         if found is not None:
             self._string = StringDecoder()
-            return self._string.read(self._head, found.end())[0]
+            return self._read_string(self._string, self._head, found.end())
         if len(self._head) < _HEAD_LIMIT and _INPUT_BEGUN.match(self._head):
             return ""
         return self.finish()
+
+    def _read_string(self, string: StringDecoder, text: str, at: int) -> str:
+        decoded, at = string.read(text, at)
+        if at < len(text):
+            self._tail.append(text[at:])
+        return decoded
 
     def finish(self) -> str:
         """Return the text that was held back, at the end of the arguments."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct
 
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.harmony.header import read_header
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -26,17 +28,23 @@ CORPUS = Path(__file__).parent / "corpus"
 _BREAK = "\n====\n"
 
 
-class Target(Struct, frozen=True, kw_only=True):
-    """``make``: a parser; its argument says whether the prompt has begun the thinking."""
+class Target(Struct, frozen=True, kw_only=True, dict=True):
+    """One parser to fuzz.
+
+    - ``make``: a factory. Its argument says whether the prompt has opened the reasoning.
+    - ``seeds``: the outputs to mutate.
+    - ``headers``: returns the parts of an output that are markup whatever they contain.
+    """
 
     name: str
     tokenizer: ByteTokenizer
     make: Callable[[bool], Parser]
     seeds: tuple[str, ...]
+    headers: Callable[[str], str] = lambda text: ""
 
-    @property
+    @cached_property
     def words(self) -> Sequence[str]:
-        """The control tokens, and what else replies consist of."""
+        """The control tokens, and the words of the seeds."""
         found = {word for seed in self.seeds for word in re.findall(r"\w+|[^\w\s]+|\s+", seed)}
         return sorted({*self.tokenizer.special, *found})
 
@@ -66,6 +74,22 @@ def _format(name: str, *, special: bool) -> Target:
     )
 
 
+_CONTROLS = re.compile(f"({'|'.join(map(re.escape, CONTROL_TOKENS.values()))})")
+_HEADER_ENDS = tuple(CONTROL_TOKENS[name] for name in ("message", "channel", "constrain"))
+
+
+def _harmony_headers(text: str) -> str:
+    """Return the headers, and all text from the first message of another author."""
+    parts = [*_CONTROLS.split(text), ""]
+    headers: list[str] = []
+    for n, (part, end) in enumerate(pairwise(parts)):
+        if part == CONTROL_TOKENS["start"] and not read_header(end).is_own:
+            return "".join([*headers, *parts[n:]])
+        if end in _HEADER_ENDS:
+            headers.append(part)
+    return "".join(headers)
+
+
 def _harmony() -> Target:
     tokenizer = ByteTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>"])
     make = partial(HarmonyParser, tokenizer, TokenCodes.from_tokenizer(tokenizer), shapes=SHAPES)
@@ -74,6 +98,7 @@ def _harmony() -> Target:
         tokenizer=tokenizer,
         make=lambda thinking: make(open_kind="analysis" if thinking else None),
         seeds=corpus("harmony"),
+        headers=_harmony_headers,
     )
 
 

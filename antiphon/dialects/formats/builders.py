@@ -43,6 +43,12 @@ __all__ = [
 ]
 
 
+_JSON_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+_ANY_TYPE = "|".join(_JSON_TYPES)
+#: The types that a model states for a value: ``array[string]``.
+_TYPE_WORDS = rf"\s*(?:(?:{_ANY_TYPE})(?:\[(?:{_ANY_TYPE})\])?\s*)?"
+
+
 class RowMetadata(TypedDict, total=False):
     """The fields of a row that describe it and do not change how it is read or written."""
 
@@ -358,7 +364,7 @@ def harmony_template_calls(
         doubtful=True,
         states={
             "name": State(reads="name", on=ends | heads),
-            "head": State(reads="filler", on=ends | {message: "arguments"}),
+            "head": State(reads="filler", filler=_HEADER, on=ends | {message: "arguments"}),
             "arguments": State(reads="json", on=ends),
         },
         written=CallSyntax(
@@ -371,6 +377,10 @@ def harmony_template_calls(
         mark=mark,
         **metadata,
     )
+
+
+#: The words of a harmony header after the recipient. Not every tokenizer has the tokens.
+_HEADER = r"(?:\s|commentary|analysis|final|json|code|<\|(?:channel|constrain)\|>)*"
 
 
 def plamo_calls(
@@ -661,10 +671,12 @@ def step_tags(
         outer_tags=(begin, end),
         **metadata,
     )
-    calls = row.states["calls"]  # the separator token may also stand between two calls
-    return replace(
-        row, states={**row.states, "calls": replace(calls, on={**calls.on, sep: "calls"})}
-    )
+    # The separator token may also stand between two calls.
+    separated = {
+        name: replace(row.states[name], on={**row.states[name].on, sep: name})
+        for name in ("calls", "type")
+    }
+    return replace(row, states={**row.states, **separated})
 
 
 def cdata_tags(
@@ -771,14 +783,15 @@ def typed_tags(
     key, value_end = f'{opening}argument key="', f"{closing}argument{sep}"
     whole, whole_end = f'{opening}json type="object"{sep}', f"{closing}json{sep}"
     ends = {first: "calls", begin: "name", end: "calls", last: START}
-    kinds = ("number", "boolean", "null", "array", "object")
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "name"},
         states={
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {'"': "index"}),
-            "index": State(reads="filler", on=ends | {sep: "parameters"}),
+            "index": State(
+                reads="filler", filler=r'\s*(?:index="\d*")?\s*', on=ends | {sep: "parameters"}
+            ),
             "parameters": State(
                 reads="gap", on=ends | {key: "key", whole: "json", whole_end: "parameters"}
             ),
@@ -786,7 +799,7 @@ def typed_tags(
                 reads="key",
                 on=ends
                 | {f'" type="string"{sep}': "string"}
-                | {f'" type="{kind}"{sep}': "literal" for kind in kinds},
+                | {f'" type="{kind}"{sep}': "literal" for kind in _JSON_TYPES if kind != "string"},
             ),
             "string": State(reads="string", on={value_end: "parameters", end: "calls"}),
             "literal": State(reads="literal", on={value_end: "parameters", end: "calls"}),
@@ -1021,7 +1034,11 @@ def sectioned_key_value_tags(
             {
                 "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
                 "record": State(reads="record", on=ends, then="calls"),
-                "type": State(reads="filler", on=ends | {kind_end: "parameters", value: "value"}),
+                "type": State(
+                    reads="filler",
+                    filler=_TYPE_WORDS,
+                    on=ends | {kind_end: "parameters", value: "value"},
+                ),
             }
             if lenient
             else {}

@@ -199,7 +199,7 @@ def _json_type(value: Any) -> str:
 #: Inside a call:
 #: - ``name``; ``label``: a call id that contains the name; ``header``: the name, which the call
 #:   repeats later; ``id``: a call id.
-#: - ``filler``: text without meaning; ``gap``: no text.
+#: - ``filler``: text without meaning, as the regex ``filler`` says; ``gap``: no text.
 #: - ``json``: the arguments as JSON; ``pairs``: the arguments with separators and without tags;
 #:   ``elements``: the arguments as nested tags; ``body``: the arguments without any markup.
 #: - ``key``: an argument's name; ``value``: its value, of the type the schema gives; ``string``
@@ -231,13 +231,16 @@ class State(Struct, frozen=True, kw_only=True):
     - ``on``: terminal → the next state.
     - ``peek``: the same, but the next state reads the terminal again.
     - ``then``: the next state once the text is complete.
-    - ``skips``: with ``reads="between"``, the characters to drop besides white space."""
+    - ``skips``: with ``reads="between"``, the characters to drop besides white space.
+    - ``filler``: with ``reads="filler"``, a regex of the text without meaning.
+    """
 
     reads: ContentKind
     on: Mapping[str, str] = {}
     peek: Mapping[str, str] = {}
     then: str = START
     skips: str = ""
+    filler: str = r"\s*"
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):

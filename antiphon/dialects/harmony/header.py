@@ -20,11 +20,12 @@ LIMIT = 256
 
 _NAMES = ("analysis", "commentary", "final")
 _NAMED = "|".join(_NAMES)
+_SIGNS = r"[\s!-/:-@\[-`{-~]*"
 _TO = r"to=\s*([\w.\-]*)"
 #: The start of a header's region: without ``<|start|>``, with it, and after ``<|constrain|>``.
 _BARE = re.compile(rf"\s*(?:assistant\s*)*(?:({_NAMED})\s*)?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?")
 _REGION = re.compile(
-    rf"\s*(?:assistant\s*)*(?:\W*({_NAMED})\W*)?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?"
+    rf"\s*(?:assistant\s*)*(?:{_SIGNS}({_NAMED}){_SIGNS})?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?"
 )
 _TYPE = re.compile(rf"\s*(?:(?!to=)\w+)?\s*(?:{_TO}\s*)?")
 _RECIPIENT = re.compile(_TO)

@@ -3,44 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder
 
-__all__ = ["JsonCallReader", "JsonCallTarget"]
+__all__ = ["ARGUMENT_KEYS", "JsonCallReader", "JsonCallTarget"]
 
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
-_NAMES = frozenset({"name", "tool_name", "function"})
-_ARGUMENTS = frozenset({"arguments", "parameters", "args", "input"})
-#: What else models write into a call before its name; anything more, and it is no call.
-_OTHERS = frozenset({"type", "id", "index", "tool_call_id", "call_id"})
-
+_NAME_KEYS = frozenset({"name", "tool_name", "function"})
+#: The keys under which models write the arguments.
+ARGUMENT_KEYS = frozenset(
+    {"arguments", "argument", "args", "parameters", "parameter", "params", "kwargs"}
+    | {"input", "inputs", "tool_input", "action_input"}
+    | {"tool_arguments", "tool_args", "tool_parameters", "tool_params"}
+)
+_ID = re.compile(r'"?[A-Za-z0-9_.:\-]*"?\s*')
+_TYPE = re.compile(r'"(?:function|function_call|tool|tool_call|tool_use)"\s*|null\s*')
+#: Fields that describe a call, and the values of these fields that are no text.
+_METADATA: Mapping[str, re.Pattern[str]] = {
+    **dict.fromkeys(("id", "call_id", "tool_call_id", "index"), _ID),
+    "type": _TYPE,
+}
+_KNOWN_KEYS = _NAME_KEYS | ARGUMENT_KEYS | _METADATA.keys()
 
 _Step = Callable[[str, int], int]
 
 
 class JsonCallTarget(Protocol):
-    """The call that a record tells of."""
+    """Receives the parsed call."""
 
     name: str
     has_started: bool
+    #: Text inside the call that belongs to no part of it.
     stray_text: list[str]
 
     @property
-    def is_likely(self) -> bool: ...
+    def is_likely(self) -> bool:
+        """Whether more than the syntax says that this is a call."""
 
-    def start(self, *, has_arguments: bool = False) -> bool: ...
+    @property
+    def parameter_names(self) -> Collection[str]:
+        """The parameters of the function with this name; empty for a custom tool."""
 
-    def add_json_arguments(self, text: str) -> None: ...
+    def start(self, *, has_arguments: bool = False) -> bool:
+        """Start the call after its name. Return False if this is not a call."""
+
+    def add_json_arguments(self, text: str) -> None:
+        """Add a part of the arguments' JSON text."""
 
 
 class JsonCallReader:
-    """``{"name": …, "arguments": {…}}`` as it comes, the keys in any order.
+    """Reads ``{"name": …, "arguments": {…}}`` incrementally, the keys in any order.
 
-    The arguments may be called ``parameters``, may be a string that holds JSON, and both may lie
-    in an object under ``function``. Arguments that come before the name wait for it.
+    The arguments may have any of the ``ARGUMENT_KEYS``. They may be a string that contains JSON.
+    Name and arguments may stand in an object under ``function``. Arguments before the name wait for
+    it. Without arguments, all other fields are the arguments: ``{"name": "f", "city": "Paris"}``.
+    With arguments, other fields are stray text.
     """
 
     def __init__(self, call: JsonCallTarget) -> None:
@@ -53,29 +73,39 @@ class JsonCallReader:
         self._span = JsonSpan()
         self._early_arguments: list[str] = []
         self._has_arguments = False
+        self._has_argument_text = False
+        #: The current field as the model wrote it; None if it is the name or the arguments.
+        self._field: list[str] | None = None
+        self._fields: list[tuple[str, str]] = []
         self.complete = False
         self.failed = False
 
     @property
     def in_string(self) -> bool:
-        """What looks like markup here is only text."""
+        """Whether the text ends inside a string, where markup is plain text."""
         return self._span.in_string or self._step in (self._read_key, self._read_string)
 
     def read(self, text: str) -> int:
-        """Take text; returns how much of it belongs to the call, up to where it is none."""
+        """Read text and return the number of characters that belong to the call."""
         at = 0
         while at < len(text) and not (self.complete or self.failed):
+            start, field = at, self._field
             at = self._step(text, at)
+            if field is not None and field is self._field:
+                field.append(text[start:at])
+        if self.complete:
+            self._end_fields(end="" if self._depth else "}")
         return at
 
     def finish(self) -> None:
-        """A terminal came, or the end: what was said so far is all."""
+        """End the call at a terminal or at the end of the reply."""
         if self._step == self._read_scalar:
             self._end_scalar()
-        elif self._step in (self._read_key, self._read_colon):
-            self._call.stray_text += self._text
+        elif self._step == self._read_string and self._key in ARGUMENT_KEYS:
+            self._add_arguments(self._string.finish())
         if not self._call.has_started and self._call.name:
             self._start()
+        self._end_fields(end="" if self._field is not None else "}")
 
     # Each step reads some of the text and returns the position it came to.
 
@@ -90,6 +120,7 @@ class JsonCallReader:
         return at + 1
 
     def _read_gap(self, text: str, at: int) -> int:
+        self._end_field()
         at = _match_end(_GAP, text, at)
         if at == len(text):
             return at
@@ -100,17 +131,17 @@ class JsonCallReader:
             return at + 1
         if text[at] != '"':
             return self._fail(at)
+        self._key, self._field = "", ['"']
         self._expect_string(self._read_key)
         return at + 1
 
     def _read_key(self, text: str, at: int) -> int:
-        said, at = self._string.read(text, at)
-        self._text.append(said)
+        decoded, at = self._string.read(text, at)
+        self._text.append(decoded)
         if self._string.complete:
-            self._key = "".join(self._text)
+            self._key = "".join(self._text) + self._string.finish()
             self._step = self._read_colon
-            is_expected = self._key in _NAMES | _ARGUMENTS | _OTHERS
-            if not is_expected and not (self._call.name and self._call.is_likely):
+            if self._key not in _KNOWN_KEYS and not (self._call.name and self._call.is_likely):
                 self._fail(at)
         return at
 
@@ -128,45 +159,52 @@ class JsonCallReader:
         if at == len(text):
             return at
         char = text[at]
-        if self._key == "function" and char == "{":
-            self._step = self._read_opening
-        elif self._key in _NAMES:
-            if char != '"':
-                return self._fail(at)
+        if self._key in _NAME_KEYS and not self._call.name:
+            return self._start_name(char, at)
+        if self._key not in ARGUMENT_KEYS or self._is_parameter(char):
+            self._span, self._step = JsonSpan(), self._read_field
+            return at
+        self._field, self._has_arguments = None, True
+        if char == '"':
             self._expect_string(self._read_string)
             return at + 1
-        elif self._key in _ARGUMENTS and char == '"':
-            self._has_arguments = True
-            self._expect_string(self._read_string)
-            return at + 1
-        else:
-            self._has_arguments |= self._key in _ARGUMENTS
-            self._span, self._text = JsonSpan(), []
-            self._step = self._step_for_value(char)
-            self._start_if_named()
+        self._span, self._text = JsonSpan(), []
+        self._step = self._read_arguments if char in "{[" else self._read_scalar
+        self._start_if_named()
         return at
+
+    def _start_name(self, char: str, at: int) -> int:
+        if self._key == "function" and char == "{":
+            self._field, self._step = None, self._read_opening
+            return at
+        if char != '"':
+            return self._fail(at)
+        self._field = None
+        self._expect_string(self._read_string)
+        return at + 1
+
+    def _is_parameter(self, char: str) -> bool:
+        """Whether the value of an argument key is one parameter and not all of them."""
+        return self._has_argument_text or (char != "{" and self._key in self._call.parameter_names)
 
     def _expect_string(self, step: _Step) -> None:
         self._string, self._text, self._step = StringDecoder(), [], step
 
     def _read_string(self, text: str, at: int) -> int:
-        said, at = self._string.read(text, at)
-        over = self._string.complete
-        if self._key in _ARGUMENTS:
-            self._add_arguments(said + (self._string.finish() if over else ""))
+        """Read the name, or arguments that are a string."""
+        decoded, at = self._string.read(text, at)
+        is_complete = self._string.complete
+        decoded += self._string.finish() if is_complete else ""
+        if self._key in ARGUMENT_KEYS:
+            self._add_arguments(decoded)
         else:
-            self._text.append(said)
-            if over:
+            self._text.append(decoded)
+            if is_complete:
                 self._call.name = "".join(self._text).strip()
                 self._start_if_named()
-        if over:
+        if is_complete:
             self._step = self._read_gap
         return at
-
-    def _step_for_value(self, char: str) -> _Step:
-        if self._key not in _ARGUMENTS:
-            return self._skip_value
-        return self._read_arguments if char in "{[" else self._read_scalar
 
     def _read_arguments(self, text: str, at: int) -> int:
         end = self._span.read(text, at)
@@ -176,7 +214,7 @@ class JsonCallReader:
         return end
 
     def _read_scalar(self, text: str, at: int) -> int:
-        """Arguments that are no object: null means none, anything else is kept as it stands."""
+        """Read arguments that are not an object: null means none, others stay as they are."""
         end = self._span.read(text, at)
         self._text.append(text[at:end])
         if self._span.complete:
@@ -188,15 +226,17 @@ class JsonCallReader:
         self._step = self._read_gap
         self._add_arguments("" if text == "null" else text)
 
-    def _skip_value(self, text: str, at: int) -> int:
-        at = self._span.read(text, at)
+    def _read_field(self, text: str, at: int) -> int:
+        """Read the value of a field that is neither the name nor the arguments."""
+        end = self._span.read(text, at)
         if self._span.complete:
             self._step = self._read_gap
-        return at
+        return end
 
-    # --- what it says -----------------------------------------------------------------------------
+    # --- the parsed call --------------------------------------------------------------------------
 
     def _add_arguments(self, text: str) -> None:
+        self._has_argument_text |= bool(text)
         if self._call.has_started:
             self._call.add_json_arguments(text)
         else:
@@ -214,16 +254,40 @@ class JsonCallReader:
         else:
             self.failed = True
 
+    def _end_field(self) -> None:
+        if self._field is not None:
+            self._fields.append((self._key, "".join(self._field)))
+            self._field = None
+
+    def _end_fields(self, *, end: str) -> None:
+        """Write the other fields as the arguments if there are none, else as stray text."""
+        self._end_field()
+        if not self._call.has_started:
+            return
+        fields, self._fields = self._fields, []
+        parameters = () if self._has_argument_text else self._call.parameter_names
+        texts = [text for key, text in fields if key in parameters or not _is_metadata(key, text)]
+        if self._has_argument_text:
+            self._call.stray_text += [f"{text}\n" for text in texts]
+        elif texts:
+            self._call.add_json_arguments("{" + ", ".join(texts) + end)
+
     def _close(self) -> None:
         if not self._call.has_started:
             self._start()
         self.complete = not self.failed
 
     def _fail(self, at: int) -> int:
-        """No call; or, after its arguments, a call whose end is missing."""
+        """End a call that lacks its end, if it has started. Otherwise this is not a call."""
         self.complete = self._call.has_started
         self.failed = not self.complete
         return at
+
+
+def _is_metadata(key: str, text: str) -> bool:
+    """Whether a field, as the model wrote it, only describes the call."""
+    pattern = _METADATA.get(key)
+    return pattern is not None and pattern.fullmatch(text.partition(":")[2].strip()) is not None
 
 
 def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -1,8 +1,8 @@
-"""The scanner: reads one reply, in whatever formats it is written, as deltas.
+"""The parser of one reply in any pair of formats.
 
-Token by token: the lexer finds the terminals of the present state, the text up to there goes to
-that state's reader, the terminal leads to the next state. It never raises, loses no text, reads
-nothing twice, and gives the same deltas however the reply is cut into chunks.
+It works token by token. The lexer finds the terminals of the current state. The text before a
+terminal goes to that state's reader. The terminal leads to the next state. The parser never raises,
+loses no text, reads nothing twice, and gives the same deltas for any chunking of the reply.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ __all__ = ["FormatParser"]
 
 _OUTSIDE = frozenset({START, TEXT, THINKING})
 _NAMING = frozenset({"name", "label", "id"})
-#: Reading one of these, the call before is over.
+#: A state of one of these kinds ends the call before it.
 _BETWEEN_CALLS = frozenset({"between", "record", "name", "label"})
 _BLANK = " \t\r\n"
-#: What may stand between calls and says nothing.
+#: Characters that may stand between calls and have no meaning.
 _SEPARATORS = _BLANK + "]),;}`"
 _BETWEEN = _SEPARATORS + "[{("
 
 
 class _Markup:
-    """A stretch of markup: where it began, and the text of it that is no call yet; ``words``: that
-    without its terminals."""
+    """A stretch of markup that is not part of a call yet.
+
+    - ``origin``: the state before it. ``position``: where its text starts in the reply.
+    - ``is_bare``: only the syntax says that it contains a call.
+    - ``text``: its text; ``plain_text``: its text without terminals.
+    """
 
     def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
         self.origin = origin
@@ -50,26 +54,35 @@ class _Markup:
         self.is_bare = is_bare
         self.text: list[str] = []
         self.plain_text: list[str] = []
+        self.terminal = ""
         self.call_count = 0
 
     def add(self, text: str) -> None:
-        """What stands between terminals."""
+        """Add text between terminals."""
         self.text.append(text)
         self.plain_text.append(text)
+        self.terminal = ""
+
+    def add_terminal(self, text: str) -> None:
+        """Add a terminal."""
+        self.text.append(text)
+        self.terminal = text
 
     def clear(self) -> None:
-        """It is a call's."""
-        self.text, self.plain_text = [], []
+        """Drop the text, because it belongs to a call."""
+        self.text, self.plain_text, self.terminal = [], [], ""
 
 
 class FormatParser:
     """``dialects.base.Parser`` for any pair of formats.
 
-    ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
-    looked for. ``thinking``: the prompt already opened the thinking. ``parallel``: there may be
-    more than one call. ``held``: to a constraint; ``is_json``: of the answer. In a string of JSON
-    that is held to, a special token stands as text, as llama.cpp's grammars take it. ``lexer``:
-    that of these formats and this tokenizer, if it has been made.
+    - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
+      calls.
+    - ``thinking``: the prompt has opened the reasoning.
+    - ``parallel``: the reply may have more than one call.
+    - ``constrained``: the engine enforces a format; ``json_answer``: the answer must be JSON. In a
+      string of constrained JSON, a special token is text, as in llama.cpp's grammars.
+    - ``lexer``: the lexer of these formats and this tokenizer, if there is one already.
     """
 
     def __init__(
@@ -101,13 +114,15 @@ class FormatParser:
         self._buffer = ""
         self._position = 0  # of the buffer in the text of the reply
         kept = reasoning is not None and reasoning.kept
-        #: What the prompt wrote of an answer that its thinking is part of.
+        #: The start of the answer that the prompt contains, for reasoning that is part of it.
         self._prompt_text = (
             f"{reasoning.open[0]}\n" if reasoning is not None and kept and thinking else ""
         )
         self._state = THINKING if thinking and reasoning is not None and not kept else START
         self._reader: Reader | None = None
         self._call: CallBuilder | None = None
+        self._header_name = ""
+        self._has_stray_text = False
         self._markup = _Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
@@ -206,13 +221,28 @@ class FormatParser:
 
     def _scan(self, text: str, *, final: bool = False) -> None:
         self._buffer += text
+        steps, position = 0, self._position
         while self._buffer and not self.done:
+            steps = steps + 1 if self._position == position else 0
+            position = self._position
+            if steps > self._max_steps:
+                self._abandon_markup()
             cut, terminal = self._lexer.states[self._state].find(self._buffer, final)
             if cut and not self._read(cut):
                 continue
             if terminal is None:
                 return
             self._handle_terminal(terminal)
+
+    @property
+    def _max_steps(self) -> int:
+        """The most steps without progress: each state may lead to the next one once."""
+        return len(self._states) + 4
+
+    def _abandon_markup(self) -> None:
+        """Read on as text, because a reader or a row of the tables is broken."""
+        self._reject_call()
+        self._state = THINKING if self._markup.origin == THINKING else TEXT
 
     def _read(self, cut: int) -> bool:
         """Read ``cut`` characters in the current state. Return False if the state changed before
@@ -282,42 +312,42 @@ class FormatParser:
         elif to in _OUTSIDE:
             tag = self._take_buffer(len(terminal))
             if self._state == THINKING:
-                self.reasoning_tokens += len(self._take_tokens(tag, None))
+                self.reasoning_tokens += len(self._take_tokens(tag))
             self._sink.note_markup()
             self._state = to
         else:
             is_bare = is_left or (self._tools is not None and self._tools.doubtful)
             self._markup = _Markup(self._state, self._position, is_bare=is_bare)
             if not is_left:
-                self._markup.text.append(self._take_buffer(len(terminal)))
+                self._markup.add_terminal(self._take_buffer(len(terminal)))
             self._enter(to)
 
     @property
     def _content_kind(self) -> ContentKind:
-        """What the text is in the present state of markup."""
+        """The kind of text in the current state of markup."""
         state = self._states.get(self._state)
         return "between" if state is None else state.reads
 
     def _handle_stray_terminal(self, terminal: str) -> None:
-        """A special token that means nothing here."""
+        """Handle a special token that has no meaning in the current state."""
         if self._call is not None and self._call.has_started and self._reader is not None:
-            self._read_as_text(self._lexer.spell_out(terminal))  # who writes code may mean its text
+            self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
         elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
-            self._reject_call()  # the end of an answer, whose last word only looked like a header
+            self._reject_call()  # an answer's end: its last word only looked like a header
         else:
             self._skip_terminal(terminal)
 
     def _read_as_text(self, literal: str) -> None:
-        """The special token at the beginning of the buffer is read as the text it looks like."""
+        """Read the special token at the start of the buffer as the text that it looks like."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
 
     def _skip_terminal(self, terminal: str) -> None:
-        """Take a terminal that is read by nobody."""
+        """Take a terminal that no reader reads."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
-            self._markup.text.append(text)
+            self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
         """Go from a state of markup to another state."""
@@ -332,70 +362,128 @@ class FormatParser:
             self._state, self._reader = state, None
             if reads != "between" and self._tools is not None:
                 if self._call is None:
-                    self._call = CallBuilder(self._sink, self._shapes, is_bare=self._markup.is_bare)
-                self._reader = reader_for(reads, self._call, self._tools)
+                    self._call = self._new_call()
+                self._reader = reader_for(self._states[state], self._call, self._tools)
+
+    def _new_call(self) -> CallBuilder:
+        name, self._header_name = self._header_name, ""
+        return CallBuilder(
+            self._sink, self._shapes, is_bare=self._markup.is_bare, repeated_name=name
+        )
 
     def _leave(self, next_kind: str) -> bool:
-        """Leave the present state for one that reads that. False: this was no call."""
-        call, reader = self._call, self._reader
+        """Leave the current state for one of ``next_kind``. Return False if this is not a call."""
+        call, reader, kind = self._call, self._reader, self._content_kind
         if call is None or reader is None:
             return True
         reader.finish()
-        is_named = self._content_kind in _NAMING and next_kind != "id"
+        is_named = kind in _NAMING and next_kind != "id"
         if is_named and not call.has_started and (call.name or next_kind not in _BETWEEN_CALLS):
             if not call.start():
                 return False
         if call.has_started:
             self._markup.clear()
-        has_only_id = self._content_kind == "id" and not call.name
-        if next_kind in _BETWEEN_CALLS and not (has_only_id and next_kind == "name"):
+        if self._ends_call(call, kind, next_kind):
             self._call = self._reader = None
-            if call.has_started:
-                self._end_call(call)
+            self._end_call(call, kind)
         return True
 
-    def _end_call(self, call: CallBuilder) -> None:
+    @staticmethod
+    def _ends_call(call: CallBuilder, kind: str, next_kind: str) -> bool:
+        """Whether the call ends between states of these kinds."""
+        if kind == "id" and not call.name:  # the name follows the id
+            return next_kind in _BETWEEN_CALLS | {"id"} and next_kind != "name"
+        is_next_id = next_kind == "id" and call.has_started  # the id stands before the name
+        return next_kind in _BETWEEN_CALLS or is_next_id or kind == "header"
+
+    def _end_call(self, call: CallBuilder, kind: str) -> None:
+        if kind == "header":
+            self._header_name = f"{self._header_name} {call.name}".strip()
+        elif not call.has_started:
+            self._flush_markup()
+        if not call.has_started:
+            return
         call.finish()
         self._markup.call_count += 1
+        stray_text = self._lexer.spell_out("".join(call.stray_text)).strip()
+        if stray_text:
+            self._sink.add_text(stray_text)
+            self._has_stray_text = True
         self.done = not self._parallel
-        junk = self._lexer.spell_out("".join(call.stray_text)).strip()
-        if junk and not self.done:
-            self._sink.add_text(junk)  # it belongs to nothing, but is not lost
 
     def _reject_call(self) -> None:
-        """What was read since the last call is no call: it is text."""
+        """Treat the markup since the last call as text."""
         self._call = self._reader = None
         self._end_markup(START, is_text=True)
 
+    def _flush_markup(self) -> None:
+        """Emit markup that is not a call as text, before the next call may start.
+
+        The last terminal belongs to the next call.
+        """
+        markup = self._markup
+        terminal = markup.terminal
+        end = self._position - len(terminal)
+        if terminal:
+            markup.text.pop()
+        text, start = self._uncalled_text(end, is_text=True)
+        if "".join(markup.plain_text).strip(_BETWEEN if markup.call_count else _BLANK):
+            self._emit_uncalled(text, start, end)
+            markup.clear()
+            markup.position, self._header_name = end, ""
+        if terminal:
+            markup.text.append(terminal)
+
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """Markup is over. What of it never became a call is text where the markup began; special
-        tokens with nothing between them are dropped, unless text follows them (``is_text``)."""
+        """End the markup and go to ``state``. Text that is not part of a call is emitted.
+
+        Special tokens with nothing between them are dropped, unless text follows them
+        (``is_text``).
+        """
+        markup = self._markup
+        text, start = self._uncalled_text(self._position, is_text=is_text)
+        markup.clear()
+        self._header_name = ""
+        self._state = state if markup.call_count or state == THINKING else markup.origin
+        has_text = strip_marks(text).strip(_BETWEEN if markup.call_count else _BLANK)
+        if not is_text and not has_text:
+            return
+        if self._emit_uncalled(text, start, self._position) and self._state != THINKING:
+            self._state = TEXT
+
+    def _uncalled_text(self, end: int, *, is_text: bool) -> tuple[str, int]:
+        """Return the markup's text that is not part of a call, and where it starts.
+
+        ``end``: where it ends.
+        """
         markup = self._markup
         text = "".join(markup.text)
-        if markup.call_count:
-            text = (text if is_text else "".join(markup.plain_text)).lstrip(_SEPARATORS)
-        markup.clear()
-        self._state = state if markup.call_count or state == THINKING else markup.origin
-        nothing = _BETWEEN if markup.call_count else _BLANK
-        if not is_text and not strip_marks(text).strip(nothing):
-            return
-        start = self._position - len(text) if markup.call_count else markup.position
+        if not markup.call_count:
+            return text, markup.position
+        text = (text if is_text else "".join(markup.plain_text)).lstrip(_SEPARATORS)
+        return text, end - len(text)
+
+    def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
+        """Emit text of markup where the markup began. Return whether it is more than space."""
+        markup = self._markup
         text = self._lexer.spell_out(text)
-        if self._state == THINKING:
-            self._emit_reasoning(text, start)
+        if self._state == THINKING or (markup.origin == THINKING and not markup.call_count):
+            self._emit_reasoning(text, start, end)
         else:
-            self._emit_text(text, start)
-            if text.strip():
-                self._state = TEXT
+            self._emit_text(text, start, end)
+        return bool(text.strip())
 
     def _end_reply(self, *, is_cut: bool) -> None:
-        """The reply is over. A call that was cut stays open; without a name it is left out, unless
-        it only looked like a call."""
+        """End the reply.
+
+        A call that was cut off stays open. Without a name it is left out, unless only the syntax
+        said that it is a call.
+        """
         if self._state not in _OUTSIDE:
             if self._markup.is_bare and self._content_kind in _NAMING:
-                self._reject_call()  # a word, and nothing that makes it a call
+                self._reject_call()  # a word, and nothing else of a call
             elif not is_cut:
-                if self._call is not None:  # unfinished, its name must at least be a tool's
+                if self._call is not None:  # incomplete, so its name must be that of a tool
                     self._call.is_bare = True
                 self._enter(START)
             elif self._is_pending_text():
@@ -411,20 +499,25 @@ class FormatParser:
         self._position += length
         return text
 
-    def _emit_text(self, text: str, start: int | None = None) -> None:
+    def _emit_text(self, text: str, start: int | None = None, end: int | None = None) -> None:
         logprobs = [
             wire_logprob(self._tokenizer, found)
-            for found in self._take_tokens(text, start)
+            for found in self._take_tokens(text, start, end)
             if found
         ]
+        if text and self._has_stray_text:
+            self._has_stray_text = False
+            text = text if text[0].isspace() else f"\n{text}"
         self._sink.add_text(text, logprobs)
 
-    def _emit_reasoning(self, text: str, start: int | None = None) -> None:
-        self.reasoning_tokens += len(self._take_tokens(text, start))
+    def _emit_reasoning(self, text: str, start: int | None = None, end: int | None = None) -> None:
+        self.reasoning_tokens += len(self._take_tokens(text, start, end))
         self._sink.add_reasoning(text)
 
-    def _take_tokens(self, text: str, start: int | None) -> list[TokenLogprob | None]:
-        """Those behind text that was just taken from the buffer, or that began at ``start``."""
+    def _take_tokens(
+        self, text: str, start: int | None = None, end: int | None = None
+    ) -> list[TokenLogprob | None]:
+        """Return the tokens of text just taken from the buffer, or between two positions."""
         if start is None:
             start = self._position - len(text)
-        return self._origins.take(start, self._position)
+        return self._origins.take(start, self._position if end is None else end)

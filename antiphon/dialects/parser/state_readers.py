@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from antiphon.dialects.formats.types import ContentKind, ToolFormat
+from antiphon.dialects.formats.types import ContentKind, State, ToolFormat
 from antiphon.dialects.json_stream import JsonSpan
 
 from .json_calls import JsonCallReader
@@ -110,10 +110,7 @@ class _LabelReader(_NameReader):
 
 
 class _HeaderReader(_NameReader):
-    """Skips a name that the call repeats later; only its syntax is checked."""
-
-    def finish(self) -> None:
-        """Do nothing."""
+    """Reads a name that the call repeats later."""
 
 
 class _IdReader(_TextReader):
@@ -121,6 +118,18 @@ class _IdReader(_TextReader):
 
     def finish(self) -> None:
         self.call.call_id = self.text.strip() or self.call.call_id
+
+
+class _FillerReader(_TextReader):
+    """Drops text without meaning. Other text is stray text of the call."""
+
+    def __init__(self, call: CallBuilder, filler: str) -> None:
+        super().__init__(call)
+        self._filler = re.compile(filler)
+
+    def finish(self) -> None:
+        if self._filler.fullmatch(self.text) is None:
+            self.call.stray_text.append(self.text)
 
 
 class _GapReader(_TextReader):
@@ -217,9 +226,11 @@ class _StringReader(_TextReader):
         self.call.end_string()
 
 
-def reader_for(reads: ContentKind, call: CallBuilder, form: ToolFormat) -> Reader:
-    """Return a reader for a state of ``form`` with this kind of text."""
-    match reads:
+def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
+    """Return a reader for a state of ``form``."""
+    match state.reads:
+        case "filler":
+            return _FillerReader(call, state.filler)
         case "string":
             return _StringReader(call, trims=form.trims)
         case "value" if call.takes_string:
@@ -230,7 +241,7 @@ def reader_for(reads: ContentKind, call: CallBuilder, form: ToolFormat) -> Reade
             parameter = form.written.parameter
             assert parameter is not None
             return KeywordArgumentReader(call, parameter, form.written.after[0])
-    return _READERS[reads](call)
+    return _READERS[state.reads](call)
 
 
 _READERS: Mapping[ContentKind, Callable[[CallBuilder], Reader]] = {
@@ -239,7 +250,6 @@ _READERS: Mapping[ContentKind, Callable[[CallBuilder], Reader]] = {
     "header": _HeaderReader,
     "elements": XmlArgumentReader,
     "id": _IdReader,
-    "filler": _TextReader,
     "gap": _GapReader,
     "json": _JsonReader,
     "body": _PlainArgumentsReader,

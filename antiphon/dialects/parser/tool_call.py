@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -15,10 +15,11 @@ from .lexer import QUOTE
 
 __all__ = ["CallBuilder", "CallSink", "ToolShape"]
 
-_WRAPPERS = ("arguments", "parameters")
+#: Keys under which models put all arguments once more.
+_WRAPPERS = ("arguments", "parameters", "params", "kwargs")
 _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')
 _WRAP_LIMIT = 64
-#: How a custom tool was shown to the model.
+#: The schema of a custom tool, as the model was shown it.
 _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
 
@@ -35,89 +36,126 @@ class ToolShape(Struct, frozen=True, kw_only=True):
 
 
 class CallSink(Protocol):
-    """Who is told of calls."""
+    """Receives parsed calls."""
 
     def open_call(self, shape: ToolShape, call_id: str) -> None:
-        """A call begins."""
+        """Open a call."""
 
     def add_arguments(self, text: str) -> None:
-        """Its arguments, or its input, go on."""
+        """Add a part of the call's arguments, or of a custom tool's input."""
 
     def close_call(self) -> None:
-        """It is whole."""
+        """Close the call."""
 
 
 class CallBuilder:
-    """Collects what readers find and tells ``sink``. ``tools``: by the names the model was shown.
+    """Collects the parts of one call from the readers and emits them to ``sink``.
 
-    ``is_bare``: nothing but its looks says that this is a call; then its name must be a tool's.
+    - ``tools``: name in the prompt → tool.
+    - ``is_bare``: only the syntax says that this is a call, so its name must be that of a tool.
+    - ``repeated_name``: the name in a header before the call. If the call has another name, the
+      header's is stray text.
     """
 
-    def __init__(self, sink: CallSink, tools: Mapping[str, ToolShape], *, is_bare: bool) -> None:
+    def __init__(
+        self,
+        sink: CallSink,
+        tools: Mapping[str, ToolShape],
+        *,
+        is_bare: bool,
+        repeated_name: str = "",
+    ) -> None:
         self._sink = sink
         self._tools = tools
+        self._repeated_name = repeated_name
         self._input_decoder: ToolInputDecoder | None = None
         self._wrapper_head: str | None = ""
         self._wrapped_span: JsonSpan | None = None
+        self._wrapper_tail: list[str] = []
         self._object: JsonObjectWriter | None = None
         self._schema: Mapping[str, Any] = {}
-        self._keys: list[str] = []
+        self._keys: set[str] = set()
+        self._next_properties: Iterator[str] | None = None
         self._in_string = self._lacks_value = False
         self._has_output = False
         self.is_bare = is_bare
         self.name = ""
         self.call_id = ""
         self.has_started = False
-        #: Text in the call that is part of nothing.
+        #: Text inside the call that belongs to no part of it.
         self.stray_text: list[str] = []
 
     @property
     def is_likely(self) -> bool:
-        """More than its looks says that this is a call."""
+        """Whether more than the syntax says that this is a call."""
         return not self.is_bare or self.name in self._tools
 
+    @property
+    def _tool(self) -> ToolShape | None:
+        return self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
+
+    @property
+    def parameter_names(self) -> Collection[str]:
+        """The parameters of the function with this name; empty for a custom tool."""
+        tool = self._tool
+        if tool is None or tool.custom or tool.schema is None:
+            return ()
+        properties = tool.schema.get("properties")
+        return properties.keys() if isinstance(properties, Mapping) else ()
+
     def start(self, *, has_arguments: bool = False) -> bool:
-        """The name is known. False: this is no call. ``sure``: it has arguments as calls have."""
+        """Start the call after its name. Return False if this is not a call.
+
+        ``has_arguments``: it has arguments the way calls have them, so any name is valid.
+        """
         if self.has_started:
             return True
-        known = self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
+        known = self._tool
         if not self.name or (known is None and self.is_bare and not has_arguments):
             return False
         shape = known or ToolShape(wire_name=self.name)
         self._schema = shape.schema or (_CUSTOM if shape.custom else {})
         self._input_decoder = ToolInputDecoder() if shape.custom else None
-        if self._properties.keys() & {"arguments", "parameters"} or known is None:
+        if self._properties.keys() & set(_WRAPPERS) or known is None:
             self._wrapper_head = None  # such a key is the tool's own
+        if self._repeated_name not in ("", self.name):
+            self.stray_text.insert(0, f"{self._repeated_name}\n")
         self._sink.open_call(shape, self.call_id)
         self.has_started = True
         return True
 
     def finish(self) -> None:
-        """The call is whole."""
+        """End the call."""
         if self._object is not None:
             self._write_missing_value()
             self._write(self._object.close())
         self._write_unwrapped("", final=True)
+        self._end_wrapper()
         if not self._has_output:
-            junk = "".join(self.stray_text).strip()
-            is_object = _is_object(junk)  # some write JSON where parameters belong
-            self._write(junk if is_object else "{}")
+            stray = "".join(self.stray_text).strip()
+            is_object = _is_object(stray)  # some models write JSON where parameters belong
+            self._write(stray if is_object else "{}")
             self.stray_text = [] if is_object else self.stray_text
         if self._input_decoder is not None:
             self._emit(self._input_decoder.finish())
+            if stray := self._input_decoder.stray_text:
+                self.stray_text.append(f"{stray}\n")
         self._sink.close_call()
 
     # --- arguments that are JSON ------------------------------------------------------------------
 
     def add_json_arguments(self, text: str) -> None:
-        """More of the arguments' JSON text."""
+        """Add a part of the arguments' JSON text."""
         self._write_unwrapped(text)
 
     def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
-        """Some put all arguments under one key, ``arguments``: that wrapping is taken off."""
+        """Write arguments without the object that some models put around them."""
         if self._wrapped_span is not None:
+            end = 0
             if not self._wrapped_span.complete:
-                self._write(text[: self._wrapped_span.read(text)])
+                end = self._wrapped_span.read(text)
+                self._write(text[:end])
+            self._wrapper_tail.append(text[end:])
         elif self._wrapper_head is None:
             self._write(text)
         else:
@@ -130,25 +168,33 @@ class CallBuilder:
                 head, self._wrapper_head = self._wrapper_head, None
                 self._write(head)
 
+    def _end_wrapper(self) -> None:
+        """Treat what follows the arguments in the object around them as stray text."""
+        tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
+        if tail:
+            self.stray_text.append(f"{tail.strip()}\n")
+
     def _write(self, text: str) -> None:
         if text:
             self._has_output = True
             self._emit(text if self._input_decoder is None else self._input_decoder.read(text))
 
     def _emit(self, text: str) -> None:
-        if text := text.replace(QUOTE, ""):  # a quote where none belongs
+        if text := text.replace(QUOTE, ""):  # a misplaced quote
             self._sink.add_arguments(text)
 
     def add_plain_arguments(self, text: str) -> None:
-        """All arguments as they stand: a line for each parameter there must be, of which the last
-        takes the rest."""
+        """Add arguments without markup: one line for each required parameter.
+
+        The last parameter takes all remaining lines.
+        """
         if not text:
             return
         required = self._schema.get("required")
         keys = required if isinstance(required, list) and required else [""]
-        for key, said in zip(keys, text.split("\n", len(keys) - 1), strict=False):
+        for key, value in zip(keys, text.split("\n", len(keys) - 1), strict=False):
             self.start_parameter(str(key))
-            self.add_value(said)
+            self.add_value(value)
 
     # --- arguments that come key by key -----------------------------------------------------------
 
@@ -158,28 +204,31 @@ class CallBuilder:
         return properties if isinstance(properties, Mapping) else {}
 
     def start_parameter(self, key: str) -> None:
-        """A key begins; an empty one stands for the next property that has no value yet."""
+        """Start a parameter. An empty key stands for the next property without a value."""
         if self._object is None:
             self._object, self._wrapper_head = JsonObjectWriter(self._schema), None
         self._write_missing_value()
-        key = key or next((name for name in self._properties if name not in self._keys), "")
-        self._keys.append(key)
+        if not key:
+            if self._next_properties is None:
+                self._next_properties = iter(self._properties)
+            key = next((name for name in self._next_properties if name not in self._keys), "")
+        self._keys.add(key)
         self._write(self._object.write_key(key))
         self._in_string, self._lacks_value = False, True
 
     def _write_missing_value(self) -> None:
-        """A key the model gave no value has none: null."""
+        """Write null if the last key has no value."""
         if self._lacks_value:
             self._lacks_value = False
             self._write("null")
 
     @property
     def takes_string(self) -> bool:
-        """Whether the value of the present key can only be a string, by its schema."""
+        """Whether the value of the current key can only be a string, by its schema."""
         return self._object is not None and self._object.expects_string
 
     def add_value(self, text: str) -> None:
-        """The whole value of the present key."""
+        """Add the complete value of the current key, as text."""
         if self._object is None:
             self.stray_text.append(text)
         else:
@@ -188,32 +237,32 @@ class CallBuilder:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What the arguments should be."""
+        """The schema of the arguments."""
         return self._schema
 
     def add_json_value(self, text: str) -> None:
-        """The whole value of the present key, as JSON."""
+        """Add the complete value of the current key, as JSON."""
         self._lacks_value = False
         self._write(text)
 
     def add_string(self, text: str) -> None:
-        """Some of the present key's value, a string."""
+        """Add a part of the current key's value, which is a string."""
         if self._object is not None:
             quote = "" if self._in_string else '"'
             self._in_string, self._lacks_value = True, False
             self._write(quote + self._object.write_string(text))
 
     def end_string(self) -> None:
-        """The string is whole."""
+        """End the string value."""
         if self._object is not None:
             self._write('"')
 
 
 def _may_be_wrapper(head: str) -> bool:
-    """Whether arguments that begin so could lie in a wrapping."""
+    """Whether arguments that start with ``head`` may be wrapped in another object."""
     bare = "".join(head.split())
-    begun = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
-    return begun and len(head) < _WRAP_LIMIT
+    is_prefix = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
+    return is_prefix and len(head) < _WRAP_LIMIT
 
 
 def _is_object(text: str) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.parser.json_calls import ARGUMENT_KEYS
 from antiphon.dialects.parser.lexer import StateTerminals
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
@@ -335,6 +336,62 @@ def test_a_namespace_and_a_custom_tool() -> None:
     text = '{"name": "a__b", "parameters": {"input": "x\\ny"}}'
     found, _ = items(read(reader, [list(text.encode())]))
     assert found == [{"custom": "b", "input": "x\ny", "namespace": "a"}]
+
+
+_ARGUMENT_KEY = re.compile(r'"(?:arguments|parameters|args)": ')
+_CALL = [("search", {"query": "a"})]
+JSON_ROWS = [name for name in sorted(TOOLS) if _ARGUMENT_KEY.search(written(TOOLS[name], _CALL))]
+
+
+@pytest.mark.requirement("FM-ARGUMENTS")
+@pytest.mark.parametrize("tools", JSON_ROWS)
+def test_json_call_may_name_its_arguments_otherwise(tools: str) -> None:
+    tokenizer = ByteTokenizer()
+    usual = written(TOOLS[tools], _CALL)
+    for replacement in [f'"{key}": ' for key in sorted(ARGUMENT_KEYS)]:
+        text = _ARGUMENT_KEY.sub(replacement, usual)
+        found, _ = items(
+            read(parser(tokenizer, tools, None), [tokenizer.encode(text, special=True)])
+        )
+        assert [item.get("arguments") for item in found] == ['{"query": "a"}'], text
+
+
+@pytest.mark.requirement("FM-ARGUMENTS")
+@pytest.mark.parametrize("tools", JSON_ROWS)
+def test_json_call_may_have_its_arguments_beside_the_name(tools: str) -> None:
+    tokenizer = ByteTokenizer()
+    text = re.sub(_ARGUMENT_KEY.pattern + r"\{(.*?)\}", r"\1", written(TOOLS[tools], _CALL))
+    found, _ = items(read(parser(tokenizer, tools, None), [tokenizer.encode(text, special=True)]))
+    assert [item.get("arguments") for item in found] == ['{"query": "a"}'], text
+
+
+class StuckReader:
+    """A broken reader that never reads a character."""
+
+    complete = failed = in_string = False
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, text: str) -> int:
+        self.reads += 1
+        assert self.reads < 1_000, "the parser does not stop"
+        return 0
+
+    def finish(self) -> None: ...
+
+
+@pytest.mark.parametrize("tools", sorted(TOOLS))
+def test_broken_reader_does_not_stop_the_parser(
+    monkeypatch: pytest.MonkeyPatch, tools: str
+) -> None:
+    stuck = StuckReader()
+    monkeypatch.setattr("antiphon.dialects.parser.parser.reader_for", lambda *_: stuck)
+    tokenizer = ByteTokenizer()
+    text = f"{written(TOOLS[tools], _CALL)} So."
+    found, _ = items(read(parser(tokenizer, tools, None), [tokenizer.encode(text, special=True)]))
+    assert "So." in found[-1]["message"]
+    assert stuck.reads
 
 
 class WorkCounter:

@@ -1,0 +1,75 @@
+"""Mutations of the corpus: parts removed, doubled, moved and inserted, then tracers inserted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from tests.fuzz.laws import TRACERS
+from tests.fuzz.parsers import TARGETS, Target
+
+__all__ = ["EDGES", "Mutation", "mutate"]
+
+#: Texts that programs tend to mishandle.
+EDGES = (
+    "",
+    "\x00",
+    "\ufeff",
+    "\u2028",
+    "\ud7ff",
+    "😀",
+    "\r\n",
+    "\\ud83d",
+    "9" * 40,
+    '"' * 3,
+    "\\",
+    *('"params": ', '"kwargs": ', '"argument": ', '"input": ', '"arguments": ', '"name": '),
+    '"city": "Paris", ',
+    '{"name": "search", ',
+    "null",
+)
+_NAMES = sorted(TARGETS)
+_KINDS = ("remove", "double", "insert", "splice", "swap")
+_MAX_SPAN, _MAX_LENGTH, _MAX_TRACERS = 80, 2_000, 8
+
+
+class Mutation(Struct, frozen=True, kw_only=True):
+    """One output. ``cuts`` and ``thinking`` as in ``laws.check_laws``."""
+
+    target: Target
+    text: str
+    cuts: tuple[int, ...]
+    thinking: bool
+
+
+def mutate(seed: int) -> Mutation:
+    """Return the output of this seed, always the same one."""
+    rng = random.Random(seed)
+    target = TARGETS[rng.choice(_NAMES)]
+    words = (*target.words, *EDGES)
+    text = rng.choice(target.seeds)
+    for _ in range(rng.randrange(6)):
+        text = _mutate_once(rng, text, target.seeds, words)[:_MAX_LENGTH]
+    for tracer in rng.sample(TRACERS, rng.randint(1, _MAX_TRACERS)):
+        at = rng.randint(0, len(text))
+        text = text[:at] + tracer + text[at:]
+    cuts = tuple(rng.randrange(4_000) for _ in range(rng.randrange(5)))
+    return Mutation(target=target, text=text, cuts=cuts, thinking=rng.random() < 0.5)
+
+
+def _mutate_once(rng: random.Random, text: str, seeds: Sequence[str], words: Sequence[str]) -> str:
+    a, b = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
+    b = min(b, a + _MAX_SPAN)
+    match rng.choice(_KINDS):
+        case "remove":
+            return text[:a] + text[b:]
+        case "double":
+            return text[:b] + text[a:]
+        case "insert":
+            return text[:a] + rng.choice(words) + text[a:]
+        case "splice":
+            other = rng.choice(seeds)
+            return text[:a] + other[rng.randint(0, len(other)) :]
+    return text[:a] + text[b:] + text[a:b]
