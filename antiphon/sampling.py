@@ -24,6 +24,8 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     ``cache_salt``: cached prefixes are shared only among requests with the same salt.
     ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests of
     different scopes share no cached prefix, and none is counted. None: all share.
+    ``tenant``: who generates. An engine whose slots are all in use serves waiting tenants in turn.
+    It is not sent to other servers.
     ``priority``: lower values are scheduled earlier, as in vLLM.
     ``adapter``: the name of a LoRA adapter of the engine.
     ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
@@ -45,6 +47,7 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     cache_key: str | None = None
     cache_salt: str | None = None
     cache_scope: str | None = None
+    tenant: str = ""
     priority: int | None = None
     adapter: str | None = None
     trace: Mapping[str, str] = {}

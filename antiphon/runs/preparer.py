@@ -164,8 +164,9 @@ class Preparer:
         """Build the options for the first prompt, with the functions that the server's tools
         declare."""
         toolsets = await declared_toolsets(tools, tool_context)
-        scope = self._cache_scope(tool_context.tenant, request)
-        return with_functions(build_options(request, scope), tools, toolsets, tool_context.items)
+        tenant = tool_context.tenant
+        options = build_options(request, self._cache_scope(tenant, request), tenant=tenant)
+        return with_functions(options, tools, toolsets, tool_context.items)
 
     # --- the reply -------------------------------------------------------------------------------
 
@@ -189,8 +190,9 @@ class Preparer:
         reply = await prepare_reply(reply_request, sealer, request.context_management or ())
         level = None if request.include_reasoning is False else summary_level(request.reasoning)
         if level is not None:
-            scope = self._cache_scope(tool_context.tenant, request)
-            reply = SummarizedReply(reply, self._summarizer(model, level, scope))
+            tenant = tool_context.tenant
+            scope = self._cache_scope(tenant, request)
+            reply = SummarizedReply(reply, self._summarizer(model, level, scope, tenant))
         with_metrics = bool(request.return_metrics)
         if request.enable_response_messages or with_metrics:
             reply = RawMessagesReply(
@@ -232,7 +234,9 @@ class Preparer:
 
         return wrap
 
-    def _summarizer(self, model: CatalogModel, level: str, cache_scope: str | None) -> Summarizer:
+    def _summarizer(
+        self, model: CatalogModel, level: str, cache_scope: str | None, tenant: str
+    ) -> Summarizer:
         name = self._policy.summary_model
         summary_model = self._models.find(name) if name is not None else model
         return Summarizer(
@@ -240,6 +244,7 @@ class Preparer:
             level=level,
             defaults=summary_model.defaults,
             cache_scope=cache_scope,
+            tenant=tenant,
         )
 
     # --- the response and its history ------------------------------------------------------------

@@ -212,7 +212,8 @@ class Service:
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
-        options = build_options(request, self._dependencies.cache_scope(tenant, request))
+        scope = self._dependencies.cache_scope(tenant, request)
+        options = build_options(request, scope, tenant=tenant)
         reply = await model.backend.complete(prompt, options)
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 

@@ -72,6 +72,7 @@ async def test_completions_are_scoped_too(serve: Serve) -> None:
             server, tenant, "chat/completions", messages=[{"role": "user", "content": PROMPT}]
         )
     assert len(set(scopes(model))) == 2 and None not in scopes(model)
+    assert [sampling.tenant for _, sampling in model.requests] == ["acme"] * 2 + ["globex"] * 2
 
 
 async def test_operator_may_share_prefix_caches(serve: Serve) -> None:
@@ -81,6 +82,8 @@ async def test_operator_may_share_prefix_caches(serve: Serve) -> None:
         True,
     ]
     assert scopes(model) == [None, None]
+    # The engine knows them all the same, to serve those that wait in turn.
+    assert [sampling.tenant for _, sampling in model.requests] == list(TENANTS)
 
 
 def test_caches_are_shared_by_default_only_within_a_tenant() -> None:

@@ -210,7 +210,7 @@ class LlamaEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
         slot = await self._slots.acquire(
-            self._slot_contents(prompt, sampling), sampling.prefix_salt
+            self._slot_contents(prompt, sampling), sampling.prefix_salt, tenant=sampling.tenant
         )
         stream = self._start(prompt, sampling, slot)
         try:

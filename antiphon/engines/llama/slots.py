@@ -5,11 +5,11 @@ Waiting for a slot happens here, where it can be cancelled.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
 
+from antiphon.fair_limiter import FairLimiter
 from antiphon.tokens import common_prefix_length
 
 __all__ = ["Slot", "Slots"]
@@ -25,10 +25,12 @@ _FOREIGN = object()
 
 
 class Slot(Struct, frozen=True):
-    """An acquired slot. ``is_reusable``: the state in it is of the same scope."""
+    """An acquired slot. ``is_reusable``: the state in it is of the same scope. ``tenant``: who
+    holds it."""
 
     number: int
     is_reusable: bool
+    tenant: str = ""
 
 
 class Slots:
@@ -42,20 +44,23 @@ class Slots:
     """
 
     def __init__(self, count: int) -> None:
-        self._free = asyncio.Semaphore(count)
+        self._free = FairLimiter(count)
         #: Free slot → ids computed in it; idle longest first.
         self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
         #: Slot → scope of its last generation.
         self._scopes: dict[int, object] = {}
 
-    async def acquire(self, prompt: Sequence[int], scope: str | None = None) -> Slot:
-        """Wait in FIFO order and return a slot for ``prompt``. Pass it to ``release``."""
-        await self._free.acquire()
+    async def acquire(
+        self, prompt: Sequence[int], scope: str | None = None, *, tenant: str = ""
+    ) -> Slot:
+        """Wait for a slot for ``prompt`` and return it. Pass it to ``release``. Waiting tenants are
+        served in turn, the prompts of one tenant in order."""
+        await self._free.acquire(tenant)
         number = self._choose(prompt, scope)
         del self._idle[number]
         is_reusable = self._scopes.get(number, scope) == scope
         self._scopes[number] = scope
-        return Slot(number, is_reusable)
+        return Slot(number, is_reusable, tenant)
 
     def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
         """Free the slot. ``ids``: the ids computed in it. ``is_started``: whether the generation
@@ -64,7 +69,7 @@ class Slots:
             self._scopes[slot.number] = _FOREIGN
             ids = ()
         self._idle[slot.number] = ids
-        self._free.release()
+        self._free.release(slot.tenant)
 
     def _choose(self, prompt: Sequence[int], scope: str | None) -> int:
         best, longest = next(iter(self._idle)), 0

@@ -26,6 +26,7 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.fair_limiter import FairLimiter
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 
 from .process import WorkerProcess
@@ -114,7 +115,7 @@ class OpenvinoEngine:
         self.tokenizer = tokenizer
         self.card = card
         # The cache holds this many generations; further requests wait here and can be cancelled.
-        self._capacity = asyncio.Semaphore(parallel)
+        self._capacity = FairLimiter(parallel)
         self._request_ids = itertools.count()
         # No seeds: all generations share one random generator. Log-probabilities: only those of
         # the sampled tokens.
@@ -126,7 +127,7 @@ class OpenvinoEngine:
         check_request(prompt, sampling, self.card, self.tokenizer)
         _check_schema(sampling)
         context_left = self.card.context_size - len(prompt.ids)
-        async with self._capacity:
+        async with self._capacity.slot(sampling.tenant):
             try:
                 await self._worker.start()
             except SetupError as error:

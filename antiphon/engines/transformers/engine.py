@@ -22,6 +22,7 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
+from antiphon.fair_limiter import FairLimiter
 from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 
 from .continuous_batching import BatchRunner
@@ -185,7 +186,7 @@ class TransformersEngine:
         self._image_processor = image_processor
         self._mask_factory = mask_factory
         # Paged caches hold this many generations; further requests wait here and can be cancelled.
-        self._capacity = asyncio.Semaphore(parallel)
+        self._capacity = FairLimiter(parallel)
         self._running: set[Generation] = set()
         self._closed = False
         self.capabilities = Capabilities(
@@ -204,7 +205,7 @@ class TransformersEngine:
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
             raise too_long(len(prompt.ids) + image_tokens, self.card)
-        async with self._capacity:
+        async with self._capacity.slot(sampling.tenant):
             if self._closed:
                 raise BackendError("The engine is closed.")
             generation = self._generation(prompt, sampling, grammar, context_left)

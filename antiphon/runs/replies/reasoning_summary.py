@@ -60,13 +60,14 @@ def interrupted_in_summary(items: Mapping[int, Any]) -> bool:
 
 class Summarizer(Struct, frozen=True, kw_only=True):
     """Summarizes reasoning with ``backend``. ``level``: a key of ``_LEVELS``. ``defaults``: the
-    model's sampling defaults. ``cache_scope``: as in ``Options``.
+    model's sampling defaults. ``cache_scope``, ``tenant``: as in ``Options``.
     """
 
     backend: Backend
     level: str
     defaults: Mapping[str, Any] = {}
     cache_scope: str | None = None
+    tenant: str = ""
 
     async def summarize(self, reasoning: str) -> AsyncGenerator[str, None]:
         """Yield the summary in pieces. Raises ``RequestError`` and ``RunError``."""
@@ -89,6 +90,7 @@ class Summarizer(Struct, frozen=True, kw_only=True):
         options = Options(
             reasoning=ReasoningConfig(effort="none"),
             cache_scope=self.cache_scope,
+            tenant=self.tenant,
             **{**self.defaults, "max_output_tokens": max_tokens, "thinking_budget": 0},
         )
         try:

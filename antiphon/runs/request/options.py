@@ -54,8 +54,10 @@ def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
     return (Reasoning,) if request.include_reasoning is False else ()
 
 
-def build_options(request: CreateResponse, cache_scope: str | None = None) -> Options:
-    """Build the backend's options from the request, without its tools. ``cache_scope``: see
+def build_options(
+    request: CreateResponse, cache_scope: str | None = None, *, tenant: str = ""
+) -> Options:
+    """Build the backend's options from a tenant's request, without its tools. ``cache_scope``: see
     ``RunDependencies.cache_scope``. Raises ``InvalidRequest``."""
     return Options(
         parallel_tool_calls=_allows_parallel_calls(request),
@@ -83,6 +85,7 @@ def build_options(request: CreateResponse, cache_scope: str | None = None) -> Op
         priority=request.priority,
         cache_salt=request.cache_salt,
         cache_scope=cache_scope,
+        tenant=tenant,
         trace=request.trace or {},
         extra={**given_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )

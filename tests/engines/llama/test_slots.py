@@ -76,3 +76,18 @@ async def test_generation_that_never_started_leaves_a_foreign_slot() -> None:
     stopped = await slots.acquire(ids, "b")
     slots.release(stopped, ids, is_started=False)
     assert not (await slots.acquire(ids, "b")).is_reusable
+
+
+async def test_waiting_tenants_are_served_in_turn() -> None:
+    slots = Slots(1)
+    slot = await slots.acquire((0,), tenant="flood")
+    flood = [asyncio.create_task(slots.acquire((n,), tenant="flood")) for n in range(20)]
+    await asyncio.sleep(0)
+    victim = asyncio.create_task(slots.acquire((99,), tenant="victim"))
+    await asyncio.sleep(0)
+    slots.release(slot, (0,))
+    slot = await victim
+    assert not any(task.done() for task in flood)
+    for task in flood:
+        slots.release(slot, ())
+        slot = await task
