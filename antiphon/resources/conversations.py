@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.input_items import resolve_items
 from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
@@ -35,6 +36,8 @@ class Conversations:
         self._ids = ids
         self._owner = owner
         self._lease_s = lease_s
+        #: Unlocks that the store has not confirmed.
+        self._unlocks: set[asyncio.Task[None]] = set()
 
     async def create(self, tenant: str, request: CreateConversation) -> ConversationResource:
         """Create a conversation with its first items."""
@@ -109,18 +112,49 @@ class Conversations:
     ) -> Callable[[], Awaitable[None]]:
         """Lock the conversation for one response and return the function that unlocks it.
 
-        The function may be called repeatedly. Raises ``NotFound``, and ``InvalidRequest`` while
-        another response holds the lock. That is a 400, since clients would retry a 409 at once.
+        The function may be called repeatedly and does not raise ``StoreError``. Raises
+        ``NotFound``, and ``InvalidRequest`` while another response holds the lock. That is a 400,
+        since clients would retry a 409 at once.
         """
         if conversation is None:
             return _no_op
         await self.retrieve(tenant, conversation.id, param="conversation")
-        await self.reacquire_lock(tenant, conversation, response_id)
 
         async def release() -> None:
-            await self._store.runs.unlock_conversation(tenant, conversation.id, response_id)
+            try:
+                await self._store.runs.unlock_conversation(tenant, conversation.id, response_id)
+            except BaseException as error:
+                self._unlock_later(tenant, conversation.id, response_id)
+                if not isinstance(error, StoreError):
+                    raise
 
+        try:
+            await self.reacquire_lock(tenant, conversation, response_id)
+        except InvalidRequest:
+            raise
+        except BaseException:  # the store may have locked it, or may do so later
+            self._unlock_later(tenant, conversation.id, response_id)
+            raise
         return release
+
+    def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
+        """Unlock a conversation as soon as the store answers. Otherwise the heartbeats of this
+        server would keep the lock."""
+        task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
+        self._unlocks.add(task)
+        task.add_done_callback(self._unlocks.discard)
+
+    async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
+        """Unlock, and again later: a request to lock that was given up may still arrive."""
+        confirmed = 0
+        while confirmed < 2:
+            try:
+                await self._store.runs.unlock_conversation(tenant, conversation_id, response_id)
+                confirmed += 1
+            except StoreError:
+                pass  # repeated below
+            if confirmed < 2:
+                await asyncio.sleep(self._lease_s)
 
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str

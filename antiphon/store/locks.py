@@ -60,16 +60,16 @@ class ConversationLocks:
         owner: str,
         *,
         lease_s: float,
-        unclaimed: str | None,
+        active: str | None,
     ) -> bool:
         """Lock a conversation for ``holder``.
 
         False if another response holds the lock and its owner is alive, or if that response is
-        ``unclaimed``: its run waits for an owner.
+        ``active``: its run has not ended and waits for an owner.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (
-            current == unclaimed or current_owner in self._owners.living_owners(lease_s)
+            current == active or current_owner in self._owners.living_owners(lease_s)
         ):
             return False
         self._locks[tenant, conversation_id] = (holder, owner)

@@ -148,9 +148,11 @@ class RunStore(Protocol):
     ) -> bool:
         """Lock a conversation for the response ``holder``. This may precede ``create``.
 
-        False if another response holds the lock and its owner is alive or its run waits for an
-        owner. The lock passes on with the claim of the run. In a store that one process uses, locks
-        do not survive the process, so whoever continues a run locks again.
+        False if another response holds the lock and its owner is alive or its run has not ended:
+        another owner will continue it. False also if the run of ``holder`` has ended: a late
+        request to lock would keep the lock for ever. The lock passes on with the claim of the run.
+        In a store that one process uses, locks do not survive the process, so whoever continues a
+        run locks again.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:

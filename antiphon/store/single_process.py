@@ -35,15 +35,19 @@ class SingleProcessRuns:
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         self._check()
+        if await self._has_run(tenant, holder, ended=True):
+            return False
         current = self._locks.holder(tenant, conversation_id)
-        waits = current not in ("", holder) and await self._is_unclaimed(tenant, current)
+        is_active = current not in ("", holder) and await self._has_run(
+            tenant, current, ended=False
+        )
         return self._locks.acquire(
             tenant,
             conversation_id,
             holder,
             owner,
             lease_s=lease_s,
-            unclaimed=current if waits else None,
+            active=current if is_active else None,
         )
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
@@ -52,8 +56,8 @@ class SingleProcessRuns:
     def set_listener(self, listener: RunListener) -> None:
         self._listener = listener
 
-    async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
-        """Return whether the response has a run that no owner has claimed."""
+    async def _has_run(self, tenant: str, response_id: str, *, ended: bool) -> bool:
+        """Return whether the response has a run that has ended, or one that has not."""
         raise NotImplementedError
 
     def _notify_queued(self) -> None:

@@ -229,8 +229,10 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
     (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
     await store.runs.release("one")
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is False
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, "its run goes on"
     assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is True
     assert await store.runs.end(claim, ended("a"), batch(2)) is True
+    assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is False, "it is too late"
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
 
 

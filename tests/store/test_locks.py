@@ -11,7 +11,7 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
-from antiphon.testing.run_check import begin_run
+from antiphon.testing.run_check import batch, begin_run, ended
 
 LEASE_S = 5.0
 
@@ -61,7 +61,7 @@ async def test_taken_over_run_can_be_claimed_after_the_lease(store: Store, clock
     assert len(await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S)) == 1
 
 
-async def test_lock_expires_with_the_owner_of_its_run(store: Store, clock: Clock) -> None:
+async def test_lock_lasts_until_its_run_ends(store: Store, clock: Clock) -> None:
     lock = store.runs.lock_conversation
     await lock("t", "conv_a", "resp_a", "one", lease_s=LEASE_S)
     await begin_run(store)
@@ -70,6 +70,9 @@ async def test_lock_expires_with_the_owner_of_its_run(store: Store, clock: Clock
     clock.now += 4.9
     assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is False
     clock.now += 0.1
+    assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is False
+    claim = await store.runs.take_over("t", "resp_a")
+    assert claim is not None and await store.runs.end(claim, ended("a"), batch(2))
     assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is True
 
 
@@ -77,11 +80,11 @@ def test_lock_is_refused_while_its_owner_lives(clock: Clock) -> None:
     owners = OwnerHeartbeats()
     locks = ConversationLocks(owners)
     assert locks.holder("t", "conv_a") == ""
-    assert locks.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, unclaimed=None)
+    assert locks.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, active=None)
     assert (locks.holder("t", "conv_a"), locks.holder("u", "conv_a")) == ("resp_a", "")
     assert owners.living_owners(LEASE_S) == {"one"}
     clock.now += LEASE_S
     assert owners.living_owners(LEASE_S) == frozenset()
-    assert not locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_a")
+    assert not locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, active="resp_a")
     assert owners.living_owners(LEASE_S) == frozenset(), "a refused lock is not a heartbeat"
-    assert locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, unclaimed="resp_c")
+    assert locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, active="resp_c")

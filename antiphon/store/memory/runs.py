@@ -240,9 +240,9 @@ class MemoryRuns(SingleProcessRuns):
 
     # --- private ---------------------------------------------------------------------------------
 
-    async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
+    async def _has_run(self, tenant: str, response_id: str, *, ended: bool) -> bool:
         run = self._runs.get((tenant, response_id))
-        return run is not None and run.ended_at is None and run.owner is None
+        return run is not None and (run.ended_at is not None) == ended
 
     def _take(self, run: _Run, owner: str) -> Claim:
         old_owner, run.owner = run.owner, owner

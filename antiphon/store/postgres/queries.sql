@@ -302,7 +302,10 @@ CROSS JOIN LATERAL (
 
 -- hold
 WITH held AS (
-    INSERT INTO holds (tenant, conversation, holder, owner) VALUES ($1, $2, $3, $4)
+    INSERT INTO holds (tenant, conversation, holder, owner)
+    SELECT $1, $2, $3, $4 WHERE NOT EXISTS (
+        SELECT FROM runs WHERE runs.tenant = $1 AND runs.id = $3 AND runs.ended_at IS NOT NULL
+    )
     ON CONFLICT (tenant, conversation) DO UPDATE
     SET holder = excluded.holder, owner = excluded.owner
     WHERE holds.holder = excluded.holder OR NOT (EXISTS (
@@ -311,7 +314,7 @@ WITH held AS (
     ) OR EXISTS (
         SELECT FROM runs
         WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
-        AND runs.ended_at IS NULL AND runs.owner IS NULL
+        AND runs.ended_at IS NULL
     ))
     RETURNING holder
 ), heard AS (

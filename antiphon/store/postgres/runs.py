@@ -156,7 +156,8 @@ class PostgresRuns:
         tenant, name = claim.job.tenant, claim.job.id
         async with self._pool.transaction() as transaction:
             run = await transaction.value("end_run", tenant, name, claim.epoch)
-            if run is None:
+            if run is None:  # perhaps this process ended it, but the answer was lost
+                self.mark_stale(tenant, name)
                 return False
             await self._add_batch(transaction, run, batch)
             await self._save(

@@ -261,9 +261,9 @@ class SqliteRuns(SingleProcessRuns):
                 if model in models and is_free(response_id, old_owner):
                     yield run, (run, old_owner)
 
-    async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
+    async def _has_run(self, tenant: str, response_id: str, *, ended: bool) -> bool:
         rows = await self._database.rows("run", (tenant, response_id), tuple)
-        return any(row[3] is None and row[4] is None for row in rows)
+        return any((row[3] is not None) == ended for row in rows)
 
     def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
         connection.execute(self._queries["take_run"], (owner, run))
