@@ -44,6 +44,8 @@ class TextChannel(Struct, frozen=True, kw_only=True):
     index_field: str = "content_index"
     list_field: str = "content"
     carries_logprobs: bool = False
+    #: Fields of the item that the ``done`` event repeats.
+    repeated_fields: tuple[str, ...] = ()
 
 
 class ErrorField(Struct, frozen=True):
@@ -173,9 +175,14 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
     it.Reasoning: _reasoning(ev.ReasoningTextDelta, ev.ReasoningTextDone),
     it.FunctionCall: Kind(
         prefix="fc",
-        channels=_whole_text(
-            ev.FunctionCallArgumentsDelta, ev.FunctionCallArgumentsDone, "arguments"
-        ),
+        channels={
+            "text": TextChannel(
+                delta=ev.FunctionCallArgumentsDelta,
+                done=ev.FunctionCallArgumentsDone,
+                field="arguments",
+                repeated_fields=("name",),
+            )
+        },
         written_by_model=True,
         call_name="function call",
     ),

@@ -168,6 +168,8 @@ class ItemWriter:
             fields[text_channel.index_field] = part.index
         if text_channel.carries_logprobs:
             fields["logprobs"] = tuple(part.logprobs)
+        for name in text_channel.repeated_fields:
+            fields[name] = getattr(self._draft.shell, name)
         self._emit(text_channel.done, **fields)
         if text_channel.part_done is not None:
             self._emit(

@@ -251,6 +251,9 @@ class FunctionCallArgumentsDelta(
 class FunctionCallArgumentsDone(
     _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
+    """``name`` is required by OpenAI's specification. Logs of earlier versions lack it."""
+
+    name: str | UnsetType = UNSET
     arguments: str
 
 

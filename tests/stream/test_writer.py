@@ -111,6 +111,13 @@ def test_a_call_without_arguments_emits_arguments_done() -> None:
     ]
 
 
+def test_arguments_done_names_the_function() -> None:
+    writer = started_writer()
+    writer.open(it.FunctionCall(call_id="", name="f", arguments="")).close()
+    (done,) = (e for e in writer.take() if isinstance(e, ev.FunctionCallArgumentsDone))
+    assert (done.name, done.arguments) == ("f", "")
+
+
 def test_text_of_another_channel_opens_a_second_part() -> None:
     writer = started_writer()
     item = writer.open(assistant_message())
