@@ -17,6 +17,7 @@ AntiphonError
 │   ├── CannotContinue
 │   ├── ToolError
 │   ├── StoreError            the store does not answer: HTTP 503
+│   ├── ServerStopped
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
 """
@@ -36,6 +37,7 @@ __all__ = [
     "Overloaded",
     "RequestError",
     "RunError",
+    "ServerStopped",
     "SetupError",
     "StoreError",
     "Timeout",
@@ -45,10 +47,13 @@ __all__ = [
     "UnreadableImage",
     "context_length_exceeded",
     "first_line",
+    "retryable",
 ]
 
 #: OpenAI's code for a conversation that does not fit the model's context.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+#: Some clients retry a failure only if its message has certain words, of which these are some.
+_RETRY_SENTENCE = "You can retry your request."
 #: Messages are cut to this many characters: they may quote a client's input.
 _MAX_MESSAGE_CHARS = 1_000
 
@@ -139,6 +144,7 @@ class Overloaded(RequestError):
         status: int = 429,
         code: str = "rate_limit_exceeded",
     ) -> None:
+        message = message if code == "insufficient_quota" else retryable(message)
         super().__init__(message, code=code)
         self.retry_after_s = retry_after_s
         self.status = status
@@ -148,10 +154,12 @@ class Overloaded(RequestError):
 
 class RunError(AntiphonError):
     """A run that failed. ``code``: a value of ``response.error.code``. ``param``: path of the
-    request field that caused it. Clients see the message.
+    request field that caused it. Clients see ``client_message``.
     """
 
     type = "server_error"
+    #: The same request may succeed later.
+    is_transient = False
 
     def __init__(
         self, message: str, *, code: str = "server_error", param: str | None = None
@@ -160,6 +168,11 @@ class RunError(AntiphonError):
         self.message = message
         self.code = code
         self.param = param
+
+    @property
+    def client_message(self) -> str:
+        """The message, with the sentence on which clients retry if the failure is transient."""
+        return retryable(self.message) if self.is_transient else self.message
 
 
 class BackendError(RunError):
@@ -182,9 +195,15 @@ class BackendError(RunError):
         self.permanent = permanent
         self.retry_after_s = retry_after_s
 
+    @property
+    def is_transient(self) -> bool:  # type: ignore[override]
+        return not self.permanent
+
 
 class CannotContinue(RunError):
     """The run was interrupted, and its backend cannot continue in the middle."""
+
+    is_transient = True
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The response was interrupted and cannot be continued: {reason}.")
@@ -196,6 +215,17 @@ class ToolError(RunError):
 
 class StoreError(RunError):
     """The store does not answer, or what it holds is damaged. The operation may succeed later."""
+
+    is_transient = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="server_is_overloaded")
+
+
+class ServerStopped(RunError):
+    """The server stops before the run has ended."""
+
+    is_transient = True
 
 
 class Timeout(RunError):
@@ -217,6 +247,13 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
         param="input",
         code=CONTEXT_LENGTH_EXCEEDED,
     )
+
+
+def retryable(message: str) -> str:
+    """Return the message of a transient failure, with words on which clients retry."""
+    if _RETRY_SENTENCE in message or "try again in" in message:
+        return message
+    return f"{message} {_RETRY_SENTENCE}"
 
 
 def first_line(error: BaseException) -> str:

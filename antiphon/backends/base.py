@@ -13,6 +13,7 @@ from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoi
 from antiphon.dialects.base import ReasoningRetention
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.stream.deltas import Delta
+from antiphon.upstream.retries import RetryState, track_retries
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 __all__ = [
@@ -20,10 +21,12 @@ __all__ = [
     "Backend",
     "BackendCapabilities",
     "Reply",
+    "RetryState",
     "Status",
     "add_usage",
     "flatten",
     "text_completion_unsupported",
+    "track_retries",
     "upstream_usage",
 ]
 

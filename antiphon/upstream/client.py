@@ -18,17 +18,13 @@ from antiphon.errors import BackendError, SetupError
 
 from .errors import error_from_response
 from .http import HttpClient, HttpResponse
+from .retries import RetryPolicy, UpstreamHealth
 from .sse import MAX_RESPONSE_BYTES, SseParser
 
 __all__ = ["RetryPolicy", "Upstream"]
 
 _log = structlog.get_logger(__name__)
 
-_ATTEMPTS = 4
-#: Seconds before the second attempt; each later one waits twice as long.
-_FIRST_PAUSE_S = 0.25
-#: The longest ``Retry-After`` in seconds that is obeyed. A longer one fails the request.
-_MAX_PAUSE_S = 20.0
 #: Seconds to wait for the end of the body after ``[DONE]``, so that the connection can be reused.
 _DRAIN_S = 0.25
 #: The most bytes of an error response that are read, and the seconds to read them.
@@ -44,34 +40,6 @@ _RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 
 #: A response, its parser, and its first payloads.
 _StartedStream = tuple[HttpResponse, SseParser, list[bytes]]
-
-
-class RetryPolicy:
-    """Retries of one request: how many, and how long to wait before each."""
-
-    def __init__(self, root: str, pause: Callable[[float], Awaitable[object]]) -> None:
-        self._root = root
-        self._pause = pause
-        self._attempt = 0
-        self._is_over = False
-
-    async def wait_before_retry(self, error: BackendError) -> None:
-        """Wait before the next attempt. Raises ``error`` if it is permanent or if the attempts are
-        used up.
-        """
-        if error.permanent or self._is_over:
-            raise error
-        self._attempt += 1
-        _log.warning(
-            "upstream failed", upstream=self._root, attempt=self._attempt, error=str(error)
-        )
-        wait_s = error.retry_after_s
-        if wait_s is None:
-            wait_s = _FIRST_PAUSE_S * 2 ** (self._attempt - 1)
-        self._is_over = self._attempt >= _ATTEMPTS or wait_s > _MAX_PAUSE_S
-        if self._is_over:
-            raise error
-        await self._pause(wait_s)
 
 
 class Upstream:
@@ -104,6 +72,7 @@ class Upstream:
         except ValueError as error:
             raise SetupError(f"the upstream {url!r} cannot be used: {error}") from None
         self._pause = pause
+        self._health = UpstreamHealth()
         self._closed = False
 
     @property
@@ -144,7 +113,7 @@ class Upstream:
 
     def retry_policy(self) -> RetryPolicy:
         """A new retry policy for one request."""
-        return RetryPolicy(self.root, self._pause)
+        return RetryPolicy(self.root, self._pause, self._health)
 
     async def stream(
         self,
@@ -180,7 +149,9 @@ class Upstream:
         """The response up to its first payloads, after as many attempts as allowed."""
         while True:
             try:
-                return await self._attempt(url, body, headers)
+                started = await self._attempt(url, body, headers)
+                retry_policy.accept()
+                return started
             except BackendError as error:
                 await retry_policy.wait_before_retry(error)
 

@@ -42,14 +42,20 @@ _MAX_MESSAGE = 1000
 #: Codes for images that violate a policy.
 _MODERATION_CODES = frozenset({"moderation_blocked", "content_policy_violation"})
 
+#: Coding agents stop at this code after one try, in a stream as well, and show the message.
+_OPERATOR_CODE = "invalid_prompt"
+_ASK_OPERATOR = "Only its operator can correct this."
 #: HTTP status → code and message of errors that do not concern the request's content.
 _OPERATOR_ERRORS: Mapping[int, tuple[str, str]] = {
-    401: ("server_error", "The upstream rejects this server's API key."),
-    402: ("server_error", "The upstream requires payment."),
-    403: ("server_error", "The upstream denies this server access to the model."),
-    404: ("server_error", "The upstream has no such model or endpoint."),
-    405: ("server_error", "The upstream does not support this API."),
-    407: ("server_error", "A proxy in front of the upstream rejects this server."),
+    401: (_OPERATOR_CODE, f"The upstream rejects this server's API key. {_ASK_OPERATOR}"),
+    402: (
+        "insufficient_quota",
+        f"This server has no credit left at its upstream. {_ASK_OPERATOR}",
+    ),
+    403: (_OPERATOR_CODE, f"The upstream denies this server access to the model. {_ASK_OPERATOR}"),
+    404: (_OPERATOR_CODE, f"The upstream has no such model or endpoint. {_ASK_OPERATOR}"),
+    405: (_OPERATOR_CODE, f"The upstream does not support this API. {_ASK_OPERATOR}"),
+    407: (_OPERATOR_CODE, f"A proxy in front of the upstream rejects this server. {_ASK_OPERATOR}"),
     429: ("rate_limit_exceeded", "The upstream's rate limit is exceeded."),
 }
 #: The one of these that may be temporary.
@@ -59,6 +65,8 @@ _STATUS_OF_CODE: Mapping[str, int] = {
     "rate_limit_exceeded": 429,
     "invalid_api_key": 401,
     "insufficient_quota": 402,
+    "billing_hard_limit_reached": 402,
+    "billing_not_active": 402,
 }
 #: OpenAI's codes of invalid requests, which are passed on unchanged.
 _PASSED_ON_CODES = frozenset(
@@ -160,6 +168,12 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             f"The upstream refused the request{where}: {message}",
             code=fields.code if fields.code in _PASSED_ON_CODES else "invalid_prompt",
             param=path,
+            permanent=True,
+        )
+    if 300 <= status < 400:
+        return BackendError(
+            f"The upstream redirects to another address. {_ASK_OPERATOR}",
+            code=_OPERATOR_CODE,
             permanent=True,
         )
     return BackendError("The upstream failed.")

@@ -231,9 +231,9 @@ def _text(reply: httpx.Response) -> str:
             "Bad",
         ),
         (rejecting(403, "Your input was flagged"), 400, "invalid_prompt", None, "flagged"),
-        (rejecting(401, f"Bad key {KEY}"), 500, "server_error", None, "this server's API key"),
-        (rejecting(403, f"Not with {KEY}"), 500, "server_error", None, "denies this server access"),
-        (rejecting(404, "no model m"), 500, "server_error", None, "no such model"),
+        (rejecting(401, f"Bad key {KEY}"), 400, "invalid_prompt", None, "this server's API key"),
+        (rejecting(403, f"Not with {KEY}"), 400, "invalid_prompt", None, "denies this server"),
+        (rejecting(404, "no model m"), 400, "invalid_prompt", None, "no such model"),
         (rejecting(400, f"Odd: {KEY}"), 400, "invalid_prompt", None, "Odd: …"),
     ],
 )
@@ -257,12 +257,96 @@ async def test_rate_limit_returns_429_with_retry_after(kind: str, stream: bool) 
         error = await server.error(stream=stream)
         assert (error["http"], error["code"]) == (429, "rate_limit_exceeded")
         assert error["headers"]["retry-after"] == "22" and error["type"] == "rate_limit_error"
+        assert error["message"].endswith("Please try again in 22s.")
         assert server.kept.saved == []
-    spent = rejecting(429, "You have no credit.", code="insufficient_quota")
-    async with serve_upstream(kind, spent) as server:
+
+
+@pytest.mark.requirement("UP-WORDS")
+@each_kind
+@each_way
+@pytest.mark.parametrize(
+    "answer",
+    [
+        rejecting(429, "You have no credit.", code="insufficient_quota"),
+        rejecting(402, f"Insufficient Balance of {KEY}"),
+    ],
+)
+async def test_upstream_without_credit_stops_clients_after_one_try(
+    kind: str, stream: bool, answer: Answer
+) -> None:
+    async with serve_upstream(kind, answer) as server:
         error = await server.error(stream=stream)
-        assert (error["http"], error["code"]) == (500, "server_error")
-        assert "credit" not in error["message"] and len(server.playing.bodies) == 1
+        assert (error["http"], error["code"]) == (429, "insufficient_quota")
+        assert error["type"] == "insufficient_quota"
+        assert "This server has no credit left at its upstream." in error["message"]
+        assert error["headers"]["x-should-retry"] == "false"
+        assert "retry-after" not in error["headers"] and len(server.playing.bodies) == 1
+
+
+@pytest.mark.requirement("UP-WORDS")
+@each_kind
+@each_way
+async def test_retries_do_not_multiply_with_those_of_the_client(kind: str, stream: bool) -> None:
+    broken, good = rejecting(503, "busy"), Answer(KINDS[kind][2]())
+    async with serve_upstream(kind, *[broken] * 6, good, broken, good) as server:
+        for tries in (4, 1, 1):
+            before = len(server.playing.bodies)
+            error = await server.error(stream=stream)
+            assert (error["http"], error["code"]) == (503, "server_is_overloaded")
+            assert error["message"].endswith("You can retry your request.")
+            assert int(error["headers"]["retry-after"]) >= 1
+            assert len(server.playing.bodies) - before == tries
+        # From the first success on, requests are retried again.
+        for tries in (1, 2):
+            before = len(server.playing.bodies)
+            assert (await server.post(stream=stream)).status_code == 200
+            assert len(server.playing.bodies) - before == tries
+
+
+@pytest.mark.requirement("UP-WORDS")
+@each_kind
+@pytest.mark.parametrize("status", [429, 503])
+async def test_upstream_that_refuses_for_long_is_an_http_error(kind: str, status: int) -> None:
+    busy = json_answer({"error": {"message": "slow"}}, status, **{"retry-after": "7"})
+    async with serve_upstream(kind, busy) as server:
+        error = await server.error(stream=True)
+        assert error["http"] == status and error["headers"]["retry-after"] == "7"
+        assert len(server.playing.bodies) == 3 and server.kept.saved == []
+    async with serve_upstream(kind, busy, Answer(KINDS[kind][2]())) as server:
+        events = await server.events()
+        assert events[0]["type"] == "response.created"
+        assert events[-1]["type"] == "response.completed"
+
+
+@pytest.mark.requirement("UP-WORDS")
+@each_kind
+async def test_failure_inside_a_stream_says_that_it_can_be_retried(kind: str) -> None:
+    async with serve_upstream(kind, Answer(_half(kind), cut=True)) as server:
+        for event in (await server.events())[-2:]:
+            error = event.get("error") or event["response"]["error"]
+            assert error["code"] == "server_error"
+            assert error["message"].endswith("You can retry your request.")
+
+
+@pytest.mark.requirement("UP-WORDS")
+@pytest.mark.parametrize(
+    ("agent", "empty"),
+    [("ai/7.0.173 ai-sdk/open-responses/2.0.36 runtime/node.js/22", ""), ("codex", None)],
+)
+async def test_errors_have_strings_for_clients_that_cannot_read_null(
+    agent: str, empty: str | None
+) -> None:
+    async with serve_upstream("chat_completions", rejecting(401)) as server:
+        for stream, model in ((False, "tiny"), (True, "tiny"), (False, "none")):
+            reply = await server.client.post(
+                "/v1/responses",
+                json={"model": model, "input": "hi", "stream": stream},
+                headers={"user-agent": agent},
+            )
+            error = reply.json()["error"]
+            assert isinstance(error["message"], str) and error["code"]
+            if model == "tiny":
+                assert error["param"] == empty
 
 
 @pytest.mark.requirement("UP-REFUSED")
@@ -440,10 +524,12 @@ NOTHINGS = {
 @pytest.mark.requirement("UP-NONSENSE")
 @each_kind
 @pytest.mark.parametrize("answer", NOTHINGS.values(), ids=NOTHINGS)
-async def test_invalid_upstream_answer_returns_500(kind: str, answer: Answer) -> None:
+async def test_invalid_upstream_answer_is_an_http_error(kind: str, answer: Answer) -> None:
     async with serve_upstream(kind, answer) as server:
         error = await server.error(stream=True)
-        assert (error["http"], error["code"]) == (500, "server_error")
+        wrong_address = answer.status == 307
+        expected = (400, "invalid_prompt") if wrong_address else (503, "server_is_overloaded")
+        assert (error["http"], error["code"]) == expected
         assert "upstream" in error["message"] and "127.0.0.1" not in error["message"]
         assert server.kept.saved == []
 
@@ -467,7 +553,7 @@ async def test_silent_upstream_times_out(kind: str, headed: bool) -> None:
     answer = Answer(hang=True, held=None if headed else asyncio.Event())
     async with serve_upstream(kind, answer, silence_s=0.02) as server:
         error = await server.error(stream=True)
-        assert error["http"] == 500 and "took too long" in error["message"]
+        assert error["http"] == 503 and "took too long" in error["message"]
 
 
 def _half(kind: str) -> list[bytes]:
@@ -595,7 +681,7 @@ async def test_invalid_token_ids_are_an_error(id: int) -> None:
     said = sse({"choices": [{"token_ids": [id], "finish_reason": "stop"}]})
     async with serve_upstream("completions", Answer(said)) as server:
         error = await server.error()
-        assert error["http"] == 500 and "cannot be read" in error["message"]
+        assert error["http"] == 503 and "cannot be read" in error["message"]
 
 
 @pytest.mark.requirement("UP-NONSENSE")

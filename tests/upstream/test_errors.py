@@ -64,13 +64,14 @@ def test_context_length_errors_are_unified(status: int, body: object) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "code", "says"),
     [
-        (401, {"error": {"message": "Incorrect API key: sk-1234"}}, "server_error", "key"),
-        (403, {"error": "forbidden for sk-1234"}, "server_error", "denies this server access"),
-        (404, {"error": {"message": "The model `x` does not exist."}}, "server_error", "no such"),
+        (401, {"error": {"message": "Incorrect API key: sk-1234"}}, "invalid_prompt", "key"),
+        (403, {"error": "forbidden for sk-1234"}, "invalid_prompt", "denies this server access"),
+        (404, {"error": {"message": "The model `x` does not exist."}}, "invalid_prompt", "no such"),
+        (402, {"error": {"message": "Insufficient Balance"}}, "insufficient_quota", "no credit"),
         (429, {"error": {"message": "slow down"}}, "rate_limit_exceeded", "rate limit"),
         (500, b"<html>Oops: stack trace</html>", "server_error", "failed"),
         (503, b"", "server_error", "failed"),
-        (302, b"", "server_error", "failed"),
+        (302, b"", "invalid_prompt", "redirects"),
         (400, {"error": {"message": "bad", "param": "odd.one"}}, "invalid_prompt", "'odd.one'"),
         (400, {"error": "model is loading"}, "invalid_prompt", "model is loading"),
         (400, {"message": "no"}, "invalid_prompt", "no"),

@@ -1,7 +1,7 @@
 """Error middleware: the one place where errors become HTTP statuses and OpenAI's error body.
 
 Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys; a missing
-``param`` or ``code`` is null, as in OpenAI's API."""
+``param`` or ``code`` is null, as in OpenAI's API, except for clients that cannot read null."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError
+from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError, StoreError
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.wire.response import Response, ResponseError
 
 from .request_context import ClientDisconnected, request_context
+from .string_fields import send_for_client
 
 __all__ = [
     "UNEXPECTED",
@@ -36,6 +37,8 @@ UNEXPECTED = "The server had an error while processing your request."
 #: ``response.error.code`` → HTTP status. Other codes are server errors (500).
 _FAILURES: Mapping[str, int] = {
     "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "server_is_overloaded": 503,
     **dict.fromkeys(
         (
             "context_length_exceeded",
@@ -110,27 +113,33 @@ def failed_response_reply(response: Response) -> Reply:
     error = response.error
     assert error is not None
     status = status_of(error.code)
-    headers = {"x-should-retry": "false"} if response.output or status == 400 else {}
-    return _failed(status, error, headers)
+    is_final = response.output or status == 400 or error.code == "insufficient_quota"
+    headers = {"x-should-retry": "false"} if is_final else {}
+    return _failed(status, error, error.message, headers)
 
 
 def run_error_reply(error: RunError) -> Reply:
     """Build the response for a failure outside a run, or of a run before its first event."""
     status = status_of(error.code)
     headers: dict[str, str] = {}
-    if isinstance(error, BackendError):
+    if isinstance(error, StoreError):
+        headers["retry-after"] = "5"
+    elif isinstance(error, BackendError):
         if error.permanent:
             headers["x-should-retry"] = "false"
-        elif status == 429 or error.retry_after_s is not None:
+        elif status in (429, 503) or error.retry_after_s is not None:
             headers["retry-after"] = str(ceil(error.retry_after_s or 1))
-    return _failed(status, error, headers)
+    return _failed(status, error, error.client_message, headers)
 
 
-def _failed(status: int, error: RunError | ResponseError, headers: Mapping[str, str]) -> Reply:
+def _failed(
+    status: int, error: RunError | ResponseError, message: str, headers: Mapping[str, str]
+) -> Reply:
+    quota = error.code == "insufficient_quota"
     return error_reply(
         status,
-        error.message,
-        type=type_of(status, error.type),
+        message,
+        type="insufficient_quota" if quota else type_of(status, error.type),
         param=error.param,
         code=error.code,
         headers=headers,
@@ -180,6 +189,7 @@ class ErrorMiddleware:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         scope["app"] = self  # makes Starlette's router raise errors instead of answering them
+        send = send_for_client(scope, send)
         try:
             return await self._app(scope, receive, send)
         except ClientDisconnected:

@@ -156,7 +156,9 @@ class _Connection:
             self.evict(lane, previous)
             status = status_of(error.code)
             kind = type_of(status, error.type)
-            await self._send_error(status, kind, error.message, error.code, error.param, lane.name)
+            await self._send_error(
+                status, kind, error.client_message, error.code, error.param, lane.name
+            )
         except ClientDisconnected:
             raise
         except Exception:

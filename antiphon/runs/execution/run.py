@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Reply, RetryState, track_retries
 from antiphon.conversation import PromptTokens
 from antiphon.errors import BackendError, RequestError, RunError, Timeout
 from antiphon.store.records import StoredResponse, TurnTokens
@@ -35,6 +35,10 @@ from .token_log import last_turn, total_counts
 __all__ = ["EventSink", "ReaderGone", "Run", "RunSpec"]
 
 _log = structlog.get_logger(__name__)
+
+#: The longest time in seconds that the first events are held back while an upstream refuses the
+#: request, and the time between two checks.
+_MAX_HOLD_S, _HOLD_CHECK_S = 30.0, 0.25
 
 #: Finish reasons that make the response incomplete, and ``incomplete_details.reason`` for each.
 _INCOMPLETE: Mapping[FinishReason | None, str] = {
@@ -107,9 +111,11 @@ class Run:
         "_first_write_timer",
         "_has_deltas",
         "_has_reader",
+        "_hold_until",
         "_is_writing",
         "_keepalive_timer",
         "_may_fail_early",
+        "_retry_state",
         "_sink",
         "_spec",
         "_supervisor",
@@ -142,6 +148,9 @@ class Run:
         self._first_write_timer: asyncio.TimerHandle | None = None
         self._has_deltas = False
         self._may_fail_early = False
+        self._retry_state = RetryState()
+        #: Time of the event loop's clock until which the first events may be held back.
+        self._hold_until = 0.0
         self._has_reader = False
         #: The number of the next event when the keepalive timer last ran.
         self._checked_number = -1
@@ -230,7 +239,8 @@ class Run:
         """Emit the first events, unless a background run has stored them already.
 
         If the reply may fail early, they are sent with its first delta, or after
-        ``first_delta_wait_s``.
+        ``first_delta_wait_s``, but not while an upstream refuses the request: clients retry an HTTP
+        error, not a failure inside a stream.
         """
         spec = self._spec
         if self._writer.number == 0:
@@ -238,6 +248,8 @@ class Run:
             self._may_fail_early = spec.first_delta_wait_s > 0 and spec.reply.may_fail_early
             if self._may_fail_early and self._has_reader:
                 loop = asyncio.get_running_loop()
+                self._retry_state = track_retries()
+                self._hold_until = loop.time() + _MAX_HOLD_S
                 self._first_write_timer = loop.call_later(
                     spec.first_delta_wait_s, self._write_first_events
                 )
@@ -390,7 +402,7 @@ class Run:
         if self._spec.keepalive_s <= 0 or self._ended or not self._has_reader:
             return
         writer = self._writer
-        is_idle = not self._is_writing and self._timer_write is None
+        is_idle = not self._is_writing and self._timer_write is None and not self._is_refused
         if writer.number == self._checked_number and is_idle:
             writer.keepalive()
             self._timer_write = asyncio.create_task(self._write_from_timer(writer.take()))
@@ -400,10 +412,26 @@ class Run:
         )
 
     def _write_first_events(self) -> None:
-        """Send the first events without waiting for the first delta any longer."""
+        """Send the first events without waiting for the first delta any longer, unless an upstream
+        refuses the request."""
+        if self._is_refused:
+            self._first_write_timer = asyncio.get_running_loop().call_later(
+                _HOLD_CHECK_S, self._write_first_events
+            )
+            return
         has_started = self._ended or self._has_deltas or self._sink.has_sent
         if not has_started and self._timer_write is None:
             self._timer_write = asyncio.create_task(self._write_from_timer(self._writer.take()))
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether an upstream refuses the request and nothing was sent yet, within the limit."""
+        return (
+            self._retry_state.is_retrying
+            and not self._ended
+            and not self._sink.has_sent
+            and asyncio.get_running_loop().time() < self._hold_until
+        )
 
     async def _write_from_timer(self, events: tuple[Event, ...]) -> None:
         """Write events while the driver waits for the model. ``ReaderGone`` is left for the
@@ -420,7 +448,9 @@ class Run:
 
 def _response_error(error: RunError) -> ResponseError:
     """The error as a field of the response."""
-    return ResponseError(code=error.code, message=error.message, type=error.type, param=error.param)
+    return ResponseError(
+        code=error.code, message=error.client_message, type=error.type, param=error.param
+    )
 
 
 def _rejected(error: RequestError) -> RunError:

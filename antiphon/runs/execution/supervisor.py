@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from antiphon.errors import Overloaded, RunError
+from antiphon.errors import Overloaded, RunError, ServerStopped
 
 __all__ = ["StoppableRun", "Supervisor"]
 
@@ -40,7 +40,7 @@ class Supervisor:
         """Raise ``Overloaded`` if the server is stopping."""
         if self._stopping:
             raise Overloaded(
-                "The server is shutting down. Please retry in a few seconds.",
+                "The server is shutting down. Please try again in 5s.",
                 status=503,
                 code="server_is_overloaded",
                 retry_after_s=5,
@@ -70,5 +70,5 @@ class Supervisor:
                 await self._idle.wait()
         except TimeoutError:
             for run in list(self._runs):
-                run.fail(RunError("The server was stopped before the response was complete."))
+                run.fail(ServerStopped("The server was stopped before the response was complete."))
             await self._idle.wait()

@@ -23,6 +23,7 @@ from antiphon.store.records import StoredResponse
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
+from antiphon.upstream.retries import RetryPolicy
 from antiphon.wire import events as ev
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
@@ -238,6 +239,54 @@ async def test_keepalives_are_sent_while_the_model_is_silent() -> None:
     check(events)
     assert isinstance(events[0], ev.Created)
     assert isinstance(events[-1], ev.Completed)
+
+
+class Refused(Gated):
+    """A reply whose upstream refuses the request while ``gate`` is closed."""
+
+    may_fail_early = True
+
+    def __init__(self, error: BackendError | None = None) -> None:
+        super().__init__()
+        self._error = error
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        policy = RetryPolicy("http://upstream", self._wait)
+        await policy.wait_before_retry(BackendError("busy", retry_after_s=1))
+        if self._error is not None:
+            raise self._error
+        policy.accept()
+        async with aclosing(super().deltas()) as deltas:
+            async for batch in deltas:
+                yield batch
+
+    async def _wait(self, seconds: float) -> None:
+        self.begun.set()
+        await self.gate.wait()
+
+
+@pytest.mark.requirement("UP-WORDS")
+async def test_nothing_is_announced_while_the_upstream_refuses() -> None:
+    """Neither the first events nor a keepalive are sent, though both are due."""
+    for error in (None, BackendError("busy", code="rate_limit_exceeded")):
+        backend, sink = Refused(error), RecordingSink()
+        run = await create(service(backend, keepalive_s=0.002, first_delta_wait_s=0.001))
+        loop, checked = asyncio.get_running_loop(), asyncio.Event()
+        driver = asyncio.create_task(run.drive(sink))
+        async with asyncio.timeout(5):
+            await backend.begun.wait()
+            loop.call_later(0.02, checked.set)  # behind the timers of the run
+            await checked.wait()
+            assert sink.events == []
+            backend.gate.set()
+            if error is None:
+                assert (await driver).status == "completed"
+                check(sink.events)
+                assert isinstance(sink.events[0], ev.Created)
+            else:
+                with pytest.raises(BackendError):
+                    await driver
+                assert sink.events == []
 
 
 async def test_slow_reader_slows_the_model() -> None:

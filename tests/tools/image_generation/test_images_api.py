@@ -183,9 +183,9 @@ async def test_transient_failures_are_retried() -> None:
     ("behavior", "message", "code"),
     [
         (400, "refused the request \\(its 'size'\\): No more of this.", "invalid_prompt"),
-        (401, "rejects this server's API key", "server_error"),
-        (404, "no such model or endpoint", "server_error"),
-        (500, "The upstream failed", "server_error"),
+        (401, "rejects this server's API key", "invalid_prompt"),
+        (404, "no such model or endpoint", "invalid_prompt"),
+        (500, "The upstream failed", "server_is_overloaded"),
         ("moderate", "rejected by the safety system", "image_content_policy_violation"),
         ("error", "rejected by the safety system", "image_content_policy_violation"),
         ("garbage", "no image", "server_error"),

@@ -1,0 +1,110 @@
+"""Retries of a request to an upstream: how many, how long to wait, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from math import ceil
+
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import BackendError
+
+__all__ = ["RetryPolicy", "RetryState", "UpstreamHealth", "track_retries"]
+
+_log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 4
+#: Seconds before the second attempt; each later one waits twice as long.
+_FIRST_PAUSE_S = 0.25
+#: The longest time in seconds that one request waits between its attempts. If the next wait ends
+#: later, such as after a longer ``Retry-After``, the request fails.
+_PATIENCE_S = 20.0
+
+
+class RetryState(Struct):
+    """The state of the current request. ``is_retrying``: the upstream has refused it so far."""
+
+    is_retrying: bool = False
+
+
+_state: ContextVar[RetryState | None] = ContextVar("retry_state", default=None)
+
+
+def track_retries() -> RetryState:
+    """Return the state of the requests that the current task sends from now on."""
+    state = RetryState()
+    _state.set(state)
+    return state
+
+
+class UpstreamHealth(Struct):
+    """Shared by all requests to one upstream. ``is_failing``: the last request used up its
+    attempts. Until one succeeds, requests are sent once: the clients retry them already.
+    """
+
+    is_failing: bool = False
+
+
+class RetryPolicy:
+    """Retries of one request to the upstream ``root``. ``pause``: how to sleep."""
+
+    def __init__(
+        self,
+        root: str,
+        pause: Callable[[float], Awaitable[object]],
+        health: UpstreamHealth | None = None,
+    ) -> None:
+        self._root = root
+        self._pause = pause
+        self._health = health or UpstreamHealth()
+        self._attempt = 0
+        self._waited_s = 0.0
+        self._is_over = False
+        self._max_attempts = 1 if self._health.is_failing else _ATTEMPTS
+
+    def accept(self) -> None:
+        """The upstream has accepted the request."""
+        self._health.is_failing = False
+        self._set_retrying(is_retrying=False)
+
+    async def wait_before_retry(self, error: BackendError) -> None:
+        """Wait before the next attempt. Raises ``error`` if it is permanent, and if the attempts
+        are used up with a code on which clients wait or stop.
+        """
+        if error.permanent or self._is_over:
+            self._set_retrying(is_retrying=False)
+            raise error
+        self._attempt += 1
+        _log.warning(
+            "upstream failed", upstream=self._root, attempt=self._attempt, error=str(error)
+        )
+        wait_s = error.retry_after_s
+        if wait_s is None:
+            wait_s = _FIRST_PAUSE_S * 2 ** (self._attempt - 1)
+        self._is_over = self._attempt >= self._max_attempts or self._waited_s + wait_s > _PATIENCE_S
+        if self._is_over:
+            self._health.is_failing = True
+            self._set_retrying(is_retrying=False)
+            raise _final_error(error, wait_s)
+        self._waited_s += wait_s
+        self._set_retrying(is_retrying=True)
+        await self._pause(wait_s)
+
+    def _set_retrying(self, *, is_retrying: bool) -> None:
+        if (state := _state.get()) is not None:
+            state.is_retrying = is_retrying
+
+
+def _final_error(error: BackendError, wait_s: float) -> BackendError:
+    """The error after the last attempt. ``wait_s``: when a client may try again."""
+    seconds = max(1, ceil(wait_s))
+    if error.code == "rate_limit_exceeded":
+        error.message = f"{error.message} Please try again in {seconds}s."
+        error.args = (error.message,)
+    elif error.code == "server_error":
+        # Coding agents repeat a ``server_error`` up to 30 times.
+        error.code = "server_is_overloaded"
+    error.retry_after_s = seconds
+    return error
