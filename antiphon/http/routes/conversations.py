@@ -12,6 +12,7 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
 from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing.ids import check_conversation_id
 from antiphon.wire.parsing.requests import (
     parse_conversation_metadata,
     parse_create_conversation,
@@ -89,4 +90,8 @@ class ConversationRoutes:
 
 def _conversation_key(request: Request) -> tuple[str, str]:
     """Return tenant and conversation id."""
-    return request_context(request.scope).tenant, request.path_params["conversation_id"]
+    conversation_id = request.path_params["conversation_id"]
+    return (
+        request_context(request.scope).tenant,
+        check_conversation_id(conversation_id, "conversation_id"),
+    )

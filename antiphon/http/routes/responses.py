@@ -30,6 +30,7 @@ from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event, Keepalive
+from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import INCLUDES, CreateResponse
 
@@ -193,12 +194,16 @@ class StoredEventStream:
         """Return a function that sends this reader a keepalive.
 
         The event log contains no keepalives. The keepalive repeats the last sequence number, so
-        that a client that resumes misses no event.
+        that a client that resumes misses no event. Before the first event it is an SSE comment,
+        because clients reject a stream that begins with a keepalive.
         """
+        first = self._after
 
         async def send_keepalive() -> None:
-            event = Keepalive(sequence_number=max(0, self._after))
-            if (rest := stream.write(sse.frame_events((event,)))) is not None:
+            keepalive = sse.COMMENT
+            if self._after > first:
+                keepalive = sse.frame_events((Keepalive(sequence_number=self._after),))
+            if (rest := stream.write(keepalive)) is not None:
                 await rest
 
         return send_keepalive
@@ -273,5 +278,5 @@ class ResponseRoutes:
 def _response_key(request: Request) -> tuple[str, str]:
     """Return tenant and response id of a request about one response."""
     context = request_context(request.scope)
-    context.response_id = request.path_params["response_id"]
+    context.response_id = check_response_id(request.path_params["response_id"], "response_id")
     return context.tenant, context.response_id

@@ -38,6 +38,7 @@ from .errors import (
     truncated,
 )
 from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
+from .ids import check_conversation_id, check_response_id
 from .items import read_items, read_part
 from .json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from .previous_messages import read_previous_messages
@@ -273,7 +274,15 @@ def _read_conversation(raw: Any, path: str, limits: BodyLimits) -> ConversationR
         raw = {"id": raw}
     if not isinstance(raw, dict):
         raise invalid_type(path, "a string or an object", json_type_name(raw))
-    return convert(read_object(raw, path), ConversationRef, path)
+    reference = convert(read_object(raw, path), ConversationRef, path)
+    check_conversation_id(reference.id, path)
+    return reference
+
+
+def _read_previous_response_id(raw: Any, path: str, limits: BodyLimits) -> str:
+    if not isinstance(raw, str):
+        raise invalid_type(path, "a string", json_type_name(raw))
+    return check_response_id(raw, path)
 
 
 _VARIABLE_PARTS = ("input_text", "input_image", "input_file")
@@ -372,6 +381,7 @@ _READERS: Mapping[str, Callable[[Any, str, BodyLimits], Any]] = {
     "reasoning": _read_reasoning,
     "stream_options": _read_stream_options,
     "conversation": _read_conversation,
+    "previous_response_id": _read_previous_response_id,
     "prompt": _read_prompt,
     "context_management": _read_context_management,
     "stop": _read_stop,

@@ -1,0 +1,51 @@
+"""Check ids that clients name, in OpenAI's words.
+
+Only ids of objects of this server are checked. Clients also send items that other servers made;
+their ids refer to nothing here and may have any form.
+"""
+
+from __future__ import annotations
+
+import re
+
+from antiphon.errors import InvalidRequest
+
+from .errors import too_long, truncated
+
+__all__ = ["check_conversation_id", "check_response_id"]
+
+_MAX_ID_CHARS = 64
+_ALLOWED = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def check_response_id(value: str, path: str) -> str:
+    """Return the id of a response. Raises ``InvalidRequest`` for one that cannot exist."""
+    return _check_id(value, path, "resp")
+
+
+def check_conversation_id(value: str, path: str) -> str:
+    """Return the id of a conversation. Raises ``InvalidRequest`` for one that cannot exist."""
+    return _check_id(value, path, "conv")
+
+
+def _check_id(value: str, path: str, prefix: str) -> str:
+    if len(value) > _MAX_ID_CHARS:
+        raise too_long(path, len(value), _MAX_ID_CHARS)
+    if not _ALLOWED.fullmatch(value):
+        raise _invalid_id(
+            path,
+            value,
+            "contains letters, numbers, underscores, or dashes, but this value contained"
+            " additional characters",
+        )
+    if not value.startswith(prefix):
+        raise _invalid_id(path, value, f"begins with '{prefix}'")
+    return value
+
+
+def _invalid_id(path: str, value: str, expected: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid '{path}': '{truncated(value)}'. Expected an ID that {expected}.",
+        param=path,
+        code="invalid_value",
+    )
