@@ -150,8 +150,9 @@ class Bubblewrap:
     async def check(self) -> str:
         """Start a box to test that it works, and return the version of its Python.
 
-        Raises ``SetupError`` with one line if no box can be started. Nothing ever runs outside
-        of a box."""
+        Deletes what a crashed server left. Raises ``SetupError`` with one line if no box can be
+        started. Nothing ever runs outside of a box."""
+        await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
         try:
             box = await self._start(self._default_limits)
         except ToolError as error:
@@ -194,7 +195,7 @@ class Bubblewrap:
 
     async def _start(self, limits: Limits) -> AgentBox:
         try:
-            shared = SharedFolder.open(_HOST_UID if os.geteuid() == 0 else None)
+            shared = SharedFolder.open(_box_owner())
         except OSError as error:
             raise ToolError(
                 f"The shared folder of the sandbox could not be created: {error.strerror}"
@@ -225,6 +226,11 @@ class Bubblewrap:
                 )
             except OSError as error:
                 raise ToolError(f"The sandbox could not be started: {error.strerror}") from None
+
+
+def _box_owner() -> int | None:
+    """Return the user that boxes run as; None: the server's own."""
+    return _HOST_UID if os.geteuid() == 0 else None
 
 
 def _drop_root() -> None:

@@ -55,6 +55,7 @@ _DENIED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
     "msgget": (68, 186),
+    "semget": (64, 190),
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "request_key": (249, 218),

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from antiphon.errors import ToolError
 
 __all__ = ["SharedFolder"]
+
+_PREFIX = "antiphon-box-"
+#: The file in a folder that its server keeps locked.
+_LOCK = "lock"
 
 
 class SharedFolder:
@@ -21,6 +27,7 @@ class SharedFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock_fd: int | None = None
         self.visible = folder / "shown"
         self._sizes: dict[str, int] = {}
 
@@ -30,13 +37,31 @@ class SharedFolder:
 
         ``owner`` is the user id that the box runs as, if it is not the server's; that user must
         be able to reach the folder."""
-        root = None if owner is None else "/tmp"
-        shared = cls(Path(tempfile.mkdtemp(prefix="antiphon-box-", dir=root)))
+        shared = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root(owner))))
+        shared._lock_fd = _lock(shared._folder / _LOCK)
         shared._folder.chmod(0o711)
         shared.visible.mkdir(mode=0o700)
         if owner is not None:
             os.chown(shared.visible, owner, owner)
         return shared
+
+    @staticmethod
+    def remove_abandoned(owner: int | None) -> int:
+        """Delete the folders of boxes whose server has ended without closing them. Returns how
+        many. ``owner``: as for ``open``."""
+        removed = 0
+        for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
+            with suppress(OSError):
+                status = folder.lstat()
+                if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                    continue
+                lock_fd = _lock(folder / _LOCK)
+                if lock_fd is None:  # its server is alive
+                    continue
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock_fd)
+                removed += 1
+        return removed
 
     def put(
         self, name: str, files: Mapping[str, bytes], scripts: Collection[str], *, max_bytes: int
@@ -71,3 +96,27 @@ class SharedFolder:
     def close(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        lock_fd, self._lock_fd = self._lock_fd, None
+        if lock_fd is not None:
+            os.close(lock_fd)
+
+
+def _root(owner: int | None) -> str:
+    return tempfile.gettempdir() if owner is None else "/tmp"
+
+
+def _lock(path: Path) -> int | None:
+    """Lock a file for the life of this process; None if another process holds it. Raises
+    ``OSError``."""
+    import fcntl
+
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.errors import ToolError
 from antiphon.sandbox.agent_client import AgentBox
+from antiphon.sandbox.shared_folder import SharedFolder
 from tests.sandbox.boxes import SMALL, open_box
 
 CALL = """
@@ -326,3 +327,93 @@ except (OSError, ValueError):
 (os.sched_getscheduler(0) == os.SCHED_IDLE, os.getpriority(os.PRIO_PROCESS, 0))
 """
     assert await output_of(box, code) == "(True, 19)"
+
+
+# --- the agent -----------------------------------------------------------------------------------
+
+
+async def test_half_a_frame_to_the_agent_does_not_stop_the_memory_limit(box: AgentBox) -> None:
+    code = """
+import gc, os, struct, time
+(kernel,) = [o for o in gc.get_objects() if type(o).__name__ == "Kernel"]
+os.write(kernel.control_fd, struct.pack(">I", 4000) + b"{")
+children = [os.fork() for _ in range(3)]
+block = b"x" * (100 << 20)
+time.sleep(15)
+"""
+    result = await box.python(CALL + code, timeout_s=20, max_chars=4000)
+    assert result.end_reason == "memory" and not result.variables_kept
+    assert (await box.python("1 + 1", timeout_s=10, max_chars=100)).output.strip() == "2"
+
+
+async def test_kernel_that_does_not_read_cannot_block_the_agent(box: AgentBox) -> None:
+    """The next code is longer than the buffers of the socket to the stopped kernel."""
+    code = """
+import gc, os, threading, time
+(kernel,) = [o for o in gc.get_objects() if type(o).__name__ == "Kernel"]
+def never(*arguments):
+    time.sleep(60)
+type(kernel).serve.__globals__["receive_frame"] = never
+"""
+    await box.python(code, timeout_s=10, max_chars=100)
+    long_code = "x = 1\n" * 400_000
+    result = await box.python(long_code, timeout_s=1, max_chars=100)
+    assert result.end_reason == "timeout"
+    assert (await box.python("1 + 1", timeout_s=10, max_chars=100)).output.strip() == "2"
+
+
+async def test_sparse_file_is_not_read(box: AgentBox) -> None:
+    code = "with open('/mnt/data/holes', 'wb') as f: f.truncate(7 << 20)"
+    await output_of(box, code)
+    with pytest.raises(ToolError, match="sparse"):
+        await box.read("holes")
+    await output_of(box, "with open('/mnt/data/whole', 'wb') as f: f.write(b'x' * (3 << 20))")
+    assert await box.read("whole") == b"x" * (3 << 20)
+
+
+async def test_fifo_beside_a_file_does_not_block_writing_it(box: AgentBox) -> None:
+    await output_of(box, "os.mkfifo('/mnt/data/a.part'); os.mkfifo('/mnt/data/a')")
+    await box.write("a", b"content")
+    assert await box.read("a") == b"content"
+    assert await output_of(box, "oct(os.stat('/mnt/data/a').st_mode)") == "'0o100644'"
+
+
+async def test_system_v_semaphores_are_denied(box: AgentBox) -> None:
+    numbers = {"x86_64": (29, 64, 68), "aarch64": (194, 190, 186)}
+    code = f"""
+import platform
+[call(number, 0, 1, 0o1600) for number in {numbers!r}[platform.machine()]]
+"""
+    assert await output_of(box, code) == str(["EPERM"] * 3)
+
+
+async def test_buffers_of_sockets_count_as_memory(box: AgentBox) -> None:
+    code = """
+import socket, time
+children = [os.fork() for _ in range(3)]
+pairs = [socket.socketpair() for _ in range(220)]
+for one, other in pairs:
+    one.setblocking(False)
+    try:
+        while True: one.send(b"x" * 65536)
+    except BlockingIOError: pass
+time.sleep(15)
+"""
+    result = await box.python("import os\n" + code, timeout_s=20, max_chars=4000)
+    assert result.end_reason == "memory"
+
+
+async def test_folders_of_a_crashed_server_are_deleted_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antiphon.sandbox.shared_folder._root", lambda owner: str(tmp_path))
+    alive, crashed = SharedFolder.open(None), SharedFolder.open(None)
+    assert crashed._lock_fd is not None
+    os.close(crashed._lock_fd)  # as the end of its process does
+    (tmp_path / "antiphon-box-link").symlink_to(alive.visible)
+    (tmp_path / "other").mkdir()
+    assert SharedFolder.remove_abandoned(None) == 1
+    assert not crashed.visible.exists() and alive.visible.exists()
+    assert (tmp_path / "other").exists()
+    alive.close()
+    assert not alive.visible.exists()

@@ -9,11 +9,13 @@ Frames in both directions: four bytes of length (big-endian), then JSON."""
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import resource
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from typing import Any
@@ -30,6 +32,13 @@ REPORT_INTERVAL_S = 0.05
 #: Code that writes more than this many times the output limit is interrupted.
 FLOOD_FACTOR = 50
 MAX_OPEN_FILES = 512
+#: Bytes of the answer of the Python kernel.
+MAX_ANSWER = 1 << 16
+#: UNIX sockets that libraries may use before they count, and the bytes that each further one may
+#: hold (net.core.wmem_max).
+FREE_SOCKETS, SOCKET_BYTES = 256, 425_984
+#: Memory of a queued packet compared with its content.
+SKB_FACTOR = 3
 #: Linux's number, which the module ``resource`` does not name.
 _RLIMIT_NICE = 13
 #: Fields of /proc/PID/status, in KiB. Shared memory counts for each process that maps it, so that
@@ -129,7 +138,8 @@ def _set_dumpable(enabled: bool) -> None:
 
 
 def _memory_used() -> int:
-    """Return the bytes of memory used by all processes but this one, and by the metadata of files.
+    """Return the bytes of memory used by all processes but this one, by sockets, and by the
+    metadata of files.
 
     The size limit of a tmpfs does not limit the number of its files."""
     total = 0
@@ -144,7 +154,85 @@ def _memory_used() -> int:
     for disk in (HOME, "/tmp", "/dev/shm"):
         status_vfs = os.statvfs(disk)
         total += status_vfs.f_files - status_vfs.f_ffree  # about one KiB per file
-    return total * 1024
+    return total * 1024 + _socket_memory()
+
+
+def _socket_memory() -> int:
+    """Return an estimate of the bytes in the buffers of sockets, which belong to no process.
+
+    Linux tells the queues of IP sockets. A UNIX socket counts with a full buffer, except for the
+    first ``FREE_SOCKETS``."""
+    queued = 0
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        for fields in _table("/proc/net/" + name):
+            if len(fields) > 4:
+                queued += sum(int(queue, 16) for queue in fields[4].split(":"))
+    unix_sockets = sum(1 for _ in _table("/proc/net/unix"))
+    return SKB_FACTOR * queued + SOCKET_BYTES * max(0, unix_sockets - FREE_SOCKETS)
+
+
+def _table(path: str) -> Any:
+    """Yield the fields of each line of a table in /proc, without its heading."""
+    try:
+        with open(path) as file:
+            next(file, None)
+            for line in file:
+                yield line.split()
+    except OSError:
+        return
+
+
+class _KernelExchange:
+    """One request to the Python kernel and its answer, neither of which blocks: untrusted code can
+    reach the kernel's end of the socket.
+
+    ``answer`` is None until a whole frame has come, and if it is malformed."""
+
+    def __init__(self, connection: socket.socket, request: Any) -> None:
+        connection.setblocking(False)
+        self.fd = connection.fileno()
+        self.answer: Any = None
+        self.is_over = False
+        self._connection = connection
+        body = json.dumps(request).encode()
+        self._unsent = memoryview(struct.pack(">I", len(body)) + body)
+        self._received = bytearray()
+
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._unsent) and not self.is_over
+
+    def advance(self) -> None:
+        """Send and receive what is possible now."""
+        try:
+            if self._unsent:
+                self._unsent = self._unsent[self._connection.send(self._unsent[: 1 << 16]) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_over = True
+        try:
+            piece = self._connection.recv(MAX_ANSWER + 4 - len(self._received))
+            self._received += piece
+            self.is_over |= not piece
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_over = True
+        self._decode()
+
+    def _decode(self) -> None:
+        if len(self._received) < 4:
+            return
+        size = struct.unpack(">I", self._received[:4])[0]
+        if size > MAX_ANSWER:
+            self.is_over = True
+        elif len(self._received) >= 4 + size:
+            self.is_over = True
+            try:
+                self.answer = json.loads(self._received[4 : 4 + size])
+            except (ValueError, RecursionError):
+                self.answer = None
 
 
 def _signal_others(number: int) -> None:
@@ -222,19 +310,18 @@ class _Agent:
         assert output is not None and kernel is not None
         output.reset(request["most"])
         exit_fd = os.pidfd_open(kernel)
-        control_fd = self.kernel_socket.fileno()
-        answer: Any = None
+        exchange = _KernelExchange(self.kernel_socket, {"code": request["code"]})
         try:
-            send_frame(control_fd, {"code": request["code"]})
             end = self.wait_for_end(
-                [output], {exit_fd, control_fd}, request, lambda: os.kill(kernel, signal.SIGINT)
+                [output], {exit_fd}, request, lambda: os.kill(kernel, signal.SIGINT), exchange
             )
-            if end != "killed" and control_fd in self.readable_fds({control_fd}):
-                answer = receive_frame(control_fd, 1 << 16)
-        except (OSError, ValueError):
-            answer = None
+            if end != "killed":
+                exchange.advance()
+        except OSError:
+            exchange.answer = None
         finally:
             os.close(exit_fd)
+        answer = exchange.answer
         output.drain()
         text = output.text()
         if not isinstance(answer, dict):
@@ -322,9 +409,11 @@ class _Agent:
         ):  # a fork bomb: Python holds the slots of its zombies
             self.kill_kernel()
 
-    def wait_for_end(self, outputs: Any, end_fds: Any, request: Any, interrupt: Any) -> str:
-        """Wait until one of ``end_fds`` is readable, enforcing the limits. Return "ended" or
-        "killed".
+    def wait_for_end(
+        self, outputs: Any, end_fds: Any, request: Any, interrupt: Any, exchange: Any = None
+    ) -> str:
+        """Wait until one of ``end_fds`` is readable or the ``exchange`` is over, enforcing the
+        limits. Return "ended" or "killed".
 
         Code that exceeds a limit is interrupted, then killed after ``GRACE_S``;
         ``self.end_reason`` is the limit."""
@@ -332,12 +421,8 @@ class _Agent:
         kill_at, interrupt_at, report_at = None, 0.0, 0.0
         max_output = FLOOD_FACTOR * request["most"] + (1 << 20)
         while True:
-            watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
-            ready = self.readable_fds(watched, POLL_S)
-            for output in outputs:
-                if output.read_fd in ready:
-                    output.drain()
-            if ready & end_fds:
+            ready = self.wait_for_activity(outputs, end_fds, exchange)
+            if ready & end_fds or (exchange is not None and exchange.is_over):
                 return "ended"
             now = time.monotonic()
             if request.get("tells") and now > report_at:
@@ -361,6 +446,19 @@ class _Agent:
                 interrupt_at = now + POLL_S
                 interrupt()
 
+    def wait_for_activity(self, outputs: Any, end_fds: Any, exchange: Any) -> Any:
+        """Wait, drain outputs and advance the exchange. Return the readable descriptors."""
+        watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
+        if exchange is not None:
+            watched.add(exchange.fd)
+        ready = self.readable_fds(watched, POLL_S, exchange)
+        for output in outputs:
+            if output.read_fd in ready:
+                output.drain()
+        if exchange is not None:
+            exchange.advance()
+        return ready
+
     def report_output(self, outputs: Any, ended: bool = False) -> None:
         """Send the output written since the last report."""
         written = [output.new_text(ended) for output in outputs]
@@ -379,8 +477,10 @@ class _Agent:
             return "output"
         return "memory" if _memory_used() > self.limits["memory"] else None
 
-    def readable_fds(self, fds: Any, wait_s: float = 0) -> Any:
-        return set(select.select(list(fds), [], [], wait_s)[0])
+    def readable_fds(self, fds: Any, wait_s: float = 0, exchange: Any = None) -> Any:
+        """Wait until something can be read, or sent for the ``exchange``."""
+        sending = [exchange.fd] if exchange is not None and exchange.is_sending else []
+        return set(select.select(list(fds), sending, [], wait_s)[0])
 
     def start_kernel(self, max_chars: int) -> None:
         """Fork the Python kernel. Forking saves the start of a new interpreter."""

@@ -5,8 +5,10 @@ Uses only the standard library."""
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import stat
+import tempfile
 from typing import Any
 
 from .python_kernel import HOME
@@ -14,6 +16,8 @@ from .python_kernel import HOME
 __all__ = ["list_files", "read", "remove", "write"]
 
 MAX_FILES = 1000
+#: Bytes that a file may leave unwritten.
+MAX_HOLE_BYTES = 1 << 20
 
 
 def list_files(request: Any) -> Any:
@@ -40,8 +44,11 @@ def read(request: Any) -> Any:
     except OSError:
         return {"content": None}
     with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             return {"content": None}
+        if _is_sparse(status):
+            raise OSError(errno.EFBIG, "The file is sparse: most of it was never written")
         return {"content": base64.b64encode(file.read(request["most"])).decode()}
 
 
@@ -51,14 +58,15 @@ def write(request: Any) -> Any:
     if path is None:
         return {"error": "The path leads out of /mnt/data."}
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    partial = path + ".part"
+    # A new file of its own name: what code in the box put at any other name is not opened.
+    fd, partial = tempfile.mkstemp(prefix=".", suffix=".part", dir=os.path.dirname(path))
     try:
-        with open(partial, "wb") as file:
+        with open(fd, "wb") as file:
             file.write(base64.b64decode(request["content"]))
+            os.fchmod(fd, 0o644)
         os.replace(partial, path)
     except OSError:
-        if os.path.exists(partial):
-            os.unlink(partial)
+        os.unlink(partial)
         raise
     return {}
 
@@ -70,6 +78,11 @@ def remove(request: Any) -> Any:
         return {"removed": False}
     os.unlink(path)
     return {"removed": True}
+
+
+def _is_sparse(status: os.stat_result) -> bool:
+    """Return whether a file is much larger than the memory that it occupies, which is limited."""
+    return status.st_size > 2 * 512 * status.st_blocks + MAX_HOLE_BYTES
 
 
 def _resolve(name: str) -> str | None:
