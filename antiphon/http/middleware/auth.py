@@ -139,9 +139,17 @@ class AuthMiddleware:
     def _is_open(self, scope: Scope) -> bool:
         path = route_path(scope)
         if path == "/metrics":
-            allowed = self._access.metrics
-            return allowed == "everybody" or (allowed == "loopback" and is_local(scope))
+            return self._may_read_metrics(scope)
         return path in ("/health", "/ready")
+
+    def _may_read_metrics(self, scope: Scope) -> bool:
+        """Whether the request may read the metrics without a key. A web page that rebinds its name
+        to this machine may not."""
+        allowed = self._access.metrics
+        if allowed == "everybody" and self._entries:
+            return True
+        is_open = allowed == "everybody" or (allowed == "loopback" and is_local(scope))
+        return is_open and self._unknown_host(scope) is None
 
     def _authenticate(self, scope: Scope) -> None:
         _reject_cross_site(scope)
@@ -184,14 +192,24 @@ class AuthMiddleware:
         return matches[0]
 
     def _reject_unknown_hosts(self, scope: Scope) -> None:
-        """Reject unknown Host headers on loopback, against DNS rebinding.
+        """Raise ``InvalidRequest`` for a Host header that only DNS rebinding explains."""
+        name = self._unknown_host(scope)
+        if name is not None:
+            raise InvalidRequest(
+                f"The host name {name!r} is not allowed. Add it to allowed_hosts, or configure API"
+                " keys.",
+                code="host_not_allowed",
+            )
+
+    def _unknown_host(self, scope: Scope) -> str | None:
+        """Return the host that a local request names, if it is not allowed.
 
         A web page can point a domain of its own at 127.0.0.1 and then call this server as
         same-origin. Only the Host header reveals this.
         """
         hosts = self._access.hosts
         if "*" in hosts or not _is_loopback(scope):
-            return
+            return None
         host = (header(scope, b"host") or b"").decode("latin-1").lower()
         name = _PORT.sub("", host).strip("[]")
         if (
@@ -199,12 +217,8 @@ class AuthMiddleware:
             or name.endswith(".localhost")
             or is_ip_address(name)
         ):
-            return
-        raise InvalidRequest(
-            f"The host name {name!r} is not allowed. Add it to allowed_hosts, or configure API"
-            " keys.",
-            code="host_not_allowed",
-        )
+            return None
+        return name
 
 
 def _reject_cross_site(scope: Scope) -> None:

@@ -118,6 +118,22 @@ async def test_metrics_setting_controls_access(
         ).status_code == 200
 
 
+@pytest.mark.parametrize("setting", ["loopback", "everybody"])
+async def test_metrics_follow_the_rules_for_host_headers(make_app: Any, setting: Any) -> None:
+    """A web page whose name is rebound to this machine reads nothing."""
+    rebound = {"host": "evil.example"}
+    app = make_app(access=AuthConfig(metrics=setting))
+    assert (await app.client.get("/metrics")).status_code == 200
+    rejection = await app.client.get("/metrics", headers=rebound)
+    assert rejection.status_code == 400
+    assert rejection.json()["error"]["code"] == "host_not_allowed"
+    app = make_app(access=AuthConfig(keys=ACCESS.keys, metrics=setting))
+    status = (await app.client.get("/metrics", headers=rebound)).status_code
+    assert status == (200 if setting == "everybody" else 401)
+    with_key = await app.client.get("/metrics", headers={**rebound, **bearer("sk-ann")})
+    assert with_key.status_code == 200
+
+
 def test_key_must_be_a_sha256_digest() -> None:
     with pytest.raises(SetupError, match="'ann'"):
         AuthKey(name="ann", tenant="a", sha256="sk-ann")
