@@ -11,7 +11,7 @@ from antiphon.wire.parsing.ids import check_conversation_id, check_response_id
 from antiphon.wire.parsing.requests import parse_create_response
 
 
-@pytest.mark.requirement("API-IDS")
+@pytest.mark.requirement("API-ID-FORM")
 @pytest.mark.parametrize(
     ("id", "message"),
     [
@@ -39,7 +39,7 @@ def test_impossible_id_is_rejected_as_openai_does(id: str, message: str) -> None
     assert (refused.value.message, refused.value.param) == (message, "response_id")
 
 
-@pytest.mark.requirement("API-IDS")
+@pytest.mark.requirement("API-ID-FORM")
 @pytest.mark.parametrize(
     ("field", "value", "prefix"),
     [
