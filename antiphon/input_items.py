@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -88,10 +89,14 @@ def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) 
     return replace(item, id=id, call_id=call.call_id)
 
 
-def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
+def check_call_outputs(
+    items: Iterable[it.Item], *, waiting: bool = False, own: Sequence[it.Item] = ()
+) -> None:
     """Check that each output has a call and, unless calls may be ``waiting``, each call an output.
 
-    The order does not matter. Calls of a finished program need no output. The messages are those of
+    The order does not matter. Calls of a finished program need no output. A call has one output:
+    clients that number their calls from 0 in each turn may use an id for several calls, each with
+    an output. ``own``: the items of the request, for the paths of errors. The messages are those of
     OpenAI's API; clients match on them. Raises ``InvalidRequest``.
     """
     items = tuple(items)
@@ -116,6 +121,31 @@ def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> No
             raise InvalidRequest(
                 f"No tool call found for {name} output with call_id {call_id}.", param="input"
             )
+    _check_single_outputs(items, outputs, own)
     for call_id, name in calls.items():
         if call_id not in outputs and call_id not in finished and not waiting:
             raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")
+
+
+def _check_single_outputs(
+    items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
+) -> None:
+    """Check that no call has several outputs. ``names``: what is called, by call id."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        call_id, kind = getattr(item, "call_id", None), KINDS[type(item)]
+        if call_id and getattr(item, "status", None) != "incomplete":
+            counts[call_id] += 1 if kind.call_name else -1 if kind.answers is not None else 0
+    for call_id, count in counts.items():
+        if count < 0 and call_id in names:
+            indexes = [
+                index
+                for index, item in enumerate(own)
+                if getattr(item, "call_id", None) == call_id
+                and KINDS[type(item)].answers is not None
+            ]
+            raise InvalidRequest(
+                f"Duplicate output for {names[call_id]} with call_id {call_id}. Each call must have"
+                " exactly one output.",
+                param=f"input[{indexes[-1]}].call_id" if indexes else "input",
+            )

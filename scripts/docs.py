@@ -102,6 +102,27 @@ One state machine covers the response. Another one covers each item, from `outpu
 """
 
 
+_EVENTS_ENDS = """\
+## How a stream ends
+
+A stream that has ended says so twice: its last event is `completed`, `incomplete` or `failed`, and
+`data: [DONE]` follows. Three other ends are possible:
+
+- **cancelled**: the background response was cancelled. Its open items are closed as `incomplete`,
+  there is no terminal event, and `data: [DONE]` follows. Retrieve the response: its status is
+  `cancelled`.
+- **deleted**: nothing is closed, there is no terminal event, and `data: [DONE]` follows. Retrieving
+  the response returns 404.
+- **truncated**: there is no `data: [DONE]`. The connection breaks or the body has no end, but a
+  background response goes on. Resume with `starting_after`.
+
+OpenAI has no terminal event for `cancelled` either: the stream of a cancelled response just ends.
+Strict clients reject event types that OpenAI does not send. The official SDKs hide `[DONE]`. With
+them, a loop that ends without a terminal event was cancelled or deleted; a truncation raises an
+exception.
+"""
+
+
 def events_page() -> str:
     """Render ``docs/events.md``."""
     sources = "\n".join(f"- **{key}**: {what}" for key, what in SOURCES.items())
@@ -115,6 +136,7 @@ def events_page() -> str:
     for kind, machine in ITEM.items():
         sections.append(_machine(f"`{kind}`", machine, "open", "closed", "output_item.added"))
     sections.append(_machine("Every other item", PLAIN_ITEM, "open", "closed", "output_item.added"))
+    sections.append(_EVENTS_ENDS)
     return "\n".join(sections)
 
 

@@ -13,10 +13,13 @@ import msgspec
 
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["DONE", "HEADERS", "frame_events", "frame_lines"]
+__all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines"]
 
 #: The last line of every stream.
 DONE = b"data: [DONE]\n\n"
+
+#: A comment, which clients ignore. It keeps the connection open.
+COMMENT = b": keepalive\n\n"
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

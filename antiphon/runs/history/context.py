@@ -88,7 +88,7 @@ async def load_context(
         past = await store.load_conversation_items(tenant, conversation_id)
     new_items = await resolve_items(input, store, tenant, ids, past)
     visible = build_visible(past, new_items)
-    check_call_outputs(visible.items, waiting=visible.compaction_requested)
+    check_call_outputs(visible.items, waiting=visible.compaction_requested, own=new_items)
     is_compacted = any(isinstance(item, it.Compaction) for item in new_items)
     return ConversationContext(
         visible=visible,

@@ -108,6 +108,25 @@ async def test_calls_and_outputs_must_match(items: list[Any], message: str) -> N
     assert (refused.value.message, refused.value.param) == (message, "input")
 
 
+@pytest.mark.requirement("API-DUPLICATE-OUTPUT")
+async def test_second_output_of_a_call_is_rejected_with_its_path() -> None:
+    served = service(ScriptedBackend(["one", "two"]))
+    user = {"role": "user", "content": "x"}
+    with pytest.raises(InvalidRequest, match="Duplicate output for function call") as refused:
+        await create(served, input=[user, CALL, OUTPUT, {**OUTPUT, "output": "other"}])
+    assert refused.value.param == "input[3].call_id"
+    first = await answered(served, input=[user, CALL, OUTPUT])
+    with pytest.raises(InvalidRequest, match="exactly one output") as refused:
+        await create(served, input=[user, OUTPUT], previous_response_id=first.id)
+    assert refused.value.param == "input[1].call_id"
+
+
+async def test_call_ids_may_repeat_with_an_output_each() -> None:
+    """Some clients number the calls of each turn from 0."""
+    user = {"role": "user", "content": "x"}
+    await answered(service(ScriptedBackend()), input=[CALL, OUTPUT, user, CALL, OUTPUT])
+
+
 async def test_outputs_may_come_in_any_order() -> None:
     talk = {"role": "user", "content": "x"}
     await answered(service(ScriptedBackend()), input=[CALL, talk, OUTPUT])

@@ -37,8 +37,9 @@ class _PendingCall:
     complete.
     """
 
-    def __init__(self, call_id: str) -> None:
+    def __init__(self, call_id: str, index: int | None) -> None:
         self.id = call_id
+        self.index = index
         self.name = ""
         self.pending_arguments: list[str] = []
         self.call: CallBuilder | None = None
@@ -312,8 +313,10 @@ class ChatStreamParser:
         after arguments have begun, starts another call.
         """
         call_id, name = chunk.id or "", (chunk.function and chunk.function.name) or ""
-        pending = self._by_id.get(call_id)
-        if pending is None:
+        pending = self._with_id(call_id, chunk.index)
+        if pending is not None and self._is_shared_id(pending, chunk.index, name):
+            pending = None
+        elif pending is None:
             last = self._calls[-1] if self._calls else None
             pending = last if chunk.index is None else self._by_index.get(chunk.index)
             if pending is not None and (
@@ -328,7 +331,7 @@ class ChatStreamParser:
             ):
                 pending = None
         if pending is None:
-            pending = _PendingCall(call_id)
+            pending = _PendingCall(call_id, chunk.index)
             self._calls.append(pending)
             if chunk.index is not None:
                 self._by_index[chunk.index] = pending
@@ -336,6 +339,20 @@ class ChatStreamParser:
         if pending.id:
             self._by_id[pending.id] = pending
         return pending
+
+    def _with_id(self, call_id: str, index: int | None) -> _PendingCall | None:
+        """The call with an id. Of several, the one at ``index``, else the last."""
+        at_index = None if index is None else self._by_index.get(index)
+        if at_index is not None and call_id and at_index.id == call_id:
+            return at_index
+        return self._by_id.get(call_id)
+
+    def _is_shared_id(self, pending: _PendingCall, index: int | None, name: str) -> bool:
+        """Whether a piece starts another call with the id of ``pending``: some servers give all
+        parallel calls one id."""
+        is_other = index is not None and pending.index is not None and index != pending.index
+        is_renamed = pending.is_ready and name != pending.name
+        return bool(name) and ((is_other and index not in self._by_index) or is_renamed)
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
         """Emit the first incomplete call, and the calls after it once it is complete."""

@@ -265,7 +265,33 @@ def test_used_call_ids_are_dropped() -> None:
         )
     )
     ids = [each.item.call_id for each in reply.items if isinstance(each.item, FunctionCall)]
-    assert ids == ["", "b"]  # the third is the second, once more
+    assert ids == ["", "b", ""]
+
+
+@pytest.mark.parametrize("indices", [(0, 1), (0, 0)])
+def test_parallel_calls_with_one_id_stay_two(indices: tuple[int, int]) -> None:
+    first, second = indices
+    reply = said(
+        [
+            {"tool_calls": [call(first, "same", "look", '{"at": "a"}')]},
+            {"tool_calls": [call(second, "same", "desk__look", '{"at": ')]},
+            {"tool_calls": [call(second, "same", None, '"b"}')]},
+        ]
+    )
+    assert told(reply) == [("look", '{"at": "a"}'), ("look", '{"at": "b"}')]
+    ids = [each.item.call_id for each in reply.items if isinstance(each.item, FunctionCall)]
+    assert ids == ["same", ""], "the run makes an id for the second"
+
+
+def test_parallel_calls_of_one_function_with_one_id_stay_two() -> None:
+    reply = said(
+        [
+            {"tool_calls": [call(0, "same", "look", ""), call(1, "same", "look", "")]},
+            {"tool_calls": [call(0, "same", None, '{"at": "a"}')]},
+            {"tool_calls": [call(1, "same", None, '{"at": "b"}')]},
+        ]
+    )
+    assert told(reply) == [("look", '{"at": "a"}'), ("look", '{"at": "b"}')]
 
 
 def test_custom_calls_become_custom_items() -> None:
