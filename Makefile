@@ -31,10 +31,10 @@ SGLANG_TORCH ?= torch==2.14.1 torchvision
 RELEASE := .venv-release/.with-hatchling
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check review lint types test engines vllm sglang clients models golden docs bench fuzz wheel clean
+.PHONY: help serve chat check review lint types test engines vllm sglang clients models golden docs bench fuzz simulation chaos soak wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 serve: $(LLAMA) ## serve the default model, or MODEL=…; flags: ARGS="--port 9000 …"
 	@exec $(BIN)/antiphon serve $(MODEL) $(ARGS)
@@ -89,6 +89,15 @@ bench: $(DEV) ## run the benchmarks, or ARGS="schemas"
 fuzz: $(DEV) ## run the property tests with many more examples, and OUTPUTS=… mutated outputs
 	$(BIN)/pytest --hypothesis-profile=fuzz -m hypothesis -n auto --maxprocesses 4 $(ARGS)
 	$(BIN)/python -m tests.fuzz.campaign --outputs $(OUTPUTS) --seconds inf
+
+simulation: $(DEV) ## simulate servers with faults from many seeds, SEEDS=100000
+	nice -n 10 $(BIN)/python -m tests.simulation 0 $(or $(SEEDS),10000)
+
+chaos: $(DEV) ## break real servers and their PostgreSQL for MINUTES=5
+	nice -n 5 $(BIN)/python -m tests.chaos $(or $(MINUTES),5)
+
+soak: $(DEV) ## run 64 mixed connections for MINUTES=60 and fail if resources grow
+	nice -n 5 $(BIN)/python -m tests.chaos.soak $(or $(MINUTES),60)
 
 wheel: $(RELEASE) ## build sdist and wheel into dist/ and test the installed wheel
 	rm -rf dist

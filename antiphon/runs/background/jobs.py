@@ -132,7 +132,10 @@ class BackgroundJobs:
         """Write the end of a cancelled run. The former owner's later events are refused, because
         ``claim`` has a higher epoch."""
         dependencies = self._dependencies
-        restored = await self._restored(claim)
+        try:
+            restored = await self._restored(claim)
+        except ReaderGone:
+            return
         writer = restored.writer(ids=dependencies.ids, kinds=dependencies.kinds)
         response = writer.finalize("cancelled", at=int(dependencies.clock()), usage=None)
         writer.emit_terminal()
@@ -148,6 +151,8 @@ class BackgroundJobs:
     async def _restored(self, claim: Claim) -> RestoredRun:
         dependencies = self._dependencies
         batches = await dependencies.store.runs.load_batches(claim)
+        if not batches:  # deleted in the meantime
+            raise ReaderGone
         return RestoredRun.load(claim.job, batches, dependencies.kinds)
 
     async def _resumed_reply(

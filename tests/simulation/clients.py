@@ -1,0 +1,339 @@
+"""The clients of a simulation: they create, follow, resume, poll, cancel and delete responses.
+
+Each writes what it saw into the ``History``, and checks at once what must hold at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import NotFound, Overloaded, RequestError, RunError
+from antiphon.runs.execution.run import EventSink
+from antiphon.runs.service import Service
+from antiphon.wire.conversations import CreateConversation
+from antiphon.wire.events import Event
+from antiphon.wire.parsing.requests import parse_create_response
+from antiphon.wire.response import Response
+
+from .engine import text_of
+from .processes import ConnectionLost, Server
+
+__all__ = ["TENANT", "Client", "History", "Turn", "Violation"]
+
+TENANT = "tenant"
+_ENDED = ("completed", "incomplete", "failed", "cancelled")
+_RESPONSES_WITH_ITEMS = ("completed", "incomplete")
+#: What a client answers by a retry.
+_OUTAGES = (ConnectionLost, RunError, Overloaded)
+_encode = msgspec.json.Encoder().encode
+#: Virtual seconds between two attempts of a client.
+_RETRY_S = 0.5
+#: Virtual seconds in which one request of a client has to be answered once no fault is active.
+_PATIENCE_S = 120.0
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Turn(Struct, kw_only=True):
+    """One response as its client knows it. ``seen``: what the user says in the conversation that
+    the response continues, for chains. ``lines``: the event log as a reader got it."""
+
+    text: str
+    background: bool
+    seen: tuple[str, ...] = ()
+    conversation: str | None = None
+    id: str = ""
+    lines: list[bytes] = field(default_factory=list)
+    terminal: Response | None = None
+    cancelled: bool = False
+    deleted: bool = False
+
+
+class History(Struct):
+    """Everything that clients saw."""
+
+    turns: list[Turn] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class _Sink(EventSink):
+    """The socket of a foreground stream."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def write(self, events: tuple[Event, ...]) -> None:
+        self.has_sent = True
+        self.events += events
+
+
+class Client:
+    """A client with a script of ``turns`` turns, each at a random server."""
+
+    def __init__(
+        self,
+        name: str,
+        servers: Sequence[Server],
+        history: History,
+        random: Random,
+        *,
+        turns: int,
+        conversation: str | None,
+        chained: bool,
+    ) -> None:
+        self.name = name
+        self._servers = servers
+        self._history = history
+        self._random = random
+        self._turns = turns
+        self._conversation = conversation
+        self._chained = chained
+        self._previous: Turn | None = None
+        #: A response of the current turn may be gone.
+        self._deletes = False
+        #: What the client waits for; for the report of a client that never ends.
+        self.waits_for = "nothing"
+
+    async def run(self) -> None:
+        """Play the script."""
+        for number in range(self._turns):
+            await asyncio.sleep(self._random.expovariate(1 / 1.0))
+            turn = self._new_turn(number)
+            self._history.turns.append(turn)
+            if turn.background:
+                await self._background(turn)
+            else:
+                await self._foreground(turn)
+            is_usable = turn.terminal is not None and not turn.deleted
+            if is_usable and turn.terminal.status in _RESPONSES_WITH_ITEMS:  # type: ignore[union-attr]
+                self._previous = turn
+
+    def _new_turn(self, number: int) -> Turn:
+        random = self._random
+        self._deletes = False
+        words = [f"{self.name}.{number}"]
+        words += [word for word in ("tool", "tokens") if random.random() < 0.5]
+        words += [word for word in ("slow", "fails") if random.random() < 0.1]
+        seen = ()
+        if self._chained and self._previous is not None:
+            seen = (*self._previous.seen, self._previous.text)
+        return Turn(
+            text=" ".join(words),
+            background=random.random() < 0.75,
+            seen=seen,
+            conversation=self._conversation,
+        )
+
+    def _body(self, turn: Turn) -> Any:
+        body: dict[str, Any] = {"model": "simulated", "input": turn.text}
+        if turn.background:
+            body["background"] = True
+        if turn.conversation is not None:
+            body["conversation"] = turn.conversation
+        elif self._chained and self._previous is not None:
+            body["previous_response_id"] = self._previous.id
+        if "tool" in turn.text.split():
+            body["tools"] = [
+                {
+                    "type": "mcp",
+                    "server_label": "dice",
+                    "server_url": "http://localhost/mcp",
+                    "require_approval": "never",
+                }
+            ]
+        return parse_create_response(json.dumps(body).encode())
+
+    async def _ask(self, what: str, operation: Any) -> Any:
+        """Ask a random server, again after each outage. Raises ``RequestError``."""
+        self.waits_for = what
+        while True:
+            try:
+                return await self._random.choice(self._servers).request(operation)
+            except NotFound as error:
+                if self._deletes:
+                    raise
+                raise Violation(f"{self.name} waits for {what}: {error.message}") from error
+            except _OUTAGES:
+                self._history.counts["outages"] += 1
+                await asyncio.sleep(self._random.uniform(0, 2 * _RETRY_S))
+
+    async def _create(self, what: str, turn: Turn, operation: Any) -> Any:
+        """Create a response. A lock of the conversation is waited for."""
+        while True:
+            try:
+                return await self._ask(what, operation)
+            except RequestError as error:
+                if error.code != "conversation_locked":
+                    raise Violation(f"{turn.text}: {error.message}") from error
+                self._history.counts["locked"] += 1
+                await asyncio.sleep(self._random.uniform(0, 4 * _RETRY_S))
+
+    # --- background ------------------------------------------------------------------------------
+
+    async def _background(self, turn: Turn) -> None:
+        request = self._body(turn)
+        # With an idempotency key, a client without an answer may ask again.
+        response_id = "resp_" + turn.text.partition(" ")[0].replace(".", "x")
+
+        async def create(service: Service) -> Response:
+            return (await service.enqueue(TENANT, request, response_id)).response
+
+        turn.id = response_id
+        await self._create("the answer to a create", turn, create)
+        extra = self._extra(turn)
+        try:
+            await self._follow(turn)
+        finally:
+            if extra is not None:
+                await extra
+
+    def _extra(self, turn: Turn) -> asyncio.Task[None] | None:
+        """What else the client does with the response while it follows it."""
+        kind = self._random.random()
+        work: Coroutine[Any, Any, None] | None = None
+        if kind < 0.15:
+            work = self._cancel(turn)
+        elif kind < 0.2 and turn.conversation is None:
+            work = self._delete(turn)
+        elif kind < 0.5:
+            work = self._poll(turn)
+        return None if work is None else asyncio.create_task(work)
+
+    async def _follow(self, turn: Turn) -> None:
+        """Read the events to the end, through disconnections, then retrieve the response."""
+        self.waits_for = f"the end of {turn.text}"
+        while True:
+            after = len(turn.lines) - 1
+            patience_s = self._random.choice((0.05, 0.3, 2.0, _PATIENCE_S))
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._random.choice(self._servers).request(
+                        lambda service, after=after: self._read(service, turn, after)  # type: ignore[misc]
+                    )
+            except _OUTAGES:
+                self._history.counts["outages"] += 1
+                await asyncio.sleep(self._random.uniform(0, _RETRY_S))
+                continue
+            except TimeoutError:
+                self._history.counts["resumed"] += 1
+                if patience_s == _PATIENCE_S:
+                    raise Violation(f"a reader of {turn.id} heard nothing") from None
+                continue
+            if await self._retrieve(turn):
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _read(self, service: Service, turn: Turn, after: int) -> None:
+        """Read events in the server's process, as its stream does."""
+        attempt = object()
+        self._attempt = attempt
+        async with aclosing(service.event_logs.follow(TENANT, turn.id, after)) as batches:
+            async for lines in batches:
+                if self._attempt is attempt:
+                    for line in lines:
+                        number = json.loads(line)["sequence_number"]
+                        if number != len(turn.lines):
+                            raise Violation(
+                                f"{turn.id}: event {number} comes after {len(turn.lines) - 1}"
+                            )
+                        turn.lines.append(line)
+
+    async def _retrieve(self, turn: Turn) -> bool:
+        """Retrieve the response. Returns whether it has ended."""
+        try:
+            found = await self._ask(
+                f"the state of {turn.text}", lambda service: service.retrieve(TENANT, turn.id)
+            )
+        except RequestError:
+            if not turn.deleted:
+                raise Violation(f"{turn.id} is gone") from None
+            return True
+        if turn.terminal is not None and found != turn.terminal:
+            raise Violation(f"{turn.id} changed after its end: {turn.terminal} became {found}")
+        if found.status in _ENDED:
+            turn.terminal = found
+        return turn.terminal is not None
+
+    async def _poll(self, turn: Turn) -> None:
+        output = 0
+        while turn.terminal is None and not turn.deleted:
+            await asyncio.sleep(self._random.uniform(0, 2))
+            found = await self._ask(
+                f"a poll of {turn.text}", lambda service: service.retrieve(TENANT, turn.id)
+            )
+            said = sum(len(text_of(item)) for item in found.output)
+            if said < output:
+                raise Violation(f"{turn.id} lost output")
+            output = said
+            if found.status in _ENDED and turn.terminal is None:
+                turn.terminal = found
+
+    async def _cancel(self, turn: Turn) -> None:
+        await asyncio.sleep(self._random.expovariate(1 / 0.3))
+        turn.cancelled = True
+        found = await self._ask(
+            f"the cancellation of {turn.text}", lambda service: service.cancel(TENANT, turn.id)
+        )
+        if found.status in _ENDED and turn.terminal is None:
+            turn.terminal = found
+
+    async def _delete(self, turn: Turn) -> None:
+        await asyncio.sleep(self._random.expovariate(1 / 0.3))
+        turn.deleted = turn.cancelled = self._deletes = True
+        try:
+            await self._ask(
+                f"the deletion of {turn.text}", lambda service: service.delete(TENANT, turn.id)
+            )
+        except RequestError:
+            return  # an attempt whose answer was lost has deleted it
+
+    # --- foreground ------------------------------------------------------------------------------
+
+    async def _foreground(self, turn: Turn) -> None:
+        request = self._body(turn)
+        sink = _Sink()
+
+        async def stream(service: Service) -> Response:
+            run = await service.create(TENANT, request)
+            turn.id = run.id
+            return await run.drive(sink)
+
+        leaves_s = self._random.choice((0.05, 0.3, 60.0, 60.0, 60.0))
+        self.waits_for = f"the answer of {turn.text}"
+        try:
+            async with asyncio.timeout(leaves_s):
+                response = await self._random.choice(self._servers).request(stream)
+        except (*_OUTAGES, TimeoutError):
+            # The client does not know whether the response was stored, and goes on without it.
+            self._history.counts["foreground lost"] += 1
+            return
+        except RequestError as error:
+            if error.code != "conversation_locked":
+                raise Violation(f"{turn.text}: {error.message}") from error
+            self._history.counts["locked"] += 1
+            return
+        turn.lines = [_encode(event) for event in sink.events]
+        turn.terminal = response
+
+
+async def create_conversation(client_servers: Sequence[Server], random: Random) -> str:
+    """Create a conversation for clients to share."""
+    while True:
+        try:
+            made = await random.choice(client_servers).request(
+                lambda service: service.conversations.create(TENANT, CreateConversation())
+            )
+            return made.id
+        except _OUTAGES:
+            await asyncio.sleep(_RETRY_S)

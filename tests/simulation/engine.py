@@ -1,0 +1,191 @@
+"""The model and the tool of a simulation.
+
+What the model says follows from the conversation alone, so that a whole answer is known in
+advance. It echoes the messages of the user that it sees. A message consists of a name and of words
+that direct the model: ``tool`` makes it call the tool first, ``tokens`` lets it report its tokens,
+``slow`` lets it pause, ``fails`` lets it fail in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+from antiphon.backends.base import Backend, BackendCapabilities, Reply
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
+from antiphon.wire import items as it
+from antiphon.wire.response import Usage
+from antiphon.wire.tools import Function, Mcp
+
+__all__ = ["Dice", "SimulatedBackend", "answer_to", "text_of", "user_texts"]
+
+_WORDS = 6
+
+
+def text_of(item: object) -> str:
+    """Return the text of a message; "" for other items."""
+    if not isinstance(item, it.Message):
+        return ""
+    return "".join(getattr(part, "text", "") for part in item.content)
+
+
+def user_texts(items: Sequence[object]) -> tuple[str, ...]:
+    """Return the messages of the user."""
+    return tuple(
+        text_of(item) for item in items if isinstance(item, it.Message) and item.role == "user"
+    )
+
+
+def answer_to(texts: Sequence[str]) -> str:
+    """Return the answer to a conversation: what the user said, then some words."""
+    return "saw " + "; ".join(texts) + "".join(f" word{number}" for number in range(_WORDS))
+
+
+class SimulatedBackend(Backend):
+    """The model of one process. ``broken`` collects violations of the contract with a backend."""
+
+    context_size: int | None = None
+    recommended_options: Mapping[str, Any] = {}
+    capabilities = BackendCapabilities()
+
+    def __init__(self, random: Random, broken: list[str]) -> None:
+        self._random = random
+        self._broken = broken
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        last_user = max(
+            index
+            for index, item in enumerate(conversation.items)
+            if isinstance(item, it.Message) and item.role == "user"
+        )
+        texts = user_texts(conversation.items)
+        called = any(
+            isinstance(item, it.McpCall | it.FunctionCallOutput)
+            for item in conversation.items[last_user:]
+        )
+        return _Reply(self._random, self._broken, conversation, texts, called=called)
+
+
+class _Reply(Reply):
+    """One model call: a tool call, or the echo, one word a batch and one token a batch."""
+
+    input_tokens = 1
+
+    def __init__(
+        self,
+        random: Random,
+        broken: list[str],
+        conversation: Conversation,
+        texts: tuple[str, ...],
+        *,
+        called: bool,
+    ) -> None:
+        self._random = random
+        self._broken = broken
+        self._directions = texts[-1].split()[1:]
+        self._start = 0
+        self._has_tokens = "tokens" in self._directions
+        prompt = tuple(_token(repr(item)) for item in conversation.items)
+        self._prompt = PromptTokens(ids=prompt, fingerprint="words") if self._has_tokens else None
+        self._texts = texts
+        self._play(called=called)
+
+    def _play(self, *, called: bool) -> None:
+        """Choose what is said. ``called``: the tool has been called."""
+        self._batches: list[tuple[Delta, ...]]
+        if "tool" in self._directions and not called:
+            call = it.FunctionCall(call_id="", name="roll", namespace="dice", arguments="")
+            self._batches = [(Open(call),), (Text("{"),), (Text("}"),), (Close(),)]
+        else:
+            message = it.Message(role="assistant", content=())
+            words = [(Text(word),) for word in _split(answer_to(self._texts))]
+            self._batches = [(Open(message),), *words, (Close(),)]
+        self._ids = [_token(f"{number} {batch}") for number, batch in enumerate(self._batches)]
+
+    @property
+    def prompt_tokens(self) -> PromptTokens | None:
+        return self._prompt
+
+    def resume(self, point: ResumePoint) -> Reply:
+        count = len(point.sampled_ids)
+        if not self._has_tokens:
+            if count:
+                self._broken.append("tokens of a reply that has none")
+            return self
+        if point.items:  # like an engine, it continues the prompt of the last turn
+            self._play(called=any(isinstance(item, it.McpCall) for item in point.items))
+        prompt = self._prompt.ids if self._prompt is not None else ()
+        if point.prompt_ids[: len(prompt)] != prompt:
+            self._broken.append(f"a reply is resumed behind a foreign prompt: {point}")
+        if list(point.sampled_ids) != self._ids[:count]:
+            self._broken.append(f"a reply is resumed with foreign tokens: {point}")
+        self._start = count
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        pause_s = 0.5 if "slow" in self._directions else 0.01
+        for number in range(self._start, len(self._batches)):
+            await asyncio.sleep(self._random.expovariate(1 / pause_s))
+            if "fails" in self._directions and number == len(self._batches) // 2:
+                raise BackendError("The engine failed.")
+            batch = self._batches[number]
+            yield (SampledTokens((self._ids[number],)), *batch) if self._has_tokens else batch
+        yield (Finish("stop", Usage(input_tokens=1, output_tokens=1, total_tokens=2)),)
+
+
+def _token(text: str) -> int:
+    return zlib.crc32(text.encode()) & 0xFFFFFF
+
+
+def _split(text: str) -> list[str]:
+    words = text.split(" ")
+    return [words[0], *(f" {word}" for word in words[1:])]
+
+
+class Dice:
+    """A tool with a side effect: ``rolls`` counts its executions by response."""
+
+    def __init__(self, random: Random, rolls: Counter[str]) -> None:
+        self._random = random
+        self._rolls = rolls
+
+    def check(self, tool: Mcp, path: str) -> None: ...
+
+    def leading_item(self, tool: Mcp, response: ResponseContext) -> it.Item | None:
+        listed = any(isinstance(item, it.McpListTools) for item in response.items)
+        return None if listed else it.McpListTools(server_label=tool.server_label, tools=())
+
+    @asynccontextmanager
+    async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
+        await asyncio.sleep(self._random.expovariate(1 / 0.01))
+        call = it.McpCall(server_label=tool.server_label, name="roll", arguments="")
+        function = ToolFunction(
+            tool=Function(name="roll"),
+            initial_item=call,
+            handler=self._roll,
+            streams_text=True,
+            namespace=tool.server_label,
+        )
+        yield Toolset(functions=(function,), fields={"tools": ({"name": "roll"},)})
+
+    async def _roll(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+        self._rolls[context.response_id] += 1
+        await asyncio.sleep(self._random.expovariate(1 / 0.2))
+        yield ToolResult(text="six", fields={"output": "six"})

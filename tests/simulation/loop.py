@@ -1,0 +1,113 @@
+"""An event loop with virtual time and a seeded order of ready callbacks.
+
+Time passes only while nothing is ready: then it jumps to the next timer. Work for threads runs
+inline. The same seed gives the same order, whatever the addresses of objects are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from contextvars import Context
+from random import Random
+from typing import Any
+
+__all__ = ["LoopStuck", "SimulationLoop"]
+
+#: Iterations after which the simulation is stopped: something runs without ever waiting.
+_MAX_ITERATIONS = 2_000_000
+
+
+class LoopStuck(Exception):
+    """Nothing is ready and no timer is set, or the loop runs forever at the same time."""
+
+
+class SimulationLoop(asyncio.BaseEventLoop):
+    """One loop for all simulated processes. ``shuffles``: ready callbacks run in random order,
+    as if each task had its own thread; otherwise in the order of asyncio."""
+
+    def __init__(self, random: Random, *, shuffles: bool) -> None:
+        super().__init__()
+        self._random = random
+        self._shuffles = shuffles
+        self._now = 0.0
+        self._iterations = 0
+        self._task_numbers = itertools.count(1)
+        #: Called with each new task.
+        self.on_task: Callable[[asyncio.Task[Any]], None] = lambda task: None
+        #: What callbacks and tasks raised without anybody to catch it.
+        self.unhandled: list[dict[str, Any]] = []
+        self.set_task_factory(self._new_task)  # type: ignore[arg-type]
+        self.set_exception_handler(lambda _, context: self.unhandled.append(context))
+
+    def time(self) -> float:
+        return self._now
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:
+            failure = error
+            self.call_soon(lambda: None if future.done() else future.set_exception(failure))
+        else:
+            self.call_soon(lambda: None if future.done() else future.set_result(result))
+        return future
+
+    def _new_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, context=context)
+        task._simulation_number = next(self._task_numbers)  # type: ignore[attr-defined]
+        if context is None:
+            self.on_task(task)
+        else:
+            context.run(self.on_task, task)
+        return task
+
+    def _write_to_self(self) -> None:
+        """Do nothing: no thread has to be woken up."""
+
+    def _process_events(self, event_list: object) -> None:
+        """Do nothing: there are no sockets."""
+
+    def _run_once(self) -> None:
+        self._iterations += 1
+        if self._iterations > _MAX_ITERATIONS:
+            raise LoopStuck("the loop does not come to rest")
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
+        self._drop_cancelled(scheduled)
+        if not ready:
+            if not scheduled:
+                raise LoopStuck("every task waits, and no timer is set")
+            self._now = max(self._now, scheduled[0]._when)
+        while scheduled and scheduled[0]._when <= self._now:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+            self._drop_cancelled(scheduled)
+        handles = list(ready)
+        ready.clear()
+        if len(handles) > 1:
+            # Callbacks of a set of objects come in the order of their addresses: undo that.
+            handles.sort(key=_task_number)
+            if self._shuffles:
+                self._random.shuffle(handles)
+        for handle in handles:
+            if not handle._cancelled:
+                handle._run()
+
+    def _drop_cancelled(self, scheduled: list[Any]) -> None:
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1  # type: ignore[has-type]
+
+
+def _task_number(handle: Any) -> int:
+    owner = getattr(handle._callback, "__self__", None)
+    return getattr(owner, "_simulation_number", 0)

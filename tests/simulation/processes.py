@@ -1,0 +1,182 @@
+"""The simulated server processes: each is a ``Service`` with its own clock and network."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar, copy_context
+from random import Random
+from typing import Any, TypeVar
+
+import structlog
+from msgspec import Struct
+
+from antiphon.backends.base import Backend
+from antiphon.errors import NotFound
+from antiphon.runs.background.worker import LeaseConfig
+from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.store.base import Retention
+from antiphon.store.sweeper import Sweeper
+
+from .database import Connection, Database, NetworkConditions
+from .engine import Dice, SimulatedBackend
+
+__all__ = ["EPOCH", "LEASE_S", "ConnectionLost", "Process", "Server", "current_process"]
+
+_T = TypeVar("_T")
+
+#: Unix time at the start of a simulation.
+EPOCH = 1_700_000_000
+LEASE_S = 2.0
+#: Longer than any simulation: nothing may expire.
+_RETENTION = Retention(max_age_s=86_400)
+#: Attempts to end the tasks of a crashed process.
+_MAX_CANCELS = 200
+
+#: The process that the current task belongs to; None: a client, or the world.
+current_process: ContextVar[Process | None] = ContextVar("current_process", default=None)
+
+
+class ConnectionLost(Exception):
+    """The server process of a request is gone."""
+
+
+class _OneModel(Struct):
+    """A catalog with one model."""
+
+    backend: Backend
+    name: str = "simulated"
+    aliases: tuple[str, ...] = ()
+    context_size: int | None = 4096
+    created: int = EPOCH
+    defaults: Mapping[str, Any] = {}
+    thinking_budgets: Mapping[str, int] = {}
+
+    def find(self, name: str | None) -> _OneModel:
+        if name in (None, self.name):
+            return self
+        raise NotFound(f"no {name}", param="model")
+
+    def all(self) -> tuple[_OneModel, ...]:
+        return (self,)
+
+    async def ready(self) -> None: ...
+
+
+class Process:
+    """One process of a server, from its start to its end."""
+
+    def __init__(self, server: Server) -> None:
+        self.is_alive = True
+        self.network = server.network
+        self.tasks: list[asyncio.Task[Any]] = []
+        self._context = copy_context()
+        self._context.run(current_process.set, self)
+        self.store: Connection = server.database.connect(self)
+        self.service: Service = self._context.run(self._build, server)
+        self._context.run(self.service.start)
+        self.spawn(self._sweep(server))
+
+    def _build(self, server: Server) -> Service:
+        numbers = server.id_numbers
+        return Service(
+            RunDependencies(
+                models=_OneModel(SimulatedBackend(server.random, server.broken)),  # type: ignore[arg-type]
+                store=self.store,  # type: ignore[arg-type]
+                clock=server.clock,
+                ids=lambda prefix: f"{prefix}_{server.number}x{next(numbers)}",
+                policy=Policy(
+                    keepalive_s=0, lease=LeaseConfig(lease_s=LEASE_S, flush_s=0.01, max_runs=3)
+                ),
+            ),
+            OptionalFeatures(providers={"mcp": Dice(server.random, server.rolls)}),
+        )
+
+    async def _sweep(self, server: Server) -> None:
+        """Delete expired data as long as the process lives."""
+        log = structlog.get_logger(__name__)
+        async with Sweeper(self.store, _RETENTION, clock=server.clock, log=log):  # type: ignore[arg-type]
+            await asyncio.Event().wait()
+
+    async def request(self, operation: Callable[[Service], Coroutine[Any, Any, _T]]) -> _T:
+        """Run an operation in this process for a client. A client that is cancelled disconnects.
+        Raises ``ConnectionLost`` if the process is gone."""
+        if not self.is_alive:
+            raise ConnectionLost
+        task = self.spawn(operation(self.service))
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not self.is_alive or task.cancelled():
+            raise ConnectionLost
+        return task.result()
+
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Start a task of this process."""
+        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    async def crash(self) -> None:
+        """End at once. Its tasks unwind, but nothing that they still do reaches the world."""
+        self.is_alive = False
+        for _ in range(_MAX_CANCELS):
+            pending = [task for task in self.tasks if not task.done()]
+            if not pending:
+                return
+            for task in pending:
+                task.cancel()
+            await asyncio.sleep(0)
+        raise AssertionError(f"tasks of a crashed process do not end: {pending}")
+
+    async def drain(self, grace_s: float) -> None:
+        """Stop as on SIGTERM."""
+        try:
+            await self.request(lambda service: service.drain(grace_s))
+        except ConnectionLost:
+            return
+        await self.crash()
+
+
+class Server:
+    """A place for processes, one after another. Its clock may be wrong by ``clock_error_s``."""
+
+    def __init__(
+        self,
+        number: int,
+        database: Database,
+        random: Random,
+        rolls: Counter[str],
+        broken: list[str],
+    ) -> None:
+        self.number = number
+        self.database = database
+        self.random = random
+        self.rolls = rolls
+        self.broken = broken
+        self.network = NetworkConditions()
+        self.clock_error_s = 0.0
+        self.id_numbers = itertools.count(1)
+        self.process: Process | None = Process(self)
+
+    def clock(self) -> float:
+        return EPOCH + asyncio.get_running_loop().time() + self.clock_error_s
+
+    async def request(self, operation: Callable[[Service], Coroutine[Any, Any, _T]]) -> _T:
+        """Run an operation in the current process. Raises ``ConnectionLost``."""
+        if self.process is None:
+            raise ConnectionLost
+        return await self.process.request(operation)
+
+    async def stop(self, end: Callable[[Process], Awaitable[None]]) -> None:
+        """End the current process by ``Process.crash`` or ``drain``."""
+        process, self.process = self.process, None
+        if process is not None:
+            await end(process)
+
+    def start(self) -> None:
+        """Start a new process if there is none."""
+        if self.process is None:
+            self.process = Process(self)

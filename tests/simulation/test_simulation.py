@@ -1,0 +1,60 @@
+"""Seeded simulations of several servers with faults. See the README of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from random import Random
+
+import pytest
+
+from tests.simulation.loop import LoopStuck, SimulationLoop
+from tests.simulation.world import simulate
+
+_SEEDS, _GROUPS = 300, 4
+
+
+@pytest.mark.parametrize("group", range(_GROUPS))
+def test_invariants_hold_for_all_seeds(group: int) -> None:
+    for seed in range(group, _SEEDS, _GROUPS):
+        outcome = simulate(seed)
+        assert outcome.violation is None, (
+            f"{outcome.violation}\nReplay: python -m tests.simulation {seed}"
+        )
+    gc.collect()
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_a_seed_replays_exactly(seed: int) -> None:
+    assert simulate(seed) == simulate(seed)
+
+
+def test_loop_has_virtual_time_and_a_seeded_order() -> None:
+    async def sleeper(number: int, order: list[int]) -> None:
+        await asyncio.sleep(3600)
+        order.append(number)
+
+    async def main() -> list[int]:
+        order: list[int] = []
+        await asyncio.gather(*(sleeper(number, order) for number in range(10)))
+        return order
+
+    def run(seed: int, *, shuffles: bool = True) -> list[int]:
+        loop = SimulationLoop(Random(seed), shuffles=shuffles)
+        try:
+            order = loop.run_until_complete(main())
+            assert loop.time() == 3600
+        finally:
+            loop.close()
+        return order
+
+    assert run(1) == run(1) != run(2)
+    assert run(1, shuffles=False) == list(range(10))
+
+
+def test_loop_reports_tasks_that_wait_forever() -> None:
+    loop = SimulationLoop(Random(1), shuffles=False)
+    forever = loop.create_future()
+    with pytest.raises(LoopStuck):
+        loop.run_until_complete(forever)
+    loop.close()

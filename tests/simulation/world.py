@@ -1,0 +1,390 @@
+"""One simulation: servers, clients and faults from a seed, and the invariants at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from random import Random
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from antiphon.store import locks
+from antiphon.stream.event_grammar import check
+from antiphon.stream.fold import fold
+from antiphon.wire import items as it
+from antiphon.wire.events import EVENTS, Event
+
+from .clients import TENANT, Client, History, Turn, Violation, create_conversation
+from .database import Database
+from .engine import answer_to, text_of, user_texts
+from .loop import LoopStuck, SimulationLoop
+from .processes import EPOCH, LEASE_S, Process, Server, current_process
+
+__all__ = ["Outcome", "simulate"]
+
+#: Virtual seconds with faults, and the limit for the rest.
+_FAULTS_S = 12.0
+_REST_S = 400.0
+_decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
+#: Logged with a traceback when the store does not answer.
+_EXPECTED_ERRORS = ("expired responses could not be deleted",)
+_TERMINAL_EVENTS = tuple(
+    EVENTS[f"response.{status}"] for status in ("completed", "incomplete", "failed")
+)
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """The result of one seed. ``violation``: the first broken invariant; None if all hold.
+    ``fingerprint``: a digest of everything that happened; equal for equal seeds."""
+
+    seed: int
+    violation: str | None
+    counts: dict[str, int]
+    virtual_s: float
+    fingerprint: int
+
+
+def simulate(seed: int) -> Outcome:
+    """Run the simulation of a seed."""
+    random = Random(seed)
+    loop = SimulationLoop(random, shuffles=random.random() < 0.5)
+    world = _World(seed, random)
+    violation: str | None = None
+    with _simulated(loop) as logs:
+        try:
+            loop.run_until_complete(world.run())
+            world.check_logs(logs, loop.unhandled)
+        except Violation as error:
+            violation = str(error)
+        except LoopStuck as error:
+            violation = f"{error}; {world.waiting()}"
+        finally:
+            virtual_s = loop.time()
+            _discard(loop)
+    return Outcome(
+        seed=seed,
+        violation=violation,
+        counts=dict(world.history.counts),
+        virtual_s=virtual_s,
+        fingerprint=world.fingerprint(),
+    )
+
+
+@contextmanager
+def _simulated(loop: SimulationLoop) -> Iterator[list[Any]]:
+    """Use the loop and its time. Yields the list of log entries."""
+    collects = gc.isenabled()
+    gc.disable()  # what a collection finalizes would depend on what ran before
+    clock, locks.time = locks.time, _Clock(loop)  # type: ignore[assignment]
+    asyncio.set_event_loop(loop)
+    loop.on_task = _register
+    try:
+        with structlog.testing.capture_logs() as entries:
+            yield entries
+    finally:
+        locks.time = clock  # type: ignore[assignment]
+        asyncio.set_event_loop(None)
+        loop.close()
+        if collects:
+            gc.enable()
+
+
+def _register(task: asyncio.Task[Any]) -> None:
+    process = current_process.get()
+    if process is not None:
+        process.tasks.append(task)
+
+
+class _Clock:
+    """Stands in for the module ``time``."""
+
+    def __init__(self, loop: SimulationLoop) -> None:
+        self.monotonic = loop.time
+
+
+def _discard(loop: SimulationLoop) -> None:
+    """End all tasks that a violation left behind."""
+    for _ in range(100):
+        pending = asyncio.all_tasks(loop)
+        if not pending:
+            return
+        for task in pending:
+            task.cancel()
+        loop.call_soon(loop.stop)
+        try:
+            loop.run_forever()
+        except LoopStuck:
+            break
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+class _World:
+    """The actors of one simulation."""
+
+    def __init__(self, seed: int, random: Random) -> None:
+        self._seed = seed
+        self._random = random
+        self.history = History()
+        self._rolls = Counter[str]()
+        #: Violations that engines and tools noticed.
+        self._broken: list[str] = []
+        self._clients: list[Client] = []
+
+    async def run(self) -> None:
+        random = self._random
+        loop = asyncio.get_running_loop()
+        self._database = database = Database(random, lambda: EPOCH + loop.time())
+        self._servers = [
+            Server(number, database, random, self._rolls, self._broken)
+            for number in range(random.choice((2, 2, 3, 4)))
+        ]
+        conversation = await create_conversation(self._servers, random)
+        self._conversation = conversation
+        for number in range(random.randint(2, 5)):
+            kind = random.random()
+            self._clients.append(
+                Client(
+                    f"c{number}",
+                    self._servers,
+                    self.history,
+                    random,
+                    turns=random.randint(1, 3),
+                    conversation=conversation if kind < 0.4 else None,
+                    chained=kind > 0.6,
+                )
+            )
+        faults = asyncio.create_task(self._faults())
+        clients = [asyncio.create_task(client.run()) for client in self._clients]
+        await self._wait(clients, faults)
+        await asyncio.sleep(5 * LEASE_S)
+        await self._check_locks()
+        self._check()
+        for server in self._servers:
+            await server.stop(Process.crash)
+
+    async def _wait(self, clients: list[asyncio.Task[None]], faults: asyncio.Task[None]) -> None:
+        """Wait for the clients. Raises ``Violation`` if one fails or does not end."""
+        done, pending = await asyncio.wait(
+            [*clients, faults], timeout=_FAULTS_S + _REST_S, return_when="FIRST_EXCEPTION"
+        )
+        for task in (*clients, faults):
+            if task in done:
+                task.result()
+        if pending:
+            raise Violation(f"clients do not end: {self.waiting()}")
+
+    def waiting(self) -> str:
+        """What each client waits for."""
+        return ", ".join(f"{client.name} waits for {client.waits_for}" for client in self._clients)
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    async def _faults(self) -> None:
+        """Break something now and then, and in the end repair everything."""
+        random, loop = self._random, asyncio.get_running_loop()
+        pause_s = random.choice((0.5, 1.5, 4.0))
+        for server in self._servers:
+            if random.random() < 0.3:
+                server.clock_error_s = random.choice((-3600.0, -30.0, 30.0, 1e6, 1e8))
+        while loop.time() < _FAULTS_S:
+            await asyncio.sleep(random.expovariate(1 / pause_s))
+            kinds = (
+                self._crash, self._crash, self._drain, self._pause_database, self._cut,
+                self._lose_calls, self._cut_notices, self._slow,
+            )  # fmt: skip
+            fault = random.choice(kinds)
+            self.history.counts[fault.__name__.strip("_")] += 1
+            await fault(random.choice(self._servers))
+        for server in self._servers:
+            server.start()
+
+    async def _crash(self, server: Server) -> None:
+        await server.stop(Process.crash)
+        await self._some_time(1)
+        server.start()
+
+    async def _drain(self, server: Server) -> None:
+        grace_s = self._random.choice((0.0, 0.2, 3.0))
+        await server.stop(lambda process: process.drain(grace_s))
+        server.start()
+
+    async def _pause_database(self, server: Server) -> None:
+        self._database.running.clear()
+        await self._some_time(3)
+        self._database.running.set()
+
+    async def _cut(self, server: Server) -> None:
+        server.network.is_cut = True
+        await self._some_time(3)
+        server.network.is_cut = False
+
+    async def _lose_calls(self, server: Server) -> None:
+        network = server.network
+        network.fails_before = self._random.choice((0.0, 0.1, 0.4))
+        network.answer_lost = self._random.choice((0.05, 0.3, 0.6))
+        await self._some_time(2)
+        network.fails_before = network.answer_lost = 0.0
+
+    async def _cut_notices(self, server: Server) -> None:
+        server.network.notices_cut = True
+        await self._some_time(2)
+        server.network.notices_cut = False
+
+    async def _slow(self, server: Server) -> None:
+        server.network.delay_s = self._random.choice((0.05, 0.5))
+        await self._some_time(2)
+        server.network.delay_s = 0.002
+
+    async def _some_time(self, mean_s: float) -> None:
+        await asyncio.sleep(min(self._random.expovariate(1 / mean_s), 4 * mean_s))
+
+    # --- invariants ------------------------------------------------------------------------------
+
+    def check_logs(self, logs: list[Any], unhandled: list[dict[str, Any]]) -> None:
+        """Nothing unexpected was raised."""
+        for entry in logs:
+            if entry.get("exc_info") and entry["event"] not in _EXPECTED_ERRORS:
+                raise Violation(f"an unexpected error was logged: {entry}")
+        for context in unhandled:
+            raise Violation(f"unhandled: {context.get('message')} {context.get('exception')!r}")
+
+    async def _check_locks(self) -> None:
+        """Nothing is locked once every run has ended."""
+        runs = self._database.store.runs
+        for tenant, conversation in list(runs._locks._locks):
+            holder = runs._locks.holder(tenant, conversation)
+            if not await runs.lock_conversation(
+                tenant, conversation, "nobody", "nobody", lease_s=LEASE_S
+            ):
+                raise Violation(f"the conversation {conversation} stays locked for {holder}")
+
+    def _check(self) -> None:
+        if self._broken:
+            raise Violation("; ".join(self._broken))
+        runs = self._database.store.runs
+        for key, run in runs._runs.items():
+            if run.ended_at is None:
+                raise Violation(f"the run {key[1]} never ended")
+            _check_log(key[1], [line for batch in run.batches for line in _lines(batch.lines)])
+        for turn in self.history.turns:
+            self._check_turn(turn)
+        for response_id, count in self._rolls.items():
+            if count > 1:
+                raise Violation(f"the tool ran {count} times for {response_id}")
+        self._check_conversation()
+
+    def _check_turn(self, turn: Turn) -> None:
+        self.history.counts["turns"] += 1
+        response = turn.terminal
+        if response is None or turn.deleted:
+            return
+        self.history.counts[response.status] += 1
+        if response.status == "cancelled" and not turn.cancelled:
+            raise Violation(f"{turn.id} was cancelled by nobody")
+        if not _is_unstored(turn):
+            row = self._database.store._rows.get((TENANT, turn.id))
+            if row is None or row.stored.response != response:
+                raise Violation(f"{turn.id}: the store has {row and row.stored.response}")
+        if response.status == "failed" and "fails" not in turn.text:
+            _check_interruption(turn)
+        events = _check_log(turn.id, turn.lines)
+        log = fold(events)
+        ends = [event for event in events if isinstance(event, _TERMINAL_EVENTS)]
+        if response.status != "cancelled" and (len(ends) != 1 or ends[0] is not events[-1]):
+            raise Violation(f"{turn.id} has {len(ends)} terminal events")
+        if log.output != response.output or (ends and log != response):
+            raise Violation(f"{turn.id}: GET {response} is not the fold of its events {log}")
+        self._check_output(turn)
+
+    def _check_output(self, turn: Turn) -> None:
+        response = turn.terminal
+        assert response is not None
+        messages = [text_of(item) for item in response.output if isinstance(item, it.Message)]
+        calls = [item for item in response.output if isinstance(item, it.McpCall)]
+        if len(calls) > 1 or len(messages) > 1:
+            raise Violation(f"{turn.id} has {len(calls)} calls and {len(messages)} messages")
+        for call in calls:
+            if call.status == "completed" and self._rolls[turn.id] != 1:
+                raise Violation(f"{turn.id}: a completed call ran {self._rolls[turn.id]} times")
+        if turn.conversation is not None:
+            return
+        whole = answer_to((*turn.seen, turn.text))
+        if response.status == "completed" and messages != [whole]:
+            raise Violation(f"{turn.id} says {messages}, not {whole!r}")
+        if not all(whole.startswith(message) for message in messages):
+            raise Violation(f"{turn.id} says {messages}, which does not begin {whole!r}")
+
+    def _check_conversation(self) -> None:
+        """Each answer saw exactly what precedes it, and each announced turn is there once."""
+        row = self._database.store._conversations[TENANT, self._conversation]
+        items = list(row.items.values())
+        for index, item in enumerate(items):
+            if isinstance(item, it.Message) and item.role == "assistant":
+                expected = answer_to(user_texts(items[:index]))
+                if item.status == "completed" and text_of(item) != expected:
+                    raise Violation(
+                        f"the conversation is not linear: {text_of(item)!r}, not {expected!r}"
+                    )
+        said = Counter(user_texts(items))
+        for turn in self.history.turns:
+            is_known = turn.terminal is not None and not _is_unstored(turn)
+            if turn.conversation is not None and turn.terminal is not None and is_known:
+                count = int(turn.terminal.status in ("completed", "incomplete"))
+                if said[turn.text] != count:
+                    raise Violation(
+                        f"{turn.text} ({turn.terminal.status}) is {said[turn.text]} times in the "
+                        "conversation"
+                    )
+
+    def fingerprint(self) -> int:
+        """A digest of what the clients saw."""
+        seen = [
+            (turn.id, turn.terminal.status if turn.terminal else None, b"".join(turn.lines))
+            for turn in self.history.turns
+        ]
+        return zlib.crc32(repr((seen, sorted(self.history.counts.items()))).encode())
+
+
+def _lines(lines: bytes) -> list[bytes]:
+    return lines.split(b"\n")[:-1]
+
+
+def _check_log(response_id: str, lines: list[bytes]) -> list[Event]:
+    """Check that a log is contiguous and grammatical. Returns its events."""
+    numbers = [json.loads(line)["sequence_number"] for line in lines]
+    if numbers != list(range(len(numbers))):
+        raise Violation(f"{response_id}: the log has the events {numbers}")
+    events = [_decode(line) for line in lines]
+    try:
+        check(events)
+    except Exception as error:
+        raise Violation(f"{response_id}: {error}") from error
+    return events
+
+
+def _is_unstored(turn: Turn) -> bool:
+    """A foreground response that failed may be missing: the store did not answer. If only the
+    answer to its save was lost, it is stored as completed."""
+    return not turn.background and turn.terminal is not None and turn.terminal.status == "failed"
+
+
+def _check_interruption(turn: Turn) -> None:
+    """A run may fail only where it cannot be continued, or the store refuses."""
+    assert turn.terminal is not None and turn.terminal.error is not None
+    error = turn.terminal.error.message
+    expected = ("cannot be continued", "store does not answer", "server was stopped")
+    if not any(words in error for words in expected):
+        raise Violation(f"{turn.id} failed: {error}")
+    if turn.background and "tokens" in turn.text.split() and "cannot be continued" in error:
+        raise Violation(f"{turn.id} tells its tokens, but failed: {error}")
