@@ -2,7 +2,8 @@
 
 ``types.ToolFormat`` says what the fields mean. ``metadata`` is the row's documentation. Names that
 repeat: ``opening`` and ``closing`` are the terminals around a call, ``first`` and ``last`` those
-around all calls, ``ends`` the terminals that end whatever is being read."""
+around all calls, ``ends`` the terminals that end whatever is being read.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +76,9 @@ def json_calls(
     """Build the row of a format whose calls are JSON objects with name and arguments.
 
     The objects stand between the terminals ``opens`` and ``closes``, alone or in a list.
-    ``inside``:
-    texts that may stand before an object. ``bare``: the character that begins an object, or the
-    list,
-    without a terminal."""
+    ``inside``: texts that may stand before an object. ``bare``: the character that begins an
+    object, or the list, without a terminal.
+    """
     ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
     return ToolFormat(
         name=name,
@@ -104,7 +104,8 @@ def keyed_json_calls(
 ) -> ToolFormat:
     """Build the row of a format whose calls are a list of JSON objects with one key.
 
-    The key is the tool's name, its value the arguments."""
+    The key is the tool's name, its value the arguments.
+    """
     ends = {opening: "calls", closing: START}
     return ToolFormat(
         name=name,
@@ -142,9 +143,9 @@ def json_call_syntax(
     """Return the syntax of a call that is a JSON object.
 
     ``key``: the key of the arguments. ``name``: the key of the name, and what stands before that
-    key.
-    ``before`` and ``after`` stand around each call, ``first`` and ``last`` around all. ``ids``: the
-    object may have an id."""
+    key. ``before`` and ``after`` stand around each call, ``first`` and ``last`` around all.
+    ``ids``: the object may have an id.
+    """
     return CallSyntax(
         first=first,
         before=f'{before}{{{name}: "',
@@ -165,7 +166,8 @@ def deepseek_calls(
 ) -> ToolFormat:
     """Build the row of DeepSeek V3 (``typed``) or V3.1.
 
-    V3 writes the type of a call and puts its arguments into a Markdown fence. V3.1 does neither."""
+    V3 writes the type of a call and puts its arguments into a Markdown fence. V3.1 does neither.
+    """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
     head = "type" if typed else "name"
@@ -206,7 +208,8 @@ def mistral_calls(
     """Build the row of a Mistral model.
 
     Calls are a list of JSON objects, or a name and arguments (from tokenizer v11). Every row parses
-    both."""
+    both.
+    """
     again = {"[TOOL_CALLS]": "call"}
     return ToolFormat(
         name=name,
@@ -235,8 +238,8 @@ def inkling_calls(
     """Build the row of Inkling.
 
     A reply is messages of several types. A call is a message with the tool's name in its header.
-    The
-    prompt opens the first header."""
+    The prompt opens the first header.
+    """
     header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
     ends = {end: START, header: "header", call: "record"}
     other_types = {"<|content_text|>": START, "<|content_thinking|>": THINKING}
@@ -267,7 +270,8 @@ def solar_calls(
     """Build the row of Solar Open.
 
     A call's id, name and arguments each follow a token of their own. The calls are one message; its
-    end ends the turn."""
+    end ends the turn.
+    """
     first, last = "<|tool_calls|>", "<|calls|>"
     begin, name_tag, args_tag = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
     ends = {begin: "id", "<|tool_call:end|>": "calls", last: START}
@@ -299,7 +303,8 @@ def function_json_calls(
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
     """Build the row of ``<function=NAME>{…}</function>``, as Llama 3.1 writes calls of custom
-    functions."""
+    functions.
+    """
     opening, closing = "<function=", "</function>"
     ends = {opening: "name", closing: START}
     return ToolFormat(
@@ -351,7 +356,8 @@ def harmony_template_calls(
     """Build the row of a model that writes harmony messages through a chat template.
 
     A message that calls a function names it in its role or in its channel. Some vocabularies put a
-    space after their control tokens."""
+    space after their control tokens.
+    """
     to, message = "to=functions.", "<|message|>"
     again = "<|end|><|start|>assistant"
     ends = dict.fromkeys((again, "<|end|>", "<|call|>"), START)
@@ -434,7 +440,8 @@ def python_calls(
 ) -> ToolFormat:
     """Build the row of a format whose calls are Python calls, in a list or one on each line.
 
-    Without an ``opening``, they can stand only at the start of an answer."""
+    Without an ``opening``, they can stand only at the start of an answer.
+    """
     ends = {opening: "calls", closing: START} if opening else {}
     left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")
     list_end = {"]": START} if in_list else {}
@@ -529,12 +536,11 @@ def _tagged_calls(
 ) -> ToolFormat:
     """Build the row of a format with one tag for each call and one for each parameter.
 
-    ``section``: the tags around all calls. ``call``: the texts before the name, after the name
-    and at
-    the end of a call. ``values``: the text after a key → what the value then is. ``outer_tags``: a
-    further pair of tags around each call, with a meaningless word after the first. ``lenient``:
-    a call
-    may stand outside of the section, and a value may lack its end."""
+    ``section``: the tags around all calls. ``call``: the texts before the name, after the name and
+    at the end of a call. ``values``: the text after a key → what the value then is. ``outer_tags``:
+    a further pair of tags around each call, with a meaningless word after the first. ``lenient``: a
+    call may stand outside of the section, and a value may lack its end.
+    """
     first, last = section
     opening, after_name, closing = call
     before, after = outer_tags
@@ -573,7 +579,8 @@ def function_tags(
 ) -> ToolFormat:
     """Build the row of ``<function=NAME><parameter=KEY>value``.
 
-    ``lines``: each value stands on lines of its own."""
+    ``lines``: each value stands on lines of its own.
+    """
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
     return _tagged_calls(
@@ -644,7 +651,8 @@ def step_tags(
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
     """Build the row of Step 3: DeepSeek's sections in another spelling, around tags with a
-    namespace."""
+    namespace.
+    """
     first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
     opening, closing = '<steptml:invoke name="', "</steptml:invoke>"
@@ -685,7 +693,8 @@ def cdata_tags(
 ) -> ToolFormat:
     """Build the row of ``<function name="…"><param name="…">value``.
 
-    A value that could be mistaken for a tag stands in CDATA."""
+    A value that could be mistaken for a tag stands in CDATA.
+    """
     opening, closing = '<function name="', "</function>"
     key, end = '<param name="', "</param>"
     row = _tagged_calls(
@@ -737,7 +746,8 @@ def element_tags(
 ) -> ToolFormat:
     """Build the row of MiniMax M3.
 
-    A special token (``quote``) precedes each tag. Keys are tags, and they nest."""
+    A special token (``quote``) precedes each tag. Keys are tags, and they nest.
+    """
     first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
     opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
     ends = {first: "calls", opening: "name", closing: "calls", last: START}
@@ -776,7 +786,8 @@ def typed_tags(
 ) -> ToolFormat:
     """Build the row of Kimi K3.
 
-    Tags are made of special tokens, with attributes as in XML. Each value states its type."""
+    Tags are made of special tokens, with attributes as in XML. Each value states its type.
+    """
     opening, sep, closing = "<|open|>", "<|sep|>", "<|close|>"
     first, last = f"{opening}tools{sep}", f"{closing}tools{sep}"
     begin, end = f'{opening}call tool="', f"{closing}call{sep}"
@@ -832,9 +843,9 @@ def recipient_tags(
 ) -> ToolFormat:
     """Build the row of Muse.
 
-    Every message names its recipient, and the prompt leaves that to the reply. A call is a
-    message to
-    the tool, with tags for the arguments."""
+    Every message names its recipient, and the prompt leaves that to the reply. A call is a message
+    to the tool, with tags for the arguments.
+    """
     to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
     again = "<|start|>assistant"
     row = invoke_tags(
@@ -877,7 +888,8 @@ def channel_tags(
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
     """Build the row of Beam: harmony messages, with the arguments of a call in tags on lines of
-    their own."""
+    their own.
+    """
     to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
     again, last = "<|end|><|start|>assistant", "<|call|>"
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
@@ -915,7 +927,8 @@ def shell_tags(
 ) -> ToolFormat:
     """Build the row of the Code World Model: ``<tool: NAME>``, then the argument without markup.
 
-    In vLLM's parser the tag can be ``<tool: function>``, with the name before the argument."""
+    In vLLM's parser the tag can be ``<tool: function>``, with the name before the argument.
+    """
     opening, label, closing = "<tool: ", "<tool: function>", "</tool>"
     ends = {label: "command", opening: "name", closing: START}
     return ToolFormat(
@@ -951,8 +964,8 @@ def key_value_tags(
 
     ``tags``: the opening tags of keys and values, such as ``<arg_key>`` and ``<arg_value>``. A key
     without an end tag (``key_end=""``) ends where its value begins. ``line``: the text between a
-    key
-    and its value."""
+    key and its value.
+    """
     opening, closing = call
     key, value = tags
     key_end = key.replace("<", "</") if key_end is None else key_end
@@ -1003,8 +1016,8 @@ def sectioned_key_value_tags(
 
     ``tag``: prefix and suffix of every tag's name. ``after_name``: the tag after a call's name, if
     there is one. ``line``: the text between keys and values. ``lenient``: a call may be JSON
-    instead,
-    and may state the types of its values."""
+    instead, and may state the types of its values.
+    """
 
     def pair(word: str) -> tuple[str, str]:
         tag_name = f"{tag[0]}{word}{tag[1]}"

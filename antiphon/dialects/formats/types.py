@@ -2,7 +2,8 @@
 
 A tool format is a state machine. Each state says what its text is (``reads``) and to which state
 each terminal leads (``on``). A call begins when its name is complete. It ends when the machine
-enters a state outside of the call."""
+enters a state outside of the call.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,9 @@ START, TEXT, THINKING = "start", "text", "thinking"
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """How a model family writes its reasoning.
 
-    - ``open``, ``close``: the terminals around the reasoning. The first of each is the one
-      written by
-      ``opening_text`` and ``closing_text``. The others are only parsed; they form pairs if both
-      tuples
-      have the same length. If both are empty, the row describes only how answers are framed.
+    - ``open``, ``close``: the terminals around the reasoning. The first of each is the one written
+      by ``opening_text`` and ``closing_text``. The others are only parsed; they form pairs if both
+      tuples have the same length. If both are empty, the row describes only how answers are framed.
     - ``answer``: the text that may stand before an answer and after it.
     - ``header``: the text before each further message, for models whose reply is several messages.
     - ``leads``: further texts that may stand before the answer's first word.
@@ -72,8 +71,8 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 
     def closing_text(self, prompt: str) -> str:
         """Return the text that closes the reasoning after ``prompt``, so that an answer or a call
-        may
-        follow."""
+        may follow.
+        """
         close = self.closing_tag(prompt) or self.close[0]
         return f"{close}{self.header}" if self.header else f"\n{close}\n\n"
 
@@ -88,8 +87,7 @@ class ParameterSyntax(Struct, frozen=True, kw_only=True):
     """How a model writes one argument, in formats whose arguments are not a JSON object.
 
     A string is ``before`` KEY ``text`` VALUE ``text_end``. Any other value is ``before`` KEY
-    ``json``
-    VALUE ``json_end``.
+    ``json`` VALUE ``json_end``.
 
     - ``separator``: the text between two arguments.
     - ``quoted``: strings are also written as JSON or Python values.
@@ -97,7 +95,8 @@ class ParameterSyntax(Struct, frozen=True, kw_only=True):
     - ``in_order``: arguments are written in alphabetical order, not in the schema's order.
 
     Placeholders: ``{key}`` repeats the key, ``{type}`` is the value's JSON type, ``{line}`` is an
-    optional line end."""
+    optional line end.
+    """
 
     before: str
     json: str
@@ -128,9 +127,9 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
     ARGUMENTS is a JSON object, or a list of arguments written as ``parameter`` says.
 
     Placeholders: in ``before`` and ``between``, ``{n}`` is the call's number from 0, ``{n+1}`` its
-    number from 1, ``{id}`` an id and ``{name}`` the name again. ``{line}`` is an optional line
-    end and
-    may stand anywhere. ``ids``: a JSON object with name and arguments may end in an id."""
+    number from 1, ``{id}`` an id and ``{name}`` the name again. ``{line}`` is an optional line end
+    and may stand anywhere. ``ids``: a JSON object with name and arguments may end in an id.
+    """
 
     before: str
     between: str
@@ -143,7 +142,8 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
 
     def render_calls(self, calls: Iterable[tuple[str, str]]) -> str:
         """Write calls the way a model does. Each call is a name and its arguments as already
-        rendered."""
+        rendered.
+        """
         rendered = (
             self.render_opening(name, number) + arguments + _fill_placeholders(self.after, {})
             for number, (name, arguments) in enumerate(calls)
@@ -262,7 +262,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     SGLang, TensorRT-LLM or llama.cpp give the format, where they differ in more than case and
     punctuation (the registry resolves them); ``source``, where the format is described;
     ``from_template``, whether that is a chat template (published with the model, or a server's for
-    it) and not only a parser."""
+    it) and not only a parser.
+    """
 
     name: str
     states: Mapping[str, State]

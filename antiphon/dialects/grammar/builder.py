@@ -319,7 +319,7 @@ class GrammarBuilder:
             f"{pattern(head + tool.name, tool.name)}[^A-Za-z0-9_.\\-]"
             for tool in prompt_tools.callable
         ]
-        if syntax.parameter is None:  # the parser reads it as a call, whatever its name
+        if syntax.parameter is None:  # the parser reads it as a call with any name
             begun.append(f'{pattern(head)}[^"]*{pattern(syntax.between)}')
         rules.add("TEXT", rf"{ANYTHING} & ~/(?s:\s*({'|'.join(begun)}).*)/")
         marked = [self._literal(opening) for opening in self._form.opens]

@@ -1,6 +1,6 @@
-"""JSON schemas: which can be enforced, what strict means, which types a value may have.
+"""JSON schemas: which can be enforced, strict mode, and the types a value may have.
 
-``llguidance`` says what it can enforce; a keyword it does not know is refused by name.
+``llguidance`` decides what it can enforce. A keyword that it does not support is refused by name.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 
 Schema = Mapping[str, Any]
 
-_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\]]*)\]")
-#: The parts of a pattern by which its character classes are found.
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\[\]]*)\]")
+#: Splits a pattern so that its character classes can be recognized.
 _CLASS_PARTS = re.compile(r"\\.|\[(?P<negated>\^)?\]?|\]|[^\\\[\]]+|\\", re.DOTALL)
 #: Elements of an array, at most: llama.cpp's grammars take memory in proportion to the count.
 _MAX_ITEMS = 10_000
@@ -53,7 +53,7 @@ def grammar_fault(lark: str) -> str | None:
 
 
 def _place(schema: Any, keywords: set[str], path: str) -> str | None:
-    """Where one of the keywords stands first."""
+    """Return the path of the first schema that has one of the keywords."""
     if not isinstance(schema, Mapping):
         return None
     if keywords & schema.keys():
@@ -65,7 +65,7 @@ def _place(schema: Any, keywords: set[str], path: str) -> str | None:
 def _first_line(fault: str) -> str:
     lines = fault.strip().splitlines()
     line = lines[0]
-    if line.endswith(":"):  # why stands behind a drawing of where
+    if line.endswith(":"):  # a drawing of the position follows, then the reason
         why = next((each for each in lines[1:] if each.startswith("error: ")), "")
         line = f"{line} {why.removeprefix('error: ')}"
     for _ in range(2):
@@ -74,8 +74,10 @@ def _first_line(fault: str) -> str:
 
 
 def check_schema(text: str, path: str) -> None:
-    """``text`` is a schema as JSON, ``path`` where the request has it. Raises ``InvalidRequest``
-    if it cannot be enforced, with the path of a keyword that is not known."""
+    """Raise ``InvalidRequest`` if a schema cannot be enforced, with the path of an unknown keyword.
+
+    ``text``: the schema as JSON. ``path``: its path in the request.
+    """
     if len(text) > LONGEST or 'Items"' in text or "{" in text.partition('"pattern"')[2]:
         _check_lengths(json.loads(text), path)
     if '"$ref"' in text:
@@ -120,8 +122,10 @@ def _exceeded_limit(key: str, value: Any) -> str | None:
 
 
 def _check_references(whole: Schema, path: str) -> None:
-    """Raise ``InvalidRequest`` for a reference that leads only back to itself: no value obeys it,
-    and not every grammar rejects it. Linear in the size of the schema."""
+    """Raise ``InvalidRequest`` for a reference that leads only back to itself.
+
+    No value matches such a schema, and not every grammar rejects it. Linear in the schema's size.
+    """
     settled: set[str] = set()
     schemas: list[Any] = [whole]
     while schemas:
@@ -134,7 +138,7 @@ def _check_references(whole: Schema, path: str) -> None:
 
 
 def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: str) -> None:
-    """Follow ``$ref`` to a schema without one. ``settled``: the references known to lead there."""
+    """Follow ``$ref`` to a schema without one. ``settled``: references already followed."""
     passed: set[str] = set()
     target: Any = schema
     while isinstance(target, Mapping) and isinstance(reference := target.get("$ref"), str):
@@ -152,7 +156,7 @@ def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: st
 
 
 def pointed(whole: Schema, reference: str) -> Any:
-    """What a JSON pointer into the whole points to (RFC 6901); None if that is nothing."""
+    """Return the value at a JSON pointer (RFC 6901); None if there is none."""
     if not reference.startswith("#"):
         return None
     value: Any = whole
@@ -166,19 +170,22 @@ def _spelled(pattern: str) -> int:
     try:
         return weight(parse_regex(pattern))
     except RegexSyntaxError:
-        return 0  # llguidance says what is wrong with it
+        return 0  # llguidance reports the error
 
 
 def bare(schema: Schema) -> dict[str, Any]:
-    """The schema without what its author says of its edition, which may be one that cannot be
-    looked up, and to those who write grammars; its patterns as llguidance reads them right."""
+    """Return the schema as it goes to llguidance, with corrected patterns.
+
+    ``$schema`` is removed, because it may name an unknown edition, and so is its author's
+    ``x-guidance``.
+    """
     said = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
     right: dict[str, Any] = _with_right_patterns("", said)
     return right
 
 
 def _with_right_patterns(key: str, value: Any) -> Any:
-    """``key``: where the value stands."""
+    """Correct the patterns in a value. ``key``: the key of the value."""
     if key == "pattern" and isinstance(value, str):
         return _exclude_nul(value)
     if isinstance(value, list):
@@ -189,8 +196,11 @@ def _with_right_patterns(key: str, value: Any) -> Any:
 
 
 def _exclude_nul(pattern: str) -> str:
-    """Add NUL to the negated character classes of a pattern. In a JSON string llguidance takes
-    ``\\\\"`` for a member of a class that has all control characters, whatever it excludes."""
+    r"""Add NUL to the negated character classes of a pattern.
+
+    In a JSON string, llguidance takes ``\\"`` for a member of a class that contains all control
+    characters, whatever the class excludes.
+    """
     parts: list[str] = []
     in_class = False
     for part in _CLASS_PARTS.finditer(pattern):
@@ -201,13 +211,16 @@ def _exclude_nul(pattern: str) -> str:
 
 
 def can_judge() -> bool:
-    """There is a validator for what a grammar cannot hold a model to."""
+    """Return whether a validator is installed for what a grammar cannot enforce."""
     return find_spec("jsonschema_rs") is not None
 
 
 def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
-    """Whether a grammar holds a model to all of a schema. False: to some of it, and a validator can
-    judge the rest; not so where it is ``strict``. Raises ``InvalidRequest``."""
+    """Return whether a grammar enforces all of a schema.
+
+    False: it enforces a part, and a validator checks the rest. A ``strict`` schema must be enforced
+    completely. Raises ``InvalidRequest``.
+    """
     try:
         check_schema(json.dumps(schema), path)
     except InvalidRequest:
@@ -219,7 +232,7 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
 
 
 def lenient(schema: Schema) -> dict[str, Any]:
-    """The schema as a grammar that passes over what it cannot hold to."""
+    """Return the schema for a grammar that ignores what it cannot enforce."""
     told = schema.get("x-guidance") or {}
     return {
         **_without_lookaround("", schema),
@@ -232,7 +245,7 @@ _VALUES = ("const", "enum", "default", "examples")
 
 
 def _without_lookaround(key: str, value: Any) -> Any:
-    """Without the patterns that no grammar knows; ``key``: where the value stands."""
+    """Return the value without patterns that no grammar supports. ``key``: the key of the value."""
     if isinstance(value, list):
         return [_without_lookaround(key, inner) for inner in value]
     if not isinstance(value, Mapping) or key in _VALUES:
@@ -246,8 +259,11 @@ def _without_lookaround(key: str, value: Any) -> Any:
 
 
 def check_strict(schema: Schema, path: str) -> None:
-    """Strict mode's own rules (OpenAI, structured outputs): every object closes itself and
-    requires all it has. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` if a schema breaks the rules of strict mode.
+
+    Every object must exclude additional properties and require all of its own (OpenAI, structured
+    outputs).
+    """
     if not isinstance(schema, Mapping):
         return
     if "properties" in schema or schema.get("type") == "object":
@@ -270,7 +286,7 @@ def _not_strict(path: str, why: str) -> InvalidRequest:
 
 
 def _inner(schema: Schema) -> list[tuple[str, Any]]:
-    """The schemas directly inside one."""
+    """Return the schemas directly inside a schema, with their paths."""
     found: list[tuple[str, Any]] = []
     for key in ("properties", "$defs", "definitions"):
         group = schema.get(key)
@@ -286,19 +302,19 @@ def _inner(schema: Schema) -> list[tuple[str, Any]]:
 
 
 def keywords_of(schema: Any) -> set[str]:
-    """The keywords that a schema uses, anywhere in it."""
+    """Return the keywords that a schema uses at any depth."""
     if not isinstance(schema, Mapping):
         return set()
     return set(schema).union(*(keywords_of(inner) for _, inner in _inner(schema)))
 
 
 def strict_form(schema: Schema) -> dict[str, Any]:
-    """The schema of a strict function: what it leaves open is closed, all it has is required."""
+    """Return the schema of a strict function: objects are closed and all properties required."""
     return _closed(schema, required=True)
 
 
 def closed_form(schema: Schema) -> dict[str, Any]:
-    """The schema without what it leaves open: a small model would invent properties for ever."""
+    """Return the schema with closed objects: a small model may invent properties endlessly."""
     return _closed(schema, required=False)
 
 
@@ -320,7 +336,7 @@ def _close(schema: Any, required: bool) -> None:
 
 
 def types_of(schema: Any) -> set[str]:
-    """The JSON types a schema names; empty if it names none."""
+    """Return the JSON types that a schema names; empty if it names none."""
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
@@ -342,8 +358,10 @@ _MAX_FORMS = 64
 
 
 def object_forms(schema: Schema) -> list[Schema]:
-    """The objects that a schema allows at its root: references followed, alternatives apart, what
-    holds together in one. Always one at least, and at most ``_MAX_FORMS``."""
+    """Return the objects that a schema allows at its root, at least one and at most ``_MAX_FORMS``.
+
+    References are followed, each alternative is one object, and ``allOf`` is merged.
+    """
     return _ObjectForms(schema).of(schema, _DEPTH) or [{}]
 
 
@@ -395,8 +413,10 @@ def _merged(forms: tuple[Schema, ...]) -> Schema:
 
 
 def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
-    """Schemas as definitions of one: ``#/$defs/0``, ``#/$defs/1`` and so on. The definitions of
-    each are kept apart from those of the others."""
+    """Return schemas as the definitions of one: ``#/$defs/0``, ``#/$defs/1`` and so on.
+
+    Each schema's own definitions get names of their own.
+    """
     shared: dict[str, Any] = {}
     for number, schema in enumerate(schemas):
         moved = _moved({k: v for k, v in schema.items() if k != "x-guidance"}, f"{number}")
@@ -408,7 +428,7 @@ def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
 
 
 def _moved(value: Any, to: str) -> Any:
-    """A schema whose references lead where ``bundle_definitions`` puts what they mean."""
+    """Return a schema whose references lead to the places that ``bundle_definitions`` chooses."""
     if isinstance(value, list):
         return [_moved(inner, to) for inner in value]
     if not isinstance(value, Mapping):

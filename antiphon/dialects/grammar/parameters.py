@@ -13,26 +13,26 @@ from .lark import ANYTHING, LarkRules, TokenLiterals
 
 __all__ = ["Parameters", "json_rule"]
 
-#: How Python writes what JSON writes otherwise, by the type of a schema that says no more.
+#: JSON type → how Python writes its values, where that differs from JSON.
 _PYTHON: Mapping[str, str] = {
     "string": '"\'" PYTHON "\'"',
     "boolean": '"True" | "False"',
     "null": '"None"',
 }
-#: What a string of Python's may be, unless it is one of JSON's.
+#: The contents of a Python string that is not a JSON string.
 _UNESCAPED = rf"{ANYTHING} & ~/(?s:.*('|\\).*)/"
-#: What a schema may say besides without a rule for its values.
+#: Keywords that do not restrict a value any further than its type.
 _ABOUT = frozenset({"type", "title", "description", "default", "examples"})
 
-#: What every part of a schema needs of the whole.
+#: Keywords of the whole schema that each of its parts needs.
 _SHARED = ("$defs", "definitions", "x-guidance")
-#: The name of a parameter that no schema tells of, and how many of them there may be.
+#: The name of a parameter that is not in the schema, and how many of them a call may have.
 _KEY = "/[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/"
 _MOST = 16
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """A JSON text that follows a schema."""
+    """Return the rule of a JSON text that matches a schema."""
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
@@ -97,7 +97,7 @@ class Parameters:
         if not self._form.separator:
             return " ".join(value if must else f"{value}?" for value, must in said)
         comma = self._spelling.literal(self._form.separator)
-        alone = more = '""'  # what may follow where none stands yet, and behind one that does
+        alone = more = '""'  # the rest before the first parameter, and the rest after one
         for position, (value, must) in reversed(list(enumerate(said))):
             alone = f"{value} {more}" if must else f"{value} {more} | {alone}"
             alone = rules.add(f"{name}_a{position}", alone)
@@ -138,7 +138,7 @@ class Parameters:
         """Return the rule of parameters with any names, for schemas without properties."""
         form, spelling = self._form, self._spelling
         if "{key}" in form.text_end + form.json_end:
-            return '""'  # what ends a value depends on its key
+            return '""'  # the end of a value depends on its key
         key = f"{spelling.filled(form.before)} " if form.before else ""
         if form.quoted:
             end = f" {spelling.filled(form.json_end)}" if form.json_end else ""

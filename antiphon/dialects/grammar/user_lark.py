@@ -1,4 +1,4 @@
-"""A user's Lark grammar, rewritten to stand among the rules of a reply."""
+"""Rewrite a user's Lark grammar so that it can stand among the rules of a reply."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ _IMPORTS = re.compile(r"%import\s+common\s*\(([^)]*)\)\s*$")
 
 
 def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str]:
-    """The rules of a Lark grammar, with names that begin with ``prefix``, and the name of its
-    start. Raises ``Unwritable``."""
+    """Return the rules of a Lark grammar and the name of its start rule.
+
+    All names start with ``prefix``. Raises ``Unwritable``.
+    """
     return _LarkRewriter(prefix, escapes).rules(definition)
 
 
@@ -96,7 +98,7 @@ class _LarkRewriter:
         return f"{self._prefix}_skip"
 
     def _directives(self, definition: str) -> str:
-        """The grammar without comments and directives, which are noted."""
+        """Return the grammar without comments and directives. The directives are processed."""
         kept: list[str] = []
         for token in _TOKEN.finditer(definition):
             if token["directive"] is not None:
@@ -124,7 +126,7 @@ class _LarkRewriter:
         self._imported[alias] = _COMMON[name]
 
     def _body(self, body: str, terminal: bool) -> str:
-        """What stands behind the colon. In rules, what is ignored may follow every terminal."""
+        """Rewrite a rule's body. In rules, ignored text may follow every terminal."""
         weave = "" if terminal or not self._ignored else f" {self._skip}"
         out: list[str] = []
         tokens = list(_TOKEN.finditer(body.strip()))

@@ -1,9 +1,9 @@
-"""A user's grammar for text, rewritten to stand among the rules of a reply.
+"""Rewrite a user's regex so that it can stand among the rules of a reply.
 
-Custom tools take text that may have to match a regex or a Lark grammar, while most models write
-every argument inside a JSON string: what is one character in the text may be two there. So
-terminals are taken apart into characters, each in the form it has in the reply; terminals become
-rules, names are made unique, what is ignored is woven in, and what is imported is spelled out.
+Custom tools take text that may have to match a regex or a Lark grammar. Most models write every
+argument inside a JSON string, where one character of the text may be two. So terminals are split
+into characters, each as it appears in the reply. Terminals become rules, names are made unique,
+ignored text is inserted, and imports are spelled out.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
     "weight",
 ]
 
-#: Characters that have another form in the reply, and that form.
+#: Characters that are written differently in the reply → how they are written.
 Escapes = Mapping[str, str]
 
 PLAIN: Escapes = {}
-#: Characters of a text that must come, and of what a regex spells out.
+#: Maximum number of characters of a forced text, and of the text that a regex spells out.
 LONGEST = 10_000
 JSON: Escapes = {
     '"': '\\"',
@@ -46,14 +46,17 @@ JSON: Escapes = {
 
 
 class Unwritable(Exception):
-    """The grammar uses what cannot be rewritten; the text says what."""
+    """The grammar uses something that cannot be rewritten. The message says what."""
 
 
 _FLAGS = {"i": re.I, "m": re.M, "s": re.S, "u": re.U, "x": re.X}
 
 
 def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
-    """The body of a rule for what ``pattern`` matches from end to end. Raises ``Unwritable``."""
+    """Return the body of a rule for the texts that ``pattern`` matches completely.
+
+    Raises ``Unwritable``.
+    """
     value = 0
     for flag in flags:
         value |= _FLAGS.get(flag, 0)
@@ -68,8 +71,10 @@ def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
 
 
 def weight(tree: Any) -> int:
-    """How many characters a regex spells out, its repetitions among them: what llama.cpp is made
-    to write in one go, it parts into words, and does not survive words without end."""
+    """Return the number of characters that a regex spells out, repetitions included.
+
+    llama.cpp splits a forced text into words, and very long words crash it.
+    """
     return sum(_weight(op, argument) for op, argument in tree)
 
 
@@ -86,8 +91,11 @@ def _weight(op: Any, argument: Any) -> int:
 
 
 class RegexRewriter:
-    """Turns the tree of a regex into rule bodies. A lexeme is never more than one character or a
-    literal, since a longer one would swallow the beginning of the escape that follows it."""
+    """Turns the tree of a regex into rule bodies.
+
+    A lexeme is one character or a literal. A longer one would consume the start of the escape that
+    follows.
+    """
 
     def __init__(self, escapes: Escapes) -> None:
         self._escapes = escapes
@@ -153,19 +161,19 @@ class RegexRewriter:
         return f"({self.sequence(tree, dotall, any_case)})"
 
     def _at(self, argument: Any, dotall: bool, any_case: bool) -> str:
-        """The whole text has to match, so anchors at its ends say nothing new."""
+        """Drop anchors at the ends of the text, because the whole text has to match."""
         if str(argument) in ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING"):
             return ""
         raise Unwritable("word boundaries in a regex cannot be enforced")
 
     def chars(self, inside: str, negated: bool, any_case: bool) -> str:
-        """One character of a class, given as what stands between the brackets."""
-        flags = re.A | (re.I if any_case else 0)  # else \s would be more than it is in grammars
+        """Return the rule of one character of a class whose brackets contain ``inside``."""
+        flags = re.A | (re.I if any_case else 0)  # without re.A, \s matches more than in grammars
         matcher = re.compile(f"[{'^' if negated else ''}{inside}]", flags)
         if any_case:
             inside += "".join(re.escape(c) for c in _LETTERS if bool(matcher.match(c)) != negated)
         forms = [re.escape(form) for char, form in self._escapes.items() if matcher.match(char)]
-        # What has another form may not stand for itself.
+        # A character that is written differently may not stand for itself.
         taken = '"\\\\\\x00-\\x1f' if self._escapes else ""
         if negated:
             plain = f"[^{inside}{taken}]"

@@ -1,7 +1,7 @@
-"""Meanings become deltas: items opened when they have something to say, one at a time.
+"""Builds deltas from parsed text and calls. Items are opened one at a time, once they have content.
 
-White space is kept where it is text and dropped where it only parts text from markup: at the ends
-of thinking, before a call, and up to the last line end between markup and an answer.
+White space is kept where it is text. It is dropped where it only separates text from markup: at the
+ends of reasoning, before a call, and up to the last line end between markup and an answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _Logprobs = Sequence[Logprob]
 
 
 class ParserDeltaBuilder:
-    """Takes what a reply says, in order; ``take`` gives the deltas. Without ``holds`` nothing but
-    text can come, and white space at its end need not wait for what follows."""
+    """Turns the parts of a reply, in order, into deltas. ``take_deltas`` returns them.
+
+    ``has_markup``: markup may follow, so white space at the end of text waits for what comes next.
+    """
 
     def __init__(self, *, has_markup: bool = True) -> None:
         self._has_markup = has_markup
@@ -39,7 +41,7 @@ class ParserDeltaBuilder:
         """Return the deltas since the last call, with consecutive texts merged."""
         out, self._deltas = self._deltas, []
         if len(out) == 1 or (len(out) == 2 and not isinstance(out[0], Text)):
-            return out  # one token's worth, as nearly always
+            return out  # the deltas of one token, which is the common case
         return list(_merge_texts(out))
 
     def add_sampled_tokens(self, ids: tuple[int, ...]) -> None:
@@ -78,7 +80,7 @@ class ParserDeltaBuilder:
     def _open_for_text(
         self, kind: _Kind, text: str, said: str, logprobs: _Logprobs
     ) -> tuple[str, str, _Logprobs]:
-        """Open an item for text, without the white space that only parts it from markup."""
+        """Open an item for text, without the white space that only separates it from markup."""
         if kind == "reasoning":
             self._pending = []
             text, said = text.lstrip(), said.lstrip()
@@ -105,7 +107,7 @@ class ParserDeltaBuilder:
         self._deltas.append(Text(text, tuple(logprobs)))
 
     def note_markup(self) -> None:
-        """Markup of thinking stands here."""
+        """Record that reasoning markup stands here."""
         self._is_first = False
 
     # --- calls ------------------------------------------------------------------------------------
@@ -145,8 +147,10 @@ class ParserDeltaBuilder:
             self._open_kind = None
 
     def finish(self, *, is_cut: bool) -> None:
-        """Nothing follows: white space that was held back is text after all. A reply of nothing
-        else is a message of white space. What was cut stays open."""
+        """End the reply. White space that was held back is text after all.
+
+        A reply that is only white space is a message. The open item of a cut reply stays open.
+        """
         if self._pending_kind == "message" and self._pending and self._is_first:
             self._emit_open("message", Message(role="assistant", content=()))
         if self._pending and self._open_kind == self._pending_kind == "message":
@@ -157,7 +161,7 @@ class ParserDeltaBuilder:
 
 
 def _after_last_line_end(texts: list[tuple[str, _Logprobs]]) -> list[tuple[str, _Logprobs]]:
-    """What stands behind the last line end."""
+    """Return the part after the last line end."""
     for n in range(len(texts) - 1, -1, -1):
         text, logprobs = texts[n]
         if "\n" in text:

@@ -1,7 +1,8 @@
-"""The lexer: find a state's terminals in a reply, wherever the reply was cut into chunks.
+"""The lexer: finds the terminals of a state in a reply, for any chunking of the reply.
 
 A special token that a format uses becomes one character that no text can contain (a lone
-surrogate, called a mark). So a terminal may mix special tokens and text."""
+surrogate, called a mark). So a terminal may mix special tokens and text.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +73,7 @@ class StateTerminals:
 
 
 class Lexer:
-    """The terminals of a pair of formats, as one tokenizer writes them. Immutable but for its
-    cache."""
+    """The terminals of a pair of formats, for one tokenizer. Immutable except for its cache."""
 
     def __init__(
         self,
@@ -175,9 +175,10 @@ def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) ->
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return state → terminal → transition for a pair of formats, with terminals as the formats
-    spell
-    them."""
+    """Return state → terminal → transition for a pair of formats.
+
+    The terminals are as the formats spell them.
+    """
     if reasoning is not None and reasoning.kept:
         reasoning = None
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
