@@ -43,3 +43,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     lease: LeaseConfig = LeaseConfig()
     tool_limits: ToolLimits = ToolLimits()
     reraise: bool = False
+
+    @property
+    def keepalive_events(self) -> bool:
+        """Whether streams may contain ``keepalive`` events: Open Responses has none."""
+        return self.reasoning_events != "open_responses"

@@ -114,6 +114,7 @@ class RunFactory:
             clock=self._dependencies.clock,
             keepalive_s=policy.keepalive_s,
             first_delta_wait_s=policy.first_delta_wait_s,
+            keepalive_events=policy.keepalive_events,
             timeout_s=policy.timeout_s,
             release=release,
             reraise=policy.reraise,

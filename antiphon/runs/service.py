@@ -27,6 +27,7 @@ from antiphon.resources.uploads import ChunkedUploads
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
+from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
@@ -109,8 +110,11 @@ class Service:
         owner = secrets.token_hex(8)
         #: Seconds without an event after which a stream gets a keepalive.
         self.keepalive_s = policy.keepalive_s
+        #: Whether the keepalive is an event; otherwise it is a comment of the stream.
+        self.keepalive_events = policy.keepalive_events
         #: Reads the event logs of background runs.
-        self.event_logs = EventLogReader(store, dependencies.kinds)
+        self.event_logs = EventLogReader(store)
+        self._snapshots = Snapshots(store, dependencies.kinds)
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
@@ -329,7 +333,7 @@ class Service:
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
-        snapshot = await self.event_logs.snapshot(tenant, response_id)
+        snapshot = await self._snapshots.read(tenant, stored.response)
         return snapshot or (await self._loaded(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
+from tests.conformance import oracle
 from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.line import StreamingClient
@@ -35,6 +36,26 @@ async def test_idle_stream_sends_keepalive_events(serve: Serve) -> None:
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
     beats = [event for event in seen if event["type"] == "keepalive"]
     assert all(set(event) == {"type", "sequence_number"} for event in beats)
+
+
+@pytest.mark.requirement("API-KEEPALIVE-DIALECT")
+async def test_open_responses_streams_have_no_keepalive_events(serve: Serve) -> None:
+    server = serve(
+        ScriptedBackend(("Hello there!",), wait_s=0.02),
+        keepalive_s=0.005,
+        reasoning_events="open_responses",
+    )
+    for background in (False, True):
+        reply = await server.post(stream=True, background=background)
+        assert ": keepalive\n\n" in reply.text or background
+        events = oracle.stream(reply.content)
+        assert "keepalive" not in {event["type"] for event in events}
+        assert events[-1]["type"] == "response.completed"
+    chat = await server.client.post(
+        "/v1/chat/completions",
+        json={"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True},
+    )
+    assert ": keepalive\n\n" in chat.text and chat.text.startswith("data: ")
 
 
 @pytest.mark.requirement("CL-KEEPALIVE-SKIPPED")

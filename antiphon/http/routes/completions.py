@@ -21,6 +21,7 @@ from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.requests import body as bodies
+from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
@@ -188,6 +189,9 @@ class _ChoiceSink(EventSink):
         if not self._stream.has_started:
             return self._start_stream(body)
         return self._stream.write(body) if body else None
+
+    def write_comment(self) -> Awaitable[None] | None:
+        return self._stream.write(sse.COMMENT) if self.has_sent else None
 
     async def _start_stream(self, body: bytes) -> None:
         await self._stream.start()

@@ -145,6 +145,9 @@ class _ClientSink(EventSink):
             return self._start(events)
         return self._stream.write(sse.frame_events(events))
 
+    def write_comment(self) -> Awaitable[None] | None:
+        return self._stream.write(sse.COMMENT) if self.has_sent else None
+
     async def end(self, events: tuple[Event, ...], stored: Any) -> None:
         if self.has_sent:
             self.last = sse.frame_events(events)
@@ -176,6 +179,7 @@ class StoredEventStream:
         self._batches = service.event_logs.follow(tenant, response_id, after)
         self._headers = headers
         self._keepalive_s = service.keepalive_s
+        self._keepalive_events = service.keepalive_events
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -194,14 +198,15 @@ class StoredEventStream:
         """Return a function that sends this reader a keepalive.
 
         The event log contains no keepalives. The keepalive repeats the last sequence number, so
-        that a client that resumes misses no event. Before the first event it is an SSE comment,
-        because clients reject a stream that begins with a keepalive.
+        that a client that resumes misses no event. It is an SSE comment before the first event,
+        because clients reject a stream that begins with a keepalive, and where the dialect of
+        events has no keepalives.
         """
         first = self._after
 
         async def send_keepalive() -> None:
             keepalive = sse.COMMENT
-            if self._after > first:
+            if self._keepalive_events and self._after > first:
                 keepalive = sse.frame_events((Keepalive(sequence_number=self._after),))
             if (rest := stream.write(keepalive)) is not None:
                 await rest

@@ -68,6 +68,10 @@ class EventSink:
         """
         return None
 
+    def write_comment(self) -> Awaitable[None] | None:
+        """Send something that is not an event, so that the connection stays open."""
+        return None
+
     async def flush(self) -> None:
         """Wait until all events written so far are persisted, if the sink persists events."""
 
@@ -85,7 +89,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     response; None if it is not stored or the sink stores it. ``clock`` returns unix seconds.
     ``release`` unlocks the conversation before the terminal event is sent. ``first_delta_wait_s``:
     how long the first events are held back if the reply may fail early, so that a rejection can be
-    an HTTP error. ``reraise``: raise unexpected exceptions (for tests).
+    an HTTP error. ``keepalive_events``: the dialect of events has keepalives; otherwise comments
+    take their place. ``reraise``: raise unexpected exceptions (for tests).
     """
 
     reply: Reply
@@ -97,6 +102,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     timeout_s: float | None
     release: Callable[[], Awaitable[None]]
     first_delta_wait_s: float = 0
+    keepalive_events: bool = True
     reraise: bool = False
 
 
@@ -404,7 +410,8 @@ class Run:
         writer = self._writer
         is_idle = not self._is_writing and self._timer_write is None and not self._is_refused
         if writer.number == self._checked_number and is_idle:
-            writer.keepalive()
+            if self._spec.keepalive_events:
+                writer.keepalive()
             self._timer_write = asyncio.create_task(self._write_from_timer(writer.take()))
         self._checked_number = writer.number
         self._keepalive_timer = asyncio.get_running_loop().call_later(
@@ -438,7 +445,8 @@ class Run:
         driver's next write to raise.
         """
         try:
-            if (rest := self._sink.write(events)) is not None:
+            rest = self._sink.write(events) if events else self._sink.write_comment()
+            if rest is not None:
                 await rest
         except ReaderGone:
             pass
