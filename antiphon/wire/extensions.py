@@ -90,19 +90,72 @@ _GENERATION_FIELDS: Mapping[str, str] = {
     "seed": "seed",
     "stop_strings": "stop",
 }
+#: Fields that describe the model or the file, and do not change how it generates.
+_DESCRIPTIVE_FIELDS = frozenset(
+    {
+        "_from_model_config",
+        "bos_token_id",
+        "cache_implementation",
+        "compile_config",
+        "disable_compile",
+        "eos_token_id",
+        "pad_token_id",
+        "return_dict_in_generate",
+        "transformers_version",
+        "use_cache",
+    }
+)
+#: Other fields of ``GenerationConfig`` → the value that has no effect, unless it is null or false.
+_NEUTRAL_VALUES: Mapping[str, Any] = {
+    "assistant_confidence_threshold": 0.4,
+    "assistant_lookbehind": 10,
+    "diversity_penalty": 0.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "generation_kwargs": {},
+    "guidance_scale": 1.0,
+    "length_penalty": 1.0,
+    "max_length": 20,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "num_assistant_tokens": 20,
+    "num_assistant_tokens_schedule": "constant",
+    "num_beam_groups": 1,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "target_lookbehind": 10,
+    "typical_p": 1.0,
+}
 
 
 def read_generation_config(raw: Any, path: str) -> Json:
     """Translate ``generation_config`` of ``transformers serve``, an object or its JSON text, into
     request fields. Raises ``InvalidRequest`` for an option without a counterpart.
+
+    ``GenerationConfig.to_json_string`` writes the library's version, and leaves out ``do_sample``
+    if it is false.
     """
     fields = read_object(_parse_json(raw, path) if isinstance(raw, str) else raw, path)
-    do_sample = fields.pop("do_sample", True)
+    do_sample = fields.pop("do_sample", "transformers_version" not in fields)
+    fields = {name: value for name, value in fields.items() if not _is_neutral(name, value)}
     _refuse_unknown(fields, _GENERATION_FIELDS, path)
     options = {
         _GENERATION_FIELDS[name]: value for name, value in fields.items() if value is not None
     }
     return options if do_sample else {**options, "temperature": 0}
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Whether a field of ``generation_config`` has no effect."""
+    if name in _DESCRIPTIVE_FIELDS:
+        return True
+    if name in _GENERATION_FIELDS:
+        return value is None
+    if value is None or value is False:
+        return True
+    return name in _NEUTRAL_VALUES and _NEUTRAL_VALUES[name] == value
 
 
 def _refuse_unknown(fields: Json, names: Collection[str], path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Options
 from antiphon.engines.base import Sampling
 from antiphon.wire import items as it
+from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, Json, Server, engine, local
 
@@ -188,6 +190,56 @@ async def test_generation_config_sets_sampling(
     assert rejection["param"] == "generation_config.num_beams"
 
 
+@pytest.mark.parametrize("sampled", [True, False])
+async def test_generation_config_as_transformers_writes_it(
+    serve: Serve, ask_foreground: Ask, sampled: bool
+) -> None:
+    server = serve(ScriptedBackend())
+    written = {
+        "_from_model_config": True,
+        "bos_token_id": 1,
+        **({"do_sample": True} if sampled else {}),
+        "eos_token_id": [2, 3],
+        "max_new_tokens": 9,
+        "num_beams": 1,
+        "pad_token_id": 0,
+        "stop_strings": None,
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "transformers_version": "5.3.0",
+        "use_cache": True,
+        "output_scores": False,
+    }
+    answer = await ask_foreground(server, generation_config=json.dumps(written, indent=2) + "\n")
+    assert answer.response is not None, answer.error
+    options = last_options(server)
+    assert (options.max_output_tokens, options.top_p) == (9, 0.95)
+    assert options.temperature == (0.6 if sampled else 0)
+    for field, value in (("num_beams", 2), ("typical_p", 0.5), ("bad_words_ids", [[1]])):
+        rejection = (
+            await ask_foreground(server, generation_config={**written, field: value})
+        ).rejection
+        assert rejection["param"] == f"generation_config.{field}"
+
+
+async def test_input_may_be_a_single_item(serve: Serve, ask: Ask) -> None:
+    backend = ScriptedBackend()
+    answer = await ask(serve(backend), input={"role": "user", "content": "Hello"})
+    assert answer.response is not None, answer.error
+    (item,) = backend.requests[-1][0].items
+    assert isinstance(item, it.Message) and item.content == (it.InputText(text="Hello"),)
+
+
+async def test_tools_by_the_names_of_gpt_oss_servers(serve: Serve, ask_foreground: Ask) -> None:
+    answer = await ask_foreground(
+        serve(), tools=[{"type": "browser_search"}, {"type": "container"}]
+    )
+    assert answer.terminal_response["tools"] == [
+        {"type": "web_search"},
+        {"type": "shell", "environment": {"type": "container_auto"}},
+    ]
+
+
 # --- earlier messages, raw messages and timings --------------------------------------------------
 
 _HARMONY = [
@@ -262,6 +314,46 @@ async def test_invalid_previous_messages_are_rejected(
     assert (rejection["http"], rejection["param"]) == (400, param)
     both = await ask_foreground(serve(), previous_input_messages=[], previous_response_id="resp_1")
     assert both.rejection["param"] == "previous_response_id"
+
+
+@pytest.mark.requirement("VN-13")
+async def test_images_of_previous_messages_are_kept(serve: Serve, ask: Ask) -> None:
+    backend = ScriptedBackend()
+    url = data_url(png())
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
+    ]
+    await ask(serve(backend), previous_input_messages=[{"role": "user", "content": parts}])
+    item = backend.requests[-1][0].items[0]
+    assert isinstance(item, it.Message)
+    assert item.content == (
+        it.InputText(text="What is this?"),
+        it.InputImage(image_url=url, detail="low"),
+    )
+
+
+@pytest.mark.requirement("VN-13")
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"role": "assistant", "recipient": "browser.search", "content": "{}"}, "recipient"),
+        ({"role": "assistant", "recipient": "python", "content": "1+1"}, "recipient"),
+        ({"role": "tool", "name": "browser.search", "content": "found"}, "name"),
+        ({"author": {"role": "tool", "name": "python"}, "content": "2"}, "name"),
+        ({"role": "assistant", "content": [{"type": "image_url"}]}, "content[0].type"),
+        ({"role": "user", "content": [{"type": "video_url"}]}, "content[0].type"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "content[0].image_url"),
+    ],
+)
+async def test_previous_messages_that_cannot_be_translated_are_named(
+    serve: Serve, ask_foreground: Ask, message: dict[str, Any], field: str
+) -> None:
+    rejection = (await ask_foreground(serve(), previous_input_messages=[message])).rejection
+    assert (rejection["http"], rejection["param"]) == (
+        400,
+        f"previous_input_messages[0].{field}",
+    )
 
 
 @pytest.mark.requirement("VN-64", "GO-14")

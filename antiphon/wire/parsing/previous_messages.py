@@ -12,7 +12,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
 from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
-from .fields import read_array, read_object
+from .fields import convert, read_array, read_object
 
 __all__ = ["read_previous_messages"]
 
@@ -22,6 +22,8 @@ Json = dict[str, Any]
 _IGNORED_ROLES = frozenset({"system", "developer"})
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 _FUNCTION_PREFIX = "functions."
+#: Built-in tools of gpt-oss.
+_BUILTIN_TOOLS = frozenset({"browser", "container", "python"})
 
 
 def read_previous_messages(raw: Any, path: str, limit: int) -> tuple[it.Item, ...]:
@@ -56,12 +58,16 @@ class _PreviousMessageReader:
             raise invalid_type(f"{path}.role", "a string", json_type_name(role))
         if role not in _ROLES:
             raise invalid_value(f"{path}.role", role, _ROLES)
-        text = _read_text(fields.get("content"), f"{path}.content")
+        if role in _IGNORED_ROLES:
+            return
+        _refuse_builtin_tools(fields, path)
         if role == "user":
-            yield it.Message(role="user", content=(it.InputText(text=text),))
-        elif role == "tool":
+            yield it.Message(role="user", content=_user_parts(fields, f"{path}.content"))
+            return
+        text = _read_text(fields.get("content"), f"{path}.content")
+        if role == "tool":
             yield it.FunctionCallOutput(call_id=self._answered(fields, path), output=text)
-        elif role not in _IGNORED_ROLES:
+        else:
             yield from self._said(fields, text, path)
 
     def _said(self, fields: Json, text: str, path: str) -> Iterator[it.Item]:
@@ -125,8 +131,59 @@ def _read_text(raw: Any, path: str) -> str:
     parts = [raw] if isinstance(raw, dict) else read_array(raw, path, 1000)
     texts = []
     for at, part in enumerate(parts):
-        text = read_object(part, f"{path}[{at}]").get("text", "")
-        if not isinstance(text, str):
-            raise invalid_type(f"{path}[{at}].text", "a string", json_type_name(text))
-        texts.append(text)
+        texts.append(_part_text(read_object(part, f"{path}[{at}]"), f"{path}[{at}]"))
     return "\n".join(texts)
+
+
+def _part_text(part: Json, path: str) -> str:
+    """Return the text of a part. Raises ``InvalidRequest`` for a part without text."""
+    kind = part.get("type")
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if text is None and isinstance(kind, str):
+        raise invalid_value(f"{path}.type", kind, ("text",))
+    if not isinstance(text, str):
+        raise invalid_type(f"{path}.text", "a string", json_type_name(text))
+    return text
+
+
+def _user_parts(fields: Json, path: str) -> tuple[it.Part, ...]:
+    """Return the content of a user's message: one text, or texts and images."""
+    raw = fields.get("content")
+    if not isinstance(raw, list) or not any(map(_is_image, raw)):
+        return (it.InputText(text=_read_text(raw, path)),)
+    return tuple(
+        _image(part, f"{path}[{at}]")
+        if _is_image(part)
+        else it.InputText(text=_part_text(read_object(part, f"{path}[{at}]"), f"{path}[{at}]"))
+        for at, part in enumerate(read_array(raw, path, 1000))
+    )
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in ("image_url", "input_image")
+
+
+def _image(part: Json, path: str) -> it.InputImage:
+    """Read an image as Chat Completions or the Responses API write it."""
+    source = part.get("image_url")
+    fields = {**part, **source} if isinstance(source, dict) else {**part, "url": source}
+    if not isinstance(fields.get("url"), str):
+        raise missing_parameter(f"{path}.image_url")
+    image = {"image_url": fields["url"], "detail": fields.get("detail", "auto")}
+    return convert(image, it.InputImage, path)
+
+
+def _refuse_builtin_tools(fields: Json, path: str) -> None:
+    """Refuse calls and results of gpt-oss's built-in tools, which have no counterpart among the
+    functions of a request."""
+    for field in ("recipient", "name"):
+        value = fields.get(field)
+        if isinstance(value, str) and value.partition(".")[0] in _BUILTIN_TOOLS:
+            if field == "name" and fields.get("role") != "tool":
+                continue
+            raise InvalidRequest(
+                f"Unsupported value: '{path}.{field}' names the built-in tool '{value}', whose"
+                " messages cannot be sent back. Use 'previous_response_id' or items instead.",
+                param=f"{path}.{field}",
+                code="unsupported_value",
+            )

@@ -223,6 +223,8 @@ def _read_input(raw: Any, path: str, limits: BodyLimits) -> tuple[it.Item, ...]:
         if len(raw) > _MAX_TEXT_CHARS:
             raise too_long(path, len(raw), _MAX_TEXT_CHARS)
         return (it.Message(role="user", content=(it.InputText(text=raw),)),)
+    if isinstance(raw, dict):  # a single item, as vLLM and transformers accept it
+        raw = [raw]
     if not isinstance(raw, list):
         raise invalid_type(path, "a string or an array", json_type_name(raw))
     return read_items(raw, path, limits)

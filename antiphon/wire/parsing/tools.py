@@ -20,7 +20,7 @@ from .errors import (
     pattern_mismatch,
     too_long,
 )
-from .fields import classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
+from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 
 __all__ = [
     "TOOL_TYPE_SPELLINGS",
@@ -53,6 +53,11 @@ _SPELLINGS = (
 TOOL_TYPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     name: group for group in _SPELLINGS for name in group
 }
+#: Tools by the names of gpt-oss's servers → our fields.
+_ALIASES: Mapping[str, Mapping[str, Any]] = {
+    "browser_search": {"type": "web_search"},
+    "container": {"type": "shell", "environment": {"type": "container_auto"}},
+}
 _CHAT_SHAPE_HINT = (
     " This looks like a tool of the Chat Completions API; here its fields are next to 'type'."
 )
@@ -68,6 +73,8 @@ def read_tools(raw: Any, path: str, limit: int) -> tuple[tl.Tool, ...]:
 
 def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]]) -> tl.Tool:
     fields = read_object(raw, path)
+    if allowed is _TOOLS:
+        fields = _resolve_alias(fields)
     cls = allowed[read_tag(fields, path, allowed)]
     if "name" not in fields and "function" in fields:
         raise missing_parameter(f"{path}.name", _CHAT_SHAPE_HINT)
@@ -83,6 +90,13 @@ def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.To
     tool = convert(fields, cls, path)
     _check_tool(tool, path)
     return tool
+
+
+def _resolve_alias(fields: Json) -> Json:
+    """Return the fields of a tool with our type. Fields of the request take precedence."""
+    kind = fields.get("type")
+    alias = _ALIASES.get(kind) if isinstance(kind, str) else None
+    return fields if alias is None else {**alias, **fields, "type": alias["type"]}
 
 
 def _check_tool(tool: tl.Tool, path: str) -> None:
@@ -119,6 +133,8 @@ def read_tool_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
 
 def _read_choice(raw: Any, path: str) -> tl.ToolChoiceObject:
     fields = read_object(raw, path)
+    if isinstance(kind := fields.get("type"), str) and kind in _ALIASES:
+        fields["type"] = _ALIASES[kind]["type"]
     tag = read_tag(fields, path, _CHOICES)
     for name in _REQUIRED_FIELDS.get(tag, ()):
         if name not in fields:
