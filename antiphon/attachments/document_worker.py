@@ -1,7 +1,7 @@
 """Program that extracts the text of one document in a process of its own and prints it as JSON.
 
-It is run by its path, with limits on memory and time, without writable files and without the
-server's secrets, so that a hostile file can only harm this process.
+It is run by its path, with limits on memory and time, without writable files, without the server's
+secrets and never as root, so that a hostile file can only harm this process.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ _EMPTY_PDF = (
     b" 3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>endobj trailer<</Root 1 0 R>>"
 )
 _MEMORY, _CPU_SECONDS, _OPEN_FILES = 2 * 2**30, 60, 64
+#: The user that parses if the server is root: nobody else's, so that it owns no files.
+_UID = 64002
+#: prctl(2): execve() gives no privileges.
+_PR_SET_NO_NEW_PRIVS = 38
 
 
 def main(kind: str, max_chars: int) -> dict[str, str]:
@@ -33,11 +37,30 @@ def main(kind: str, max_chars: int) -> dict[str, str]:
         kreuzberg.extract_bytes_sync(_EMPTY_PDF, "application/pdf", config)
     _set_limits()
     try:
+        _drop_privileges()  # after the imports: the library may be in a folder of root's
+    except OSError:
+        return {"error": "missing"}
+    try:
         kind = kind or kreuzberg.detect_mime_type_from_bytes(content)
         text = kreuzberg.extract_bytes_sync(content, kind, config).content
     except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
         return {"error": _error_code(str(error).lower())}
     return {"text": text[: max_chars + 1]}
+
+
+def _drop_privileges() -> None:
+    """Change to a user without files if this process is root, and never gain privileges again.
+    Raises ``OSError`` if root may not change its user."""
+    if not hasattr(os, "setresuid") or sys.platform != "linux":
+        return
+    import ctypes  # before: the user below may not read Python's folder
+
+    libc = ctypes.CDLL(None)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(_UID, _UID, _UID)
+        os.setresuid(_UID, _UID, _UID)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _set_limits() -> None:

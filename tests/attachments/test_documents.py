@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
-from antiphon.attachments.documents import DocumentReader, Documents, UnreadableDocument, plain_text
+from antiphon.attachments.documents import (
+    WORKER,
+    DocumentReader,
+    Documents,
+    UnreadableDocument,
+    plain_text,
+)
 from antiphon.attachments.sandboxed_reader import SandboxedReader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -226,3 +235,57 @@ async def test_reader_that_cannot_start_is_reported_as_missing(
     monkeypatch.setattr("sys.executable", str(tmp_path / "missing"))
     async with asyncio.timeout(8):
         assert await reason(pdf("Hello")) == "missing"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_documents_are_never_parsed_as_root(tmp_path: Path) -> None:
+    """The parser is replaced by one that reports its user and tries to get root back."""
+    (tmp_path / "kreuzberg.py").write_text(_SPY)
+    done = subprocess.run(
+        [sys.executable, "-P", str(WORKER), "text/plain", "1000"],
+        input=b"x",
+        capture_output=True,
+        env={"PYTHONPATH": str(tmp_path)},
+        timeout=30,
+        check=True,
+    )
+    seen = json.loads(json.loads(done.stdout)["text"])
+    assert seen["uids"] == [64002 if os.geteuid() == 0 else os.geteuid()] * 3
+    assert seen["no_new_privileges"] == "1" and seen["regained"] is False
+    if os.geteuid() == 0:
+        assert seen["groups"] == [] and seen["reads_shadow"] is False
+
+
+_SPY = """
+import json, os
+
+class KreuzbergError(Exception): ...
+class ExtractionConfig:
+    def __init__(self, **options): ...
+
+def _regain():
+    try:
+        os.setuid(0)
+    except OSError:
+        return False
+    return os.getuid() != 0 or None
+
+def _reads(path):
+    return os.access(path, os.R_OK)
+
+class _Result:
+    @property
+    def content(self):
+        with open("/proc/self/status") as file:
+            status = dict(line.split(":", 1) for line in file)
+        return json.dumps({
+            "uids": [os.getuid(), os.geteuid(), os.getresuid()[2]],
+            "groups": os.getgroups(),
+            "no_new_privileges": status["NoNewPrivs"].strip(),
+            "regained": _regain(),
+            "reads_shadow": _reads("/etc/shadow"),
+        })
+
+def extract_bytes_sync(content, kind, config):
+    return _Result()
+"""
