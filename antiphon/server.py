@@ -24,8 +24,10 @@ from antiphon.errors import SetupError
 from antiphon.fair_limiter import tenant_share
 from antiphon.http import uvicorn_server
 from antiphon.http.app import create_app
+from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
 from antiphon.logs import capture_libraries, open_log
+from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import progress_bar
 from antiphon.resources.files import Files
@@ -159,7 +161,12 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
             )
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
-        yield App(_app(settings, service, log), service, models)
+        metrics = Metrics()
+        if settings.stall_log_ms:
+            await stack.enter_async_context(
+                LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
+            )
+        yield App(_app(settings, service, log, metrics), service, models)
 
 
 def address(host: str, port: int) -> str:
@@ -173,7 +180,7 @@ def _open_log(settings: Settings) -> Any:
     return open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
 
 
-def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
+def _app(settings: Settings, service: Service, log: Any, metrics: Metrics) -> ASGIApp:
     return create_app(
         service,
         _access(settings),
@@ -181,6 +188,7 @@ def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
         ids=_new_id,
         log=log,
         cors=settings.cors_origins,
+        metrics=metrics,
     )
 
 

@@ -20,6 +20,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "fair_limiter": set(),
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
+    "loop_watchdog": set(),
     "config": {"errors"},
     "security": {"errors"},
     "plugins": {"errors"},

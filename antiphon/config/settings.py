@@ -77,6 +77,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _server("Minimum log level.")
     ] = "info"
+    stall_log_ms: Annotated[
+        int,
+        _server(
+            "Milliseconds. If the event loop is blocked for longer, the place that blocks it is "
+            "logged and `antiphon_loop_stalls_total` is counted. 0 turns this off.",
+            ge=0,
+        ),
+    ] = 100
 
     models: Annotated[
         dict[str, Model],
@@ -448,6 +456,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             "well, such as `127.0.0.1`."
         ),
     ] = ()
+    mcp_unreachable: Annotated[
+        Literal["fail", "continue"],
+        _tools(
+            "What happens if the tools of an MCP server cannot be listed: `fail` ends the response "
+            "with an error (HTTP 424), as OpenAI's API does; `continue` answers without them."
+        ),
+    ] = "fail"
     mcp_connect_s: Annotated[
         float, _tools("Timeout for connecting to an MCP server, in seconds.", gt=0)
     ] = 20

@@ -113,6 +113,11 @@ class Metrics:
         self._runs = Counter(
             "responses_requests", "Responses ended.", ("model", "status"), registry=registry
         )
+        self._stalls = Counter(
+            "antiphon_loop_stalls",
+            "Times that the event loop was blocked for longer than stall_log_ms.",
+            registry=registry,
+        )
         self._parents = _series(registry)
         self._children: dict[str, _Series] = {}
         self._http_children: dict[tuple[str, str, int], Counter] = {}
@@ -121,6 +126,10 @@ class Metrics:
         """Read the gauges from this admission queue."""
         self._running.set_function(lambda: admission.running)
         self._waiting.set_function(lambda: admission.waiting)
+
+    def count_stall(self) -> None:
+        """Count one stall of the event loop. Any thread may call it."""
+        self._stalls.inc()
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count one HTTP request. ``route`` is a route template, or ``unknown``."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tests.conformance.served import (
     backend_of,
     send_in_mode,
 )
+from tests.stalls import without_stalls
 
 Serve = Callable[..., Server]
 
@@ -44,11 +47,11 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
+async def serve(request: pytest.FixtureRequest) -> AsyncIterator[Serve]:
     """Return a function that starts a server: ``serve(script)``.
 
     A script is texts, deltas, an engine or a backend. Further arguments are the policy's. Every
-    server is stopped at the end.
+    server is stopped at the end. The test fails if it blocks the event loop.
     """
     servers: list[Server] = []
 
@@ -56,7 +59,10 @@ async def serve() -> AsyncIterator[Serve]:
         servers.append(Server(backend_of(script), on or MemoryStore(), **policy))
         return servers[-1]
 
-    yield start
+    async with AsyncExitStack() as stack:
+        if inspect.iscoroutinefunction(request.function):
+            await stack.enter_async_context(without_stalls())
+        yield start
     for server in servers:
         await server.close()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import io
 import itertools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -29,6 +31,7 @@ from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message
 from antiphon.wire.pagination import Page
 from antiphon.wire.response import Response, ResponseError, Usage
+from tests.stalls import without_stalls
 
 USAGE = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
 
@@ -198,14 +201,19 @@ def service() -> FakeService:
 
 
 @pytest.fixture
-async def make_app(service: FakeService) -> AsyncIterator[Callable[..., AppUnderTest]]:
+async def make_app(
+    request: pytest.FixtureRequest, service: FakeService
+) -> AsyncIterator[Callable[..., AppUnderTest]]:
     made: list[AppUnderTest] = []
 
     def make(**options: Any) -> AppUnderTest:
         made.append(AppUnderTest(service, **options))
         return made[-1]
 
-    yield make
+    async with AsyncExitStack() as stack:
+        if inspect.iscoroutinefunction(request.function):
+            await stack.enter_async_context(without_stalls())
+        yield make
     for each in made:
         await each.client.aclose()
 

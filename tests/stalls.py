@@ -1,0 +1,24 @@
+"""Fail a test that blocks the event loop for a long time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from antiphon.logs import open_log
+from antiphon.loop_watchdog import LoopWatchdog
+
+__all__ = ["without_stalls"]
+
+#: Far more than any request may take, also on a machine that is busy with other tests.
+_MAX_STALL_S = 2.0
+
+
+@asynccontextmanager
+async def without_stalls() -> AsyncIterator[None]:
+    """Fail at the end of the block if it blocked the loop."""
+    log = io.StringIO()
+    async with LoopWatchdog(_MAX_STALL_S, log=open_log(log, style="human")):
+        yield
+    assert not log.getvalue(), log.getvalue()
