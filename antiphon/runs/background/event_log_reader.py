@@ -4,17 +4,13 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from antiphon.errors import InvalidRequest
 from antiphon.store.base import Store
-from antiphon.stream.fold import Fold
-from antiphon.stream.kinds import Kind
-from antiphon.wire.items import ItemBase
-from antiphon.wire.response import Response
 
-from .event_codec import decode_events, lines_after
+from .event_codec import lines_after
 
 __all__ = ["EventLogReader"]
 
@@ -23,11 +19,10 @@ _PAGE_SIZE = 500
 
 
 class EventLogReader:
-    """Reads event logs. ``kinds``: the table of item kinds."""
+    """Reads event logs."""
 
-    def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._kinds = kinds
 
     async def check_available(self, tenant: str, response_id: str) -> None:
         """Raise ``InvalidRequest`` if the events of a run are no longer stored."""
@@ -69,15 +64,3 @@ class EventLogReader:
         async with aclosing(self.follow(tenant, response_id)) as batches:
             async for _ in batches:
                 pass
-
-    async def snapshot(self, tenant: str, response_id: str) -> Response | None:
-        """Return the current state of a running response; None if the run has ended."""
-        log, after = Fold(self._kinds), -1
-        while True:
-            page = await self._store.runs.events(tenant, response_id, after, limit=_PAGE_SIZE)
-            if page is None or not page.batches:
-                break
-            for event in decode_events(page.batches):
-                log.feed(event)
-            after = page.batches[-1].last
-        return None if page is None or page.ended else log.response

@@ -1,0 +1,81 @@
+"""Current states of running background responses, kept between polls.
+
+A client may poll a run every second. Each poll reads only the events since the last one, whichever
+process executes the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from antiphon.store.base import Store
+from antiphon.stream.fold import Fold
+from antiphon.stream.kinds import Kind
+from antiphon.wire.items import ItemBase
+from antiphon.wire.response import Response
+
+from .event_codec import decode_events
+
+__all__ = ["Snapshots"]
+
+#: Maximum number of events that one query reads.
+_PAGE_SIZE = 500
+#: Bytes of events behind all states that are kept; one state is always kept.
+_MAX_BYTES = 64 << 20
+
+#: Tenant, id and creation time of a response: a deleted one may be created again under its id.
+_Key = tuple[str, str, int]
+
+
+class _State:
+    """The events of one run, folded up to sequence number ``after``."""
+
+    def __init__(self, kinds: Mapping[type[ItemBase], Kind]) -> None:
+        self.fold = Fold(kinds)
+        self.after = -1
+        self.bytes = 0
+        #: One poll reads at a time.
+        self.lock = asyncio.Lock()
+
+
+class Snapshots:
+    """States of the runs that were polled last. ``kinds``: the table of item kinds."""
+
+    def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
+        self._store = store
+        self._kinds = kinds
+        #: Least recently polled first.
+        self._states: dict[_Key, _State] = {}
+
+    async def read(self, tenant: str, response: Response) -> Response | None:
+        """Return the current state of a running response; None if the run has ended."""
+        key = (tenant, response.id, response.created_at)
+        state = self._states.pop(key, None) or _State(self._kinds)
+        self._states[key] = state
+        async with state.lock:
+            has_ended = await self._update(tenant, response.id, state)
+            snapshot = None if has_ended else state.fold.response
+        if has_ended:
+            self._states.pop(key, None)
+        self._evict()
+        return snapshot
+
+    async def _update(self, tenant: str, response_id: str, state: _State) -> bool:
+        """Read the events since the last poll. Return whether the run has ended or is gone."""
+        while True:
+            page = await self._store.runs.events(tenant, response_id, state.after, limit=_PAGE_SIZE)
+            if page is None or page.ended:
+                return True
+            if not page.batches:
+                return False
+            for event in decode_events(page.batches):
+                state.fold.feed(event)
+            state.after = page.batches[-1].last
+            state.bytes += sum(len(batch.lines) for batch in page.batches)
+
+    def _evict(self) -> None:
+        """Drop the states that were polled longest ago while all together are too large."""
+        total = sum(state.bytes for state in self._states.values())
+        while total > _MAX_BYTES and len(self._states) > 1:
+            total -= self._states.pop(next(iter(self._states))).bytes
