@@ -13,7 +13,7 @@ from antiphon.tokens import Constraint
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, Json, engine
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 
 OTHER = {**TOOL, "name": "get_time"}
 GET_TIME = {"type": "function", "name": "get_time"}
@@ -31,7 +31,7 @@ HOSTED = [
 
 def allows(constraint: Constraint | None, text: str, tokenizer: ByteTokenizer) -> bool:
     """Return whether the constraint allows the model to write ``text`` and end."""
-    return constraint is None or Held(tokenizer, constraint).may_write(text)
+    return constraint is None or ConstrainedWriter(tokenizer, constraint).may_write(text)
 
 
 # --- tool_choice ---------------------------------------------------------------------------------

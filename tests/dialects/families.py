@@ -1,10 +1,10 @@
-"""Chat templates of some families, shortened but faithful in what they demand, drop and write.
+"""Chat templates of some families, shortened, with the same requirements and quirks.
 
-``smol``: ChatML with a default system message, no tools. ``qwen``: tools, the thinking of the
-present turn only, a switch. ``r1``: always thinking, no tools. ``llama``: one call an answer, the
-date. ``mistral``: roles alternate, ids of calls have nine characters. ``gemma``: no system role.
-``strict``: one system message, first; arguments must be objects; thinking is open already.
-``parts``: content is a list.
+``smol``: ChatML with a default system message, no tools. ``qwen``: tools, only the current turn's
+reasoning, a switch. ``r1``: always reasons, no tools. ``llama``: one call per answer, the date.
+``mistral``: alternating roles, call ids of nine characters. ``gemma``: no system role. ``strict``:
+one system message, first; arguments must be objects; the reasoning is already open. ``parts``:
+content is a list.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ TOKENS: Mapping[str, tuple[str, ...]] = {
 
 
 def source(name: str) -> str:
-    """The template of a family."""
+    """Return the template of a family."""
     return (Path(__file__).parent / "templates" / f"{name}.jinja").read_text(encoding="utf-8")

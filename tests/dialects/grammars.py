@@ -1,4 +1,4 @@
-"""Asking llguidance what a grammar lets a model write, over the byte tokenizer."""
+"""Checks with llguidance what a grammar lets a model write, over the byte tokenizer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 
-__all__ = ["Held"]
+__all__ = ["ConstrainedWriter"]
 
 
 class _Vocabulary:
-    """The tokens as llguidance wants them: control tokens are marked."""
+    """The tokens in llguidance's form, with control tokens marked."""
 
     bos_token_id = None
 
@@ -32,9 +32,11 @@ class _Vocabulary:
         return self._tokenizer.encode(spelled, special=False)
 
 
-class Held:
-    """What a model may write that is held to a grammar. ``end``: the token that ends a text.
-    ``textual``: special tokens that are taken for text."""
+class ConstrainedWriter:
+    """Writes, or checks, text under a constraint.
+
+    ``end``: the token that ends a text. ``textual``: special tokens that count as text.
+    """
 
     def __init__(
         self,
@@ -51,18 +53,18 @@ class Held:
         assert not fault, f"{fault}\n{constraint.lark}"
 
     def may_write(self, text: str) -> bool:
-        """All of ``text``, and stop."""
+        """Return whether a model may write exactly ``text``."""
         matcher = self._matcher()
         ids = self._tokenizer.encode(text, special=True)
         return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
 
     def may_begin(self, text: str) -> bool:
-        """``text`` as the beginning of more."""
+        """Return whether a model may start with ``text``."""
         ids = self._tokenizer.encode(text, special=True)
         return self._matcher().try_consume_tokens(ids) == len(ids)
 
     def longest(self, ids: Sequence[int]) -> Sequence[int]:
-        """The longest beginning of ``ids`` behind which it may stop."""
+        """Return the longest prefix of ``ids`` after which a model may stop."""
         matcher = self._matcher()
         most = 0
         for count, id in enumerate(ids):
@@ -72,8 +74,10 @@ class Held:
         return ids if matcher.is_accepting() else ids[:most]
 
     def written(self, dice: random.Random, most: int = 2_000) -> list[int]:
-        """Something that it lets a model write, up to where nothing else may come. Special tokens
-        and the signs of JSON are more likely than letters."""
+        """Return random tokens that a model may write, until it must stop.
+
+        Special tokens and the signs of JSON are more likely than letters.
+        """
         matcher = self._matcher()
         ids: list[int] = []
         while len(ids) < most and not matcher.is_stopped():

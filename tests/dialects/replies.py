@@ -1,4 +1,4 @@
-"""Reading whole replies for the tests of dialects: cut anyhow, as items."""
+"""Helpers to parse whole replies in any chunks and compare their items."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SHAPES = {
 
 
 class Story(Struct, frozen=True, kw_only=True):
-    """A golden: what a model writes and the items it means."""
+    """A golden: an output and its expected items."""
 
     name: str
     calls: str | None
@@ -87,7 +87,7 @@ def _tokenizer(special: tuple[str, ...]) -> ByteTokenizer:
 
 @cache
 def _lexer(special: tuple[str, ...], thinking: str | None, calls: str | None) -> Lexer:
-    """Made once, as dialects do."""
+    """Return the lexer, built once as dialects do."""
     reasoning = REASONING[thinking] if thinking else None
     return Lexer(_tokenizer(special), reasoning, TOOLS[calls] if calls else None)
 
@@ -98,14 +98,14 @@ def stories() -> list[Story]:
 
 def _story(path: Path) -> Story:
     head, output, items = path.read_text(encoding="utf-8").split("\n----\n")
-    said = dict(line.split(": ", 1) for line in head.splitlines())
+    fields = dict(line.split(": ", 1) for line in head.splitlines())
     return Story(
         name=path.stem,
-        calls=None if said["calls"] == "none" else said["calls"],
-        thinking=None if said["thinking"] == "none" else said["thinking"],
-        special=tuple(said.get("special", "").split()),
-        start=said.get("start", "text"),
-        parallel=said.get("parallel") != "false",
+        calls=None if fields["calls"] == "none" else fields["calls"],
+        thinking=None if fields["thinking"] == "none" else fields["thinking"],
+        special=tuple(fields.get("special", "").split()),
+        start=fields.get("start", "text"),
+        parallel=fields.get("parallel") != "false",
         output=output,
         items=[json.loads(line) for line in items.splitlines()],
     )
@@ -114,14 +114,14 @@ def _story(path: Path) -> Story:
 def read(
     parser: FormatParser, chunks: Iterable[Sequence[int]], reason: FinishReason = "stop"
 ) -> list[Delta]:
-    """The deltas of a reply, ``Sampled`` left out and neighbouring texts merged."""
+    """Return the deltas of a reply without ``SampledTokens`` and with consecutive texts merged."""
     deltas: list[Delta] = []
     for ids in chunks:
-        said = list(parser.feed(Chunk(ids=tuple(ids))))
+        fed = list(parser.feed(Chunk(ids=tuple(ids))))
         if ids:
-            assert said[0] == SampledTokens(tuple(ids))
-            said = said[1:]
-        deltas += said
+            assert fed[0] == SampledTokens(tuple(ids))
+            fed = fed[1:]
+        deltas += fed
     deltas += parser.finish(reason)
     return merged(deltas)
 
@@ -137,7 +137,7 @@ def merged(deltas: Iterable[Delta]) -> list[Delta]:
 
 
 def items(deltas: Iterable[Delta]) -> tuple[list[dict[str, Any]], bool]:
-    """The items, in the words of the goldens, and whether the last one is left open."""
+    """Return the items in the goldens' form, and whether the last one is open."""
     found: list[dict[str, Any]] = []
     text = ""
     is_open = False
@@ -185,39 +185,39 @@ def _fill(item: dict[str, Any], text: str) -> None:
 
 
 def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Calls as a model writes them, by the row of its format."""
+    """Return calls in the syntax of a format."""
     how = form.written
     return how.render_calls((name, how.render_arguments(values)) for name, values in calls)
 
 
 def thinking_of(name: str) -> ReasoningFormat:
-    """How models think whose calls this row writes."""
+    """Return the reasoning format of the models that use this tool format."""
     return REASONING.get({"seed_oss": "seed", "mistral_v13": "mistral"}.get(name, name), _USUAL)
 
 
 _USUAL = REASONING["think"]
-#: Rows whose calls are marked by nothing: a text before them would be all there is.
+#: Rows whose calls have no opening terminal. After other text they are only text.
 BARE = frozenset(name for name, row in TOOLS.items() if row.bare_state and not row.doubtful)
 
 
 def reply(form: ToolFormat, reasoning_done: str, text: str, calls: str) -> str:
-    """A whole reply: thinking and an answer, if there are any, and calls as they are written."""
+    """Return a reply of reasoning, an answer and calls, each of which may be empty."""
     thinks, parts = thinking_of(form.name), form.written.separator
     (before, after), header = thinks.answer, thinks.header
-    if form.name == "hyperclovax":  # which begins a new turn for its calls
+    if form.name == "hyperclovax":  # starts a new turn for its calls
         before, after = "", "<|im_end|>\n<|im_start|>assistant"
     if header and header in parts and header != parts:
-        after = parts  # which ends a message as well
+        after = parts  # the separator also ends a message
     elif form.doubtful:
         after = parts
     elif calls:
         after += header or "\n"
-    said = thinks.opening_text + reasoning_done + thinks.closing_text("") if reasoning_done else ""
-    return said + (before + text + (after if calls else "") if text else "") + calls
+    start = thinks.opening_text + reasoning_done + thinks.closing_text("") if reasoning_done else ""
+    return start + (before + text + (after if calls else "") if text else "") + calls
 
 
 def specials(form: ToolFormat) -> set[str]:
-    """What models have tokens for: the tags of a format, without the text some stand with."""
+    """Return the tags of a format for which models have tokens."""
     literals = {*form.opens, *form.quote.split()}
     for state in form.states.values():
         literals |= state.on.keys()

@@ -11,14 +11,14 @@ from antiphon.tokens import TokenLogprob
 
 
 @given(st.binary(max_size=30))
-def test_bytes_become_the_same_text_as_at_once(written: bytes) -> None:
+def test_single_tokens_give_the_same_text_as_all_at_once(written: bytes) -> None:
     detokenizer = Detokenizer(ByteTokenizer(), {})
     text = "".join(map(detokenizer.feed, written)) + detokenizer.finish()
     assert text == written.decode("utf-8", "replace")
 
 
 @given(st.lists(st.binary(max_size=30), min_size=2, max_size=4))
-def test_what_is_known_of_tokens_holds_in_every_reply(replies: list[bytes]) -> None:
+def test_token_cache_is_shared_by_replies(replies: list[bytes]) -> None:
     tokenizer, known = ByteTokenizer(), dict[int, str]()
     for written in replies:
         detokenizer = Detokenizer(tokenizer, {}, known)
@@ -27,7 +27,7 @@ def test_what_is_known_of_tokens_holds_in_every_reply(replies: list[bytes]) -> N
     assert all(text == bytes((token,)).decode("utf-8", "replace") for token, text in known.items())
 
 
-def test_a_special_token_cuts_a_character() -> None:
+def test_special_token_ends_an_incomplete_character() -> None:
     tokenizer = ByteTokenizer(("<a>", "<b>"))
     detokenizer = Detokenizer(tokenizer, {256: "\ud801", 257: ""})
     assert [detokenizer.feed(token) for token in (0xE2, 0x82, 256, 257, 65)] == [
@@ -39,7 +39,7 @@ def test_a_special_token_cuts_a_character() -> None:
     ]
 
 
-def test_where_text_came_from() -> None:
+def test_text_ranges_map_to_tokens() -> None:
     first, second, third, fourth = (TokenLogprob(n, 0.0) for n in range(4))
     origins = TokenOrigins()
     origins.add(0, 3, first)
@@ -52,7 +52,7 @@ def test_where_text_came_from() -> None:
     assert origins.take(5, 6) == [fourth]
 
 
-def test_tokens_that_nobody_asked_for_are_forgotten() -> None:
+def test_tokens_before_the_range_are_discarded() -> None:
     origins = TokenOrigins()
     for n in range(3):
         origins.add(2 * n, 2, TokenLogprob(n, 0.0))

@@ -57,7 +57,7 @@ def shown(made: ChatDialect, *items: it.Item) -> tuple[str, list[tuple[str, byte
 
 
 @pytest.mark.requirement("HF-6")
-def test_images_stand_where_they_were_said() -> None:
+def test_images_keep_their_position() -> None:
     text, images = shown(dialect("apart"), said("one", RED, "two", BLUE))
     assert text == "<|im_start|>user\nonetwo<|im_end|>\n<|im_start|>assistant\n"
     assert images == [
@@ -66,7 +66,7 @@ def test_images_stand_where_they_were_said() -> None:
     ]
 
 
-def test_where_the_template_has_a_word_for_them_it_is_written() -> None:
+def test_template_placeholder_for_images_is_used() -> None:
     text, images = shown(dialect("template"), said("one", RED), said("two", role="assistant"))
     assert text.count("<|image|>") == 1
     assert images == [(text[text.index("<|image|>") :], RED)]
@@ -77,7 +77,7 @@ def test_where_the_template_has_a_word_for_them_it_is_written() -> None:
 @pytest.mark.parametrize(
     "parts", [("one", RED), (RED, "one"), ("one", RED, "two"), ("one", "two", RED), (RED, BLUE)]
 )
-def test_what_stands_around_an_image_is_the_templates(
+def test_text_around_an_image_comes_from_the_template(
     before: str, behind: str, parts: tuple[Any, ...]
 ) -> None:
     """Between parts: a space before the first or behind the last is another matter. Texts side by
@@ -109,14 +109,14 @@ def test_images_in_the_outputs_of_tools() -> None:
     assert images[0][0] != text
 
 
-def test_without_eyes_there_are_notes() -> None:
+def test_model_without_images_gets_notes() -> None:
     for made in (dialect(None), dialect("template", TEMPLATE.replace("<|image|>", ""))):
         assert not made.supports_images
         text, images = shown(made, said("one", RED))
         assert "[image omitted: this model reads text only]" in text and images == []
 
 
-def test_an_image_that_is_only_named_is_a_note() -> None:
+def test_image_given_by_reference_becomes_a_note() -> None:
     item = it.Message(
         id="m", role="user", content=(it.InputImage(image_url="https://a.example/b.png"),)
     )
@@ -124,7 +124,7 @@ def test_an_image_that_is_only_named_is_a_note() -> None:
 
 
 @given(st.text(max_size=20), st.text(alphabet="\U0010f000\U0010f001\U0010fffd<|image>", max_size=9))
-def test_nobody_can_write_an_image(before: str, after: str) -> None:
+def test_text_cannot_spell_an_image(before: str, after: str) -> None:
     made = dialect("template")
     text, images = shown(made, said(before + "<|image|>", RED, after))
     assert len(images) == 1
@@ -133,7 +133,7 @@ def test_nobody_can_write_an_image(before: str, after: str) -> None:
     assert before in text and after in text
 
 
-def test_a_template_that_drops_an_image_is_told_of() -> None:
+def test_template_that_drops_an_image_is_reported() -> None:
     """It shows the last message alone."""
     source = TEMPLATE.replace("for m in messages", "for m in messages[-1:]")
     with pytest.raises(InvalidRequest, match="does not show all images"):

@@ -27,7 +27,7 @@ characters = st.text(st.sampled_from('ab"\\/\n\t\x00é😀{}[]'), max_size=20)
 
 
 @given(values.filter(lambda value: isinstance(value, str | list | dict)), st.booleans())
-def test_a_value_ends_where_json_says(value: Any, ascii_only: bool) -> None:
+def test_value_ends_as_json_defines(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     whole, single = JsonSpan(), JsonSpan()
     assert whole.read(text + ', "more"') == len(text) and whole.complete
@@ -38,7 +38,7 @@ def test_a_value_ends_where_json_says(value: Any, ascii_only: bool) -> None:
 
 @pytest.mark.parametrize("word", ["12", "-1.5e3", "true", "null"])
 @pytest.mark.parametrize("after", [",", "}", "]", " "])
-def test_a_word_ends_before_what_follows(word: str, after: str) -> None:
+def test_scalar_ends_before_the_next_character(word: str, after: str) -> None:
     span = JsonSpan()
     assert span.read(word) == len(word) and not span.complete
     assert span.read(after) == 0 and span.complete
@@ -51,7 +51,7 @@ def test_brackets_in_strings_are_text() -> None:
 
 
 @given(characters, st.booleans())
-def test_a_string_says_what_json_says(said: str, ascii_only: bool) -> None:
+def test_string_decodes_as_json(said: str, ascii_only: bool) -> None:
     text = json.dumps(said, ensure_ascii=ascii_only)[1:]
     whole, single = StringDecoder(), StringDecoder()
     assert whole.read(text + "rest") == (said, len(text)) and whole.complete
@@ -73,21 +73,21 @@ def test_a_string_says_what_json_says(said: str, ascii_only: bool) -> None:
         ("\\", "\\"),
     ],
 )
-def test_escapes_that_are_none_stay_and_half_characters_do_not(written: str, said: str) -> None:
+def test_invalid_escapes_stay_and_lone_surrogates_are_replaced(written: str, said: str) -> None:
     whole, single = StringDecoder(), StringDecoder()
     assert whole.read(written)[0] + whole.finish() == said
     assert "".join(single.read(char)[0] for char in written) + single.finish() == said
 
 
 @given(characters, st.sampled_from(["input", "patch"]))
-def test_input_is_the_only_string(said: str, key: str) -> None:
+def test_custom_input_is_the_only_string(said: str, key: str) -> None:
     text = json.dumps({key: said})
     whole, single = ToolInputDecoder(), ToolInputDecoder()
     assert whole.read(text) + whole.finish() == said
     assert "".join(map(single.read, text)) + single.finish() == said
 
 
-def test_input_comes_as_it_is_written() -> None:
+def test_custom_input_streams() -> None:
     text = ToolInputDecoder()
     assert text.read('{"input": "') == ""
     assert [text.read(piece) for piece in ("ab", "\\", "n", '"}')] == ["ab", "", "\n", ""]
@@ -101,12 +101,12 @@ def test_arguments_of_another_form_are_the_input(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "-Infinity", "[" * 100_000, "", "{'a': 1}", "1 2"])
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
+def test_invalid_json_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         load(text)
 
 
-def test_infinite_numbers_are_not_written() -> None:
+def test_infinite_numbers_raise() -> None:
     with pytest.raises(ValueError):
         dump(float("inf"))
 

@@ -70,12 +70,12 @@ def test_one_turn_is_one_message() -> None:
     assert (said[4]["reasoning_content"], said[4]["content"]) == ("so", "Sunny")
 
 
-def test_results_stand_behind_their_calls_whenever_they_come() -> None:
+def test_results_follow_their_calls_in_any_order() -> None:
     said = read(call("a"), call("b"), user(text("wait")), output("b", "2"), output("a", "1"))
     assert [m.get("content") for m in said] == ["", "1", "2", "wait"]
 
 
-def test_a_call_that_was_cut_is_left_out() -> None:
+def test_call_that_was_cut_is_left_out() -> None:
     cut = call("a", arguments='{"ci', status="incomplete")
     assert [m["role"] for m in read(user(text("Hi")), cut, user(text("again")))] == ["user", "user"]
     said = read(user(text("Hi")), assistant("So:"), cut, user(text("again")))
@@ -95,7 +95,7 @@ def test_arguments_are_an_object_where_they_are_one(arguments: str, shown: Any) 
     assert calls(read(call("a", arguments=arguments), output("a"))[0]) == [("weather", shown)]
 
 
-def test_tools_have_the_names_the_model_knows() -> None:
+def test_tools_have_the_names_in_the_prompt() -> None:
     said = read(
         call("a", "add", namespace="mcp__calc"),
         it.CustomToolCall(call_id="b", name="patch", input="*** Begin"),
@@ -112,7 +112,7 @@ def test_outputs_may_be_parts() -> None:
     assert said[1]["content"] == "one\n[image omitted: this model reads text only]"
 
 
-def test_an_output_without_its_call_is_refused() -> None:
+def test_output_without_its_call_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="No tool call found for function call output"):
         read(output("a"))
 
@@ -139,11 +139,11 @@ def test_an_output_without_its_call_is_refused() -> None:
         ),
     ],
 )
-def test_parts(part: it.Part, shown: str) -> None:
+def test_content_parts_become_template_parts(part: it.Part, shown: str) -> None:
     assert read(user(text("See"), part))[0]["content"] == f"See\n{shown}"
 
 
-def test_what_cannot_be_read_can_be_refused_by_path() -> None:
+def test_unsupported_content_is_refused_with_its_path() -> None:
     image = it.InputImage(image_url="data:image/png;base64,AA")
     with pytest.raises(InvalidRequest) as refused:
         read(user(text("Hi")), user(text("See"), image), unreadable="refuse")
@@ -166,7 +166,7 @@ def test_roles() -> None:
     assert [m["role"] for m in said] == ["system", "developer", "user", "user", "user"]
 
 
-def test_thinking_without_text_says_nothing() -> None:
+def test_reasoning_without_text_is_left_out() -> None:
     assert read(it.Reasoning(encrypted_content="x"), it.Reasoning(), user(text("Hi")))[0] == {
         "role": "user",
         "content": "Hi",
@@ -174,7 +174,7 @@ def test_thinking_without_text_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("status", ["in_progress", "incomplete"])
-def test_an_answer_that_is_last_and_unfinished_is_open(status: Any) -> None:
+def test_incomplete_last_answer_stays_open(status: Any) -> None:
     assert read(user(text("Hi")), assistant("He", status=status))[-1]["open"] is True
     assert read(user(text("Hi")), reasoning_done("hm", status=status))[-1]["open"] is True
     closed = read(assistant("He", status=status), user(text("Hi")))
@@ -185,7 +185,7 @@ def test_an_answer_that_is_last_and_unfinished_is_open(status: Any) -> None:
 # --- kinds ---------------------------------------------------------------------------------------
 
 
-def test_every_kind_has_a_rule() -> None:
+def test_every_item_kind_has_a_rule() -> None:
     ruled = {*CALLS, *OUTPUTS, *SILENT, *UNREADABLE}
     ruled |= {it.Message, it.Reasoning, it.McpApprovalResponse}
     assert ruled == set(it.INPUT_ITEMS)
@@ -200,7 +200,7 @@ def test_every_kind_has_a_rule() -> None:
         it.ItemReference(id="msg_1"),
     ],
 )
-def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
+def test_unsupported_items_are_refused_with_their_path(item: it.Item) -> None:
     with pytest.raises(InvalidRequest) as refused:
         read(user(text("Hi")), item)
     assert refused.value.param == "input[1]"
@@ -311,7 +311,7 @@ def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
         ),
     ],
 )
-def test_what_servers_and_clients_ran_is_a_call_and_its_result(
+def test_hosted_and_client_tools_become_calls_and_results(
     items: Sequence[it.Item], name: str, arguments: Any, result: str
 ) -> None:
     asked, answered = read(*items)
@@ -319,7 +319,7 @@ def test_what_servers_and_clients_ran_is_a_call_and_its_result(
     assert (answered["role"], answered["content"]) == ("tool", result)
 
 
-def test_what_was_allowed_is_told_by_the_call_that_follows() -> None:
+def test_approved_mcp_call_is_shown_without_its_approval() -> None:
     said = read(
         it.McpListTools(server_label="s", tools=()),
         it.AdditionalTools(tools=()),

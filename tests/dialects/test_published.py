@@ -31,7 +31,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 from tests.dialects.replies import items, merged, specials, written
 
 FOLDER = Path(__file__).parent / "templates"
@@ -141,14 +141,14 @@ def spelled(name: str, *talk: Item) -> str:
 
 @pytest.mark.requirement("FM-DETECT")
 @each_template
-def test_the_format_is_found(name: str) -> None:
+def test_published_template_is_detected(name: str) -> None:
     spoken, _ = dialect(name)
     assert spoken.tools.name == ROWS[name] and spoken.template_has_tools
     assert (spoken.reasoning and spoken.reasoning.name) == THINKS.get(name)
 
 
 @each_template
-def test_tools_calls_and_results_are_shown(name: str) -> None:
+def test_published_template_shows_tools_calls_and_results(name: str) -> None:
     text = spelled(name, user("Where?"), *called(), user("Thanks."))
     for said in ("Be kind.", "Searches the web.", "Where?", "Oslo now", "sunny 0", "Thanks."):
         assert said in text, said
@@ -158,7 +158,7 @@ def test_tools_calls_and_results_are_shown(name: str) -> None:
 @pytest.mark.requirement("FM-DETECT")
 @each_template
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_the_template_writes_is_read(name: str, count: int) -> None:
+def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
     spoken, tokenizer = dialect(name)
     asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
     options = Options(tools=(SEARCH,))
@@ -182,7 +182,7 @@ SAID_ODDLY = {"mistral", "xlam-cogito"}
 
 
 @each_template
-def test_what_the_template_writes_in_a_tool_loop_is_read(name: str) -> None:
+def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     """Thinking, words and a call, as far as it writes them: nothing is lost, nothing is added."""
     spoken, tokenizer = dialect(name)
     if not spoken._with_tools.capabilities.results or name in SAID_ODDLY:
@@ -219,7 +219,7 @@ def ends_in_thinking(spoken: ChatDialect, prompt: str) -> bool:
 @pytest.mark.requirement("FM-HELD")
 @each_template
 @pytest.mark.parametrize("choice", ["required", "auto"])
-def test_what_the_template_writes_may_be_written(
+def test_calls_of_the_template_match_the_grammar(
     name: str, choice: Literal["required", "auto"]
 ) -> None:
     """Grammars let a model write as it was trained to."""
@@ -231,7 +231,7 @@ def test_what_the_template_writes_may_be_written(
     rendered = spoken.render(asked, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice)))
     before = tokenizer.encode(spelled(name, user("Where?")), special=True)
     end = END if END not in "".join(terminals_of(spoken.reasoning, spoken.tools)) else "<|return|>"
-    held = Held(tokenizer, rendered.constraint, end=end)
+    held = ConstrainedWriter(tokenizer, rendered.constraint, end=end)
     for count in (1, 2) if traits.parallel_calls else (1,):
         after = spelled(name, user("Where?"), *called(count))
         ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
@@ -260,7 +260,7 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
 @pytest.mark.parametrize(
     ("name", "token"), [("kimi_k3", "<|end_of_msg|>"), ("hermes", "<|im_end|>"), ("gigachat3", "")]
 )
-def test_what_parts_a_turn_does_not_end_it(name: str, token: str) -> None:
+def test_separator_tokens_do_not_end_the_turn(name: str, token: str) -> None:
     """K3 closes its thinking, and GigaChat its text before a call, with what ends its answer."""
     spoken, tokenizer = dialect(name, token) if token else dialect(name)
     stops = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).stop_ids
@@ -289,9 +289,7 @@ def test_what_parts_a_turn_does_not_end_it(name: str, token: str) -> None:
         ("hyperclovax", "low", "<|im_start|>assistant/think\n"),
     ],
 )
-def test_an_effort_is_told_in_words_that_the_template_takes(
-    name: str, effort: Effort, end: str
-) -> None:
+def test_reasoning_effort_uses_values_of_the_template(name: str, effort: Effort, end: str) -> None:
     """Hunyuan 3 and K2 Horizon refuse all but three words; clients send others."""
     assert shown(name, Options(reasoning=ReasoningConfig(effort=effort))).endswith(end)
 
@@ -307,11 +305,13 @@ def test_an_effort_is_told_in_words_that_the_template_takes(
         ("minimax_m3", "high", "thinking mode: enabled"),
     ],
 )
-def test_an_effort_has_many_names(name: str, effort: Effort, told: str) -> None:
+def test_reasoning_effort_variables_of_templates_are_set(
+    name: str, effort: Effort, told: str
+) -> None:
     assert told in shown(name, Options(reasoning=ReasoningConfig(effort=effort)))
 
 
-def test_a_template_is_told_the_budget_that_a_model_is_held_to() -> None:
+def test_thinking_budget_is_passed_to_the_template() -> None:
     assert "within 77 tokens" in shown("seed_oss", Options(thinking_budget=77))
     fixed = Options(thinking_budget=77, template={"thinking_budget": 9})
     assert "within 9 tokens" in shown("seed_oss", fixed)
@@ -325,7 +325,7 @@ def test_a_template_is_told_the_budget_that_a_model_is_held_to() -> None:
         ("muse", "<|start|>assistant to=user<|message|>It is"),
     ],
 )
-def test_an_answer_that_was_cut_is_gone_on_with_behind_its_recipient(name: str, end: str) -> None:
+def test_cut_answer_continues_after_its_recipient(name: str, end: str) -> None:
     cut = Message(role="assistant", content=(OutputText(text="It is"),), status="incomplete")
     assert shown(name, Options(), user("Hi"), cut).endswith(end)
 
@@ -336,7 +336,7 @@ def shown(name: str, options: Options, *talk: Item) -> str:
     return b"".join(map(tokenizer.piece, prompt.ids)).decode()
 
 
-def test_models_that_only_think_are_found_too() -> None:
+def test_reasoning_only_models_are_detected() -> None:
     for name, spoken, tokenizer in thinking_only():
         assert spoken.reasoning and spoken.reasoning.name == name and not spoken.template_has_tools
         rendered = spoken.render(Conversation(items=(user("Hi"),)), Options())
@@ -347,7 +347,7 @@ def test_models_that_only_think_are_found_too() -> None:
 
 
 @pytest.mark.requirement("FM-SPACES")
-def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
+def test_namespace_description_is_shown() -> None:
     spoken, tokenizer = dialect("hermes")
     space = Namespace(name="crm", description="Customers.", tools=(SEARCH,))
     conversation = Conversation(items=(user("Hi"),))
@@ -359,7 +359,7 @@ def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
 
 
 @pytest.mark.parametrize("separated", [True, False])
-def test_the_suffix_of_tags_is_that_of_the_vocabulary(separated: bool) -> None:
+def test_tag_suffix_follows_the_vocabulary(separated: bool) -> None:
     """Hunyuan's differs from one checkpoint to another, and its fourth model has a tag less."""
     form = TOOLS["hy_v3" if separated else "hy_v4"]
     thinks = REASONING[form.name]
@@ -381,7 +381,7 @@ def test_the_suffix_of_tags_is_that_of_the_vocabulary(separated: bool) -> None:
     assert json.loads(found[1]["arguments"]) == ARGUMENTS
 
 
-def test_what_is_said_to_be_checked_is_checked_here() -> None:
+def test_rows_marked_from_template_have_a_published_template() -> None:
     assert {name for name, row in TOOLS.items() if row.from_template} == set(ROWS.values())
     thinks = {name for name, row in REASONING.items() if row.from_template}
     assert thinks == set(THINKS.values()) | {name for name, *_ in thinking_only()}

@@ -25,7 +25,7 @@ def names(tools: Any) -> list[str]:
     return [tool.name for tool in tools]
 
 
-def test_namespaces_are_flattened_and_split_again_by_the_table() -> None:
+def test_namespaced_names_are_flattened_and_restored() -> None:
     found = shown(F, SPACE, Function(name="a__b"))
     assert names(found.tools) == ["f", "ns__f", "ns__patch", "a__b"]
     wire = {name: (shape.namespace, shape.wire_name) for name, shape in found.shapes.items()}
@@ -39,14 +39,14 @@ def test_namespaces_are_flattened_and_split_again_by_the_table() -> None:
     assert found.name_of("gone", "old") == "old__gone"
 
 
-def test_names_that_meet_stay_apart() -> None:
+def test_colliding_names_stay_distinct() -> None:
     found = shown(Function(name="ns__f"), SPACE)
     assert names(found.tools) == ["ns__f", "ns__f_2", "ns__patch"]
     assert found.shapes["ns__f_2"].namespace == "ns"
     assert found.name_of("f", "ns") == "ns__f_2"
 
 
-def test_a_custom_tool_is_a_function_of_one_text() -> None:
+def test_custom_tool_is_a_function_with_one_string() -> None:
     (tool,) = shown(PATCH).tools
     definition = tool.definition()["function"]
     assert definition["parameters"]["properties"] == {"input": {"type": "string"}}
@@ -54,22 +54,22 @@ def test_a_custom_tool_is_a_function_of_one_text() -> None:
     assert tool.shape.custom and tool.grammar is not None
 
 
-def test_a_function_without_parameters_takes_none() -> None:
+def test_function_without_parameters_takes_none() -> None:
     definition = shown(G).tools[0].definition()["function"]
     assert definition["parameters"] == {"type": "object", "properties": {}}
     assert definition["description"] == ""
 
 
-def test_what_no_model_can_be_shown_is_passed_over() -> None:
+def test_tools_without_a_prompt_form_are_skipped() -> None:
     assert names(shown(WebSearch(), F).tools) == ["f"]
 
 
-def test_tools_that_a_conversation_brought() -> None:
+def test_tools_of_the_conversation_are_added() -> None:
     items = (AdditionalTools(tools=(SPACE,)), ToolSearchOutput(tools=(G,)))
     assert names(shown(F, items=items).tools) == ["f", "ns__f", "ns__patch", "g"]
 
 
-def test_a_tool_that_comes_again_is_one_tool() -> None:
+def test_repeated_tool_is_shown_once() -> None:
     """Clients send the tools of a search with every later request."""
     again = Function(name="f", description="Newer.")
     found = shown(F, items=(AdditionalTools(tools=(again, G)), AdditionalTools(tools=(G,))))
@@ -77,7 +77,7 @@ def test_a_tool_that_comes_again_is_one_tool() -> None:
     assert found.tools[0].description == "Newer."
 
 
-def test_none() -> None:
+def test_tool_choice_none_allows_no_call() -> None:
     assert shown(F, tool_choice=ToolChoice("none")) == PromptTools()
 
 
@@ -96,14 +96,16 @@ def test_none() -> None:
         ),
     ],
 )
-def test_choices(choice: ToolChoice, callable_: list[str], required: bool) -> None:
+def test_tool_choice_restricts_callable_tools(
+    choice: ToolChoice, callable_: list[str], required: bool
+) -> None:
     found = shown(F, SPACE, tool_choice=choice)
     assert names(found.callable) == callable_
     assert found.required is required
     assert len(found.tools) == 3, "what may not be called is shown all the same"
 
 
-def test_the_plain_namespace_is_no_part_of_a_name() -> None:
+def test_functions_namespace_is_not_part_of_a_name() -> None:
     found = shown(Namespace(name="functions", tools=(F,)), G)
     assert names(found.tools) == ["f", "g"]
     assert found.shapes["f"].namespace == "functions"
@@ -112,13 +114,13 @@ def test_the_plain_namespace_is_no_part_of_a_name() -> None:
 @pytest.mark.parametrize(
     "choice", [ToolChoice("required"), ToolChoice("one", frozenset({("gone", None)}))]
 )
-def test_a_call_that_nobody_can_make_is_not_required_in_silence(choice: ToolChoice) -> None:
+def test_required_call_without_callable_tool_is_refused(choice: ToolChoice) -> None:
     with pytest.raises(InvalidRequest) as refused:
         shown(WebSearch(), tool_choice=choice)
     assert refused.value.param == "tool_choice"
 
 
-def test_what_is_said_of_namespaces() -> None:
+def test_namespace_descriptions_are_collected() -> None:
     spaces = (
         Namespace(name="crm", tools=(F,), description="Customers."),
         Namespace(name="functions", tools=(G,), description="Plain."),

@@ -94,7 +94,7 @@ def found(name: str, reply: str, at: list[int], *, special: bool) -> list[dict[s
     text=texts,
     at=cuts,
 )
-def test_what_is_written_is_read(
+def test_rendered_replies_are_parsed(
     name: str,
     special: bool,
     calls: list[dict[str, Any]],

@@ -1,7 +1,7 @@
-"""What can be fuzzed: every way of reading replies, behind ``dialects.base.Parser`` alone.
+"""The parsers to fuzz.
 
-A target is a name, how its parser is made, and the replies that mutations begin with: those of its
-corpus (``corpus/NAME.txt``, nasty by design or once found) and its goldens.
+A target is a name, a parser factory, and the outputs that mutations start from: its corpus
+(``corpus/NAME.txt``) and its goldens.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Target(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def corpus(name: str) -> tuple[str, ...]:
-    """The replies of a target's file."""
+    """Return the outputs in a target's file."""
     text = (CORPUS / f"{name}.txt").read_bytes().decode()  # line ends as they are
     return tuple(text.removesuffix("\n").split(_BREAK))
 
 
 def _format(name: str, *, special: bool) -> Target:
-    """A format with the thinking that has its name, else the usual one."""
+    """Return the target of a tool format with its reasoning format."""
     form = TOOLS[name]
     thinks = thinking_of(name)
     tokens = sorted({*specials(form), *thinks.open, *thinks.close}) if special else ()

@@ -1,4 +1,4 @@
-"""``--golden`` lets the goldens say what happens now; the diff is then the change."""
+"""``--golden`` rewrites the goldens. The diff is then the change of behaviour."""
 
 from __future__ import annotations
 

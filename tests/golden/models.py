@@ -1,5 +1,6 @@
-"""The scripted models of the goldens: templates as families publish them, gpt-oss's own format, and
-an engine that plays given chunks. A ``|`` in a story is a border between chunks.
+"""The scripted models of the goldens: chat templates as published, harmony, and a scripted engine.
+
+A ``|`` in a story separates chunks.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ MODELS: dict[str, tuple[str, tuple[str, ...], str | None, str | None]] = {
 _CONTROL = re.compile(r"(<\|[a-z]+\|>)")
 
 
-class Player:
-    """``Engine`` that plays chunks of text, those of a turn a call; the last turn again and again.
-    ``!words`` as a chunk fails with these words."""
+class ChunkPlayer:
+    """``Engine`` that plays chunks of text, one turn per call. The last turn repeats.
+
+    A chunk ``!words`` fails with these words.
+    """
 
     def __init__(
         self,
@@ -91,12 +94,12 @@ class Player:
                 raise BackendError(text[1:])
             ids = self.tokenizer.encode(text, special=True)[:left]
             left -= len(ids)
-            yield self._said(ids, sampling, finished=left == 0)
+            yield self._chunk(ids, sampling, finished=left == 0)
             if left == 0:
                 return
-        yield self._said([self._end], sampling, finished=False, stop=True)
+        yield self._chunk([self._end], sampling, finished=False, stop=True)
 
-    def _said(
+    def _chunk(
         self, ids: list[int], sampling: Sampling, *, finished: bool, stop: bool = False
     ) -> Chunk:
         logprobs: tuple[TokenLogprob, ...] = ()
@@ -109,8 +112,8 @@ class Player:
     async def close(self) -> None: ...
 
 
-class Letters(HarmonyTokenizer):
-    """Writes a token a character, so that cuts between characters are cuts between tokens."""
+class CharacterTokenizer(HarmonyTokenizer):
+    """Encodes one token per character, so that cuts between characters are cuts between tokens."""
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         pieces = _CONTROL.split(text) if special else [text]
@@ -118,18 +121,18 @@ class Letters(HarmonyTokenizer):
             id
             for piece in pieces
             for part in ([piece] if piece in self.special else piece)
-            for id in super(Letters, self).encode(part, special=special)
+            for id in super(CharacterTokenizer, self).encode(part, special=special)
         ]
 
 
 def backend(model: str, turns: Sequence[Sequence[str]]) -> LocalBackend:
-    """The model of a story, about to say these."""
+    """Return the model of a story, which will write these turns."""
     today = lambda: datetime(2026, 1, 1)  # noqa: E731
     if model == "harmony":
-        engine = Player(turns, Letters(gpt_oss.encoding()), end="<|return|>")
+        engine = ChunkPlayer(turns, CharacterTokenizer(gpt_oss.encoding()), end="<|return|>")
         return LocalBackend(engine, gpt_oss.dialect(today=today))
     template, special, reasoning, tools = MODELS[model]
-    engine = Player(turns, ByteTokenizer(special), template)
+    engine = ChunkPlayer(turns, ByteTokenizer(special), template)
     dialect = ChatDialect(
         engine.card,
         engine.tokenizer,

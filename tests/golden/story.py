@@ -1,11 +1,11 @@
-"""A golden: one file a story. Request, chunks of the model, events, response. Between turns of the
-model stands a line of its own. Code and commands are lines for boxes that isolate nothing: what
-they say is told in ``tests/conformance/boxes.py``. Images are painted as it is told in
-``tests/tools/image_generation/painter.py``, searches and MCP in
-``tooled``. At ``wait`` the client leaves.
-A model that is ``late`` gets tools whose calls may take no time.
+"""A golden: one file per story, with the request, the model's chunks, the events and the response.
 
-The events are one line each, so that a diff in review is the change of behaviour.
+A line separates the turns of the model. Code and commands run in fake boxes; see
+``tests/conformance/boxes.py``. Images come from ``tests/tools/image_generation/painter.py``,
+searches and MCP from ``tooled``. At ``wait`` the client disconnects. A model that is ``late`` has
+tools with a very short time limit.
+
+The events are one line each, so that a diff in review shows the change of behaviour.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from tests.conformance.boxes import containers
 from tests.conformance.boxes import run_command as line
 from tests.golden.models import backend
 from tests.golden.programs import programs
-from tests.golden.tooled import Words
+from tests.golden.tooled import ScriptedWords
 from tests.runs.served import RecordingSink
 from tests.tools.image_generation.painter import FakeImageGenerator, image_provider
 
 RULE = "----------"
 TURN = "\n==========\n"
 FOLDER = Path(__file__).parent / "stories"
-#: Between chunks; control tokens have it too.
+#: Separates chunks. Control tokens contain the character too.
 _BORDER = re.compile(r"(?<!<)\|(?!>)")
 
 
 class Story(Struct):
-    """A file, read. ``model`` is the first line, behind ``# ``."""
+    """A parsed file. ``model`` is the first line, after ``# ``."""
 
     path: Path
     model: str
@@ -59,7 +59,7 @@ class Story(Struct):
 
 
 class Served(Struct):
-    """The one model of a story."""
+    """The only model of a story."""
 
     backend: Any
     name: str = "scripted"
@@ -81,23 +81,23 @@ class Served(Struct):
 def read(path: Path) -> Story:
     sections = path.read_text().split(f"{RULE}\n")
     head, request = sections[0].split("\n", 1)
-    said = sections[1].removesuffix("\n")
-    turns = [_BORDER.split(turn) if turn.strip("\n") else [] for turn in said.split(TURN)]
+    output = sections[1].removesuffix("\n")
+    turns = [_BORDER.split(turn) if turn.strip("\n") else [] for turn in output.split(TURN)]
     events, response = (*sections[2:], "", "")[:2]
     return Story(path, head.removeprefix("# "), request, turns, events, response)
 
 
 class Played(Struct):
-    """What came of a story."""
+    """The result of a story."""
 
     events: list[ev.Event]
     response: Response
 
 
 async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
-    """What comes of the story's request when the model says these."""
+    """Run the story's request while the model writes these chunks."""
     numbers = itertools.count(1)
-    held, painter, words = containers(_Leaving()), FakeImageGenerator(), Words()
+    container_pool, painter, words = containers(_Leaving()), FakeImageGenerator(), ScriptedWords()
     model, _, late = story.model.partition(" ")
     service = Service(
         RunDependencies(
@@ -111,26 +111,27 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
         ),
         OptionalFeatures(
             providers={
-                "code_interpreter": CodeInterpreterProvider(held),
-                "shell": ShellProvider(held),
+                "code_interpreter": CodeInterpreterProvider(container_pool),
+                "shell": ShellProvider(container_pool),
                 "image_generation": image_provider(painter),
                 **programs(),
                 **words.providers(),
             },
-            containers=held,
+            containers=container_pool,
         ),
     )
     request = parse_create_response(
         json.dumps({"model": "scripted", **json.loads(story.request)}).encode()
     )
     run = await service.create("tenant", request)
-    heard = RecordingSink()
-    driving = asyncio.create_task(run.drive(heard))
-    held._sandbox.leave = painter.leave = words.leave = driving.cancel  # type: ignore[attr-defined]
+    sink = RecordingSink()
+    driving = asyncio.create_task(run.drive(sink))
+    painter.leave = words.leave = driving.cancel
+    container_pool._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
     await asyncio.wait({driving}, timeout=20)
     await service.drain(5)
-    check(heard.events)
-    return Played(heard.events, run.response)
+    check(sink.events)
+    return Played(sink.events, run.response)
 
 
 class _Box(FakeBox):
@@ -162,7 +163,7 @@ class _Box(FakeBox):
 
 
 class _Leaving(FakeSandbox):
-    """Boxes in which the client may leave."""
+    """Boxes in which the client may disconnect."""
 
     def __init__(self) -> None:
         super().__init__(line)
@@ -172,18 +173,18 @@ class _Leaving(FakeSandbox):
         return _Box(lambda: self.leave())
 
 
-def told(events: Sequence[ev.Event]) -> str:
-    """The events, one line each."""
+def render_events(events: Sequence[ev.Event]) -> str:
+    """Return the events, one line each."""
     return "".join(f"{_line(event)}\n" for event in events)
 
 
 def _line(event: ev.Event) -> str:
     name = str(event.__struct_config__.tag).removeprefix("response.")
-    said = [f"{event.sequence_number:>3} {name:<32}", *_place(event), *_said(event)]
-    return " ".join(said).rstrip()
+    parts = [f"{event.sequence_number:>3} {name:<32}", *_item_position(event), *_event_facts(event)]
+    return " ".join(parts).rstrip()
 
 
-def _place(event: ev.Event) -> list[str]:
+def _item_position(event: ev.Event) -> list[str]:
     index = getattr(event, "output_index", None)
     if index is None:
         return []
@@ -193,7 +194,7 @@ def _place(event: ev.Event) -> list[str]:
     return [owner, f"@{index}" + (f".{part}" if part is not None else "")]
 
 
-def _said(event: ev.Event) -> list[str]:
+def _event_facts(event: ev.Event) -> list[str]:
     match event:
         case ev.OutputItemAdded(item=item) | ev.OutputItemDone(item=item):
             facts = [str(item.__struct_config__.tag), getattr(item, "status", "")]
@@ -208,15 +209,15 @@ def _said(event: ev.Event) -> list[str]:
     for field in ("delta", "text", "arguments", "input", "refusal", "code", "command", "output"):
         if hasattr(event, field):
             count = len(getattr(event, "logprobs", ()))
-            shown = json.dumps(getattr(event, field), ensure_ascii=False)
-            return [shown, f"({count} logprobs)"] if count else [shown]
+            value = json.dumps(getattr(event, field), ensure_ascii=False)
+            return [value, f"({count} logprobs)"] if count else [value]
     if (response := getattr(event, "response", None)) is not None:
         return [response.status]
     return []
 
 
-def shown(response: Response) -> str:
-    """What came out, without the echo of the request."""
+def render_response(response: Response) -> str:
+    """Return the response without the echo of the request."""
     raw = json.loads(msgspec.json.encode(response))
     names = ("status", "incomplete_details", "error", "output", "usage")
     return json.dumps(
@@ -226,7 +227,7 @@ def shown(response: Response) -> str:
 
 def write(story: Story, played: Played) -> None:
     turns = TURN.join("|".join(chunks) for chunks in story.turns)
+    events, response = render_events(played.events), render_response(played.response)
     story.path.write_text(
-        f"# {story.model}\n{story.request}{RULE}\n{turns}\n{RULE}\n{told(played.events)}{RULE}\n"
-        f"{shown(played.response)}\n"
+        f"# {story.model}\n{story.request}{RULE}\n{turns}\n{RULE}\n{events}{RULE}\n{response}\n"
     )

@@ -1,5 +1,7 @@
-"""The tools of stories: web_search, file_search and mcp as they are, over sources that do what a
-word says. ``slow`` never ends, ``broken`` fails; at ``wait`` the client leaves.
+"""The tools of stories: real web search, file search and MCP over scripted sources.
+
+A word in a query decides what happens: ``slow`` never ends, ``broken`` fails, and at ``wait`` the
+client disconnects.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from antiphon.wire.parsing.vector_stores import SearchRequest
 from antiphon.wire.vector_stores import TextPart
 from antiphon.wire.vector_stores import VectorStoreSearchResult as Piece
 
-__all__ = ["Words"]
+__all__ = ["ScriptedWords"]
 
 _URL = "https://north.example/fjords"
 
 
-class Words:
-    """Does what they say. ``leave``: has the client leave."""
+class ScriptedWords:
+    """Obeys the words of queries. ``leave`` disconnects the client."""
 
     leave: Callable[[], object] = staticmethod(lambda: None)
 
@@ -41,20 +43,20 @@ class Words:
             raise broken
 
     def providers(self) -> dict[str, ToolProvider]:
-        """The tools that do."""
+        """Return the tool providers by tool type."""
         pool: Any = _Pool(self)
         return {
-            "file_search": FileSearchProvider(_Shelves(self)),
-            "web_search": WebSearchProvider(_Pages(self), is_external=False),
+            "file_search": FileSearchProvider(_FileStores(self)),
+            "web_search": WebSearchProvider(_WebPages(self), is_external=False),
             "mcp": McpProvider({"home": McpEndpoint(url="http://home.example/mcp")}, pool),
         }
 
 
-class _Pages:
-    def __init__(self, words: Words) -> None:
+class _WebPages:
+    def __init__(self, words: ScriptedWords) -> None:
         self._words = words
 
-    async def search(self, query: str, asked: SearchOptions) -> tuple[SearchResult, ...]:
+    async def search(self, query: str, request: SearchOptions) -> tuple[SearchResult, ...]:
         await self._words.obey(query, ToolError("The search engine does not answer."))
         return (SearchResult(url=_URL, title="Fjords", text="Narrow inlets."),)
 
@@ -64,24 +66,24 @@ class _Pages:
     async def close(self) -> None: ...
 
 
-class _Shelves:
-    def __init__(self, words: Words) -> None:
+class _FileStores:
+    def __init__(self, words: ScriptedWords) -> None:
         self._words = words
 
     async def check_searchable(self, *named: object) -> None: ...
 
     async def search(
-        self, tenant: str, store_ids: Sequence[str], asked: SearchRequest
+        self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[Piece, ...]:
-        await self._words.obey(" ".join(asked.queries), RunError("The store does not answer."))
+        await self._words.obey(" ".join(request.queries), RunError("The store does not answer."))
         part = TextPart(text="A fjord is a narrow inlet.")
         return (Piece(file_id="file-1", filename="fjords.md", score=1.0, content=(part,)),)
 
 
 class _Pool:
-    """Asks a client of one tool."""
+    """Runs questions on an MCP client with one tool."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: ScriptedWords) -> None:
         self._words = words
 
     async def call(self, tenant: str, server: McpEndpoint, question: Any) -> Any:
@@ -98,12 +100,3 @@ class _Pool:
         await self._words.obey(word, RuntimeError("secret"))
         is_error = word == "refused"
         return CallToolResult(content=[TextContent(text=word)], is_error=is_error)
-
-
-def _providers() -> dict[str, ToolProvider]:
-    pool: Any = _Pool()
-    return {
-        "file_search": FileSearchProvider(_Shelves()),
-        "web_search": WebSearchProvider(_Pages(), is_external=False),
-        "mcp": McpProvider({"home": McpEndpoint(url="http://home.example/mcp")}, pool),
-    }

@@ -35,24 +35,24 @@ async def catalog() -> AsyncIterator[Catalog]:
     await loaded.close()
 
 
-async def test_models_are_found_by_every_name(catalog: Catalog) -> None:
+async def test_models_are_found_by_name_and_alias(catalog: Catalog) -> None:
     one, two = catalog.all()
     assert (one.name, two.name, one.created) == ("one", "two", 1700)
     assert catalog.find("one") is catalog.find("gpt-5.5") is catalog.find("uno") is one
     assert catalog.find(None) is two
 
 
-async def test_without_a_default_the_first_model_is_it() -> None:
+async def test_first_model_is_the_default() -> None:
     loaded = await load(Settings(models={"a": scripted(), "b": scripted()}))
     assert loaded.find(None).name == "a"
 
 
-async def test_an_alias_may_be_the_default() -> None:
+async def test_alias_may_be_the_default() -> None:
     models = {"a": scripted(), "b": scripted(aliases=("c",))}
     assert (await load(Settings(models=models, default_model="c"))).find(None).name == "b"
 
 
-async def test_an_unknown_model_is_not_found_in_openais_words(catalog: Catalog) -> None:
+async def test_unknown_model_error_is_worded_like_openais(catalog: Catalog) -> None:
     with pytest.raises(NotFound) as caught:
         catalog.find("three")
     error = caught.value
@@ -61,7 +61,7 @@ async def test_an_unknown_model_is_not_found_in_openais_words(catalog: Catalog) 
 
 
 @pytest.mark.requirement("VN-2", "GO-2")
-async def test_the_operators_values_stand_over_the_recommended_ones(
+async def test_settings_override_recommended_sampling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def make(*_: Any) -> ScriptedBackend:
@@ -75,7 +75,7 @@ async def test_the_operators_values_stand_over_the_recommended_ones(
 
 
 @pytest.mark.requirement("VN-45")
-async def test_an_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     one = ScriptedBackend(context_size=77)
 
     async def make(*_: Any) -> ScriptedBackend:
@@ -106,7 +106,7 @@ async def test_closing_closes_every_model(catalog: Catalog) -> None:
     assert all(isinstance(backend, ScriptedBackend) and backend.closed for backend in backends)
 
 
-async def test_what_was_loaded_is_closed_when_the_next_one_fails(
+async def test_loaded_models_are_closed_when_another_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = ScriptedBackend()
@@ -125,7 +125,7 @@ async def test_what_was_loaded_is_closed_when_the_next_one_fails(
 # --- engines -------------------------------------------------------------------------------------
 
 
-async def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
+async def test_unknown_engine_is_refused_with_the_known_ones() -> None:
     with pytest.raises(SetupError, match=r"model m: there is no engine 'lama'; did you mean llama"):
         await load(Settings(models={"m": Model(source="x", engine="lama")}))
 
@@ -150,7 +150,7 @@ async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.Monk
         ([], "holds no GGUF file"),
     ],
 )
-async def test_a_folder_stands_for_the_one_model_in_it(
+async def test_folder_with_one_model_is_that_model(
     tmp_path: Path, files: list[str], outcome: str
 ) -> None:
     for file in files:
@@ -162,7 +162,7 @@ async def test_a_folder_stands_for_the_one_model_in_it(
     assert outcome in str(caught.value)
 
 
-def test_a_picture_encoder_beside_the_model_is_its_own(tmp_path: Path) -> None:
+def test_picture_encoder_beside_the_model_is_its_own(tmp_path: Path) -> None:
     encoder = tmp_path / "mmproj-m.gguf"
     assert module._projector(Model(source=str(tmp_path))) is None
     encoder.touch()
@@ -174,12 +174,12 @@ def test_a_picture_encoder_beside_the_model_is_its_own(tmp_path: Path) -> None:
     assert module._projector(Model(source="org/model:Q4_K_M")) is None
 
 
-async def test_what_an_engine_has_no_use_for_is_refused() -> None:
+async def test_option_the_engine_ignores_is_refused() -> None:
     model = Model(source="x", engine="transformers", adapters={"poet": "file"})
     with pytest.raises(SetupError, match=r"the engine 'transformers' takes no adapters"):
         await load(Settings(models={"m": model}))
 
 
-async def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+async def test_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"The template .*absent\.jinja cannot be read"):
         read_template(tmp_path / "absent.jinja")

@@ -48,7 +48,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return wheel
 
 
-async def test_the_default_model_comes_once(package: Path, tmp_path: Path) -> None:
+async def test_default_model_is_downloaded_once(package: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "models"
     assert pull.resolve(pull.DEFAULT, cache) is None
     path = await pull.ensure_default(cache)
@@ -87,14 +87,14 @@ async def test_another_file_than_expected_is_refused(
     assert pull.resolve(pull.DEFAULT, tmp_path / "cache") is None
 
 
-async def test_a_package_that_is_not_to_be_had_is_one_line(package: Path, tmp_path: Path) -> None:
+async def test_unavailable_package_is_a_one_line_error(package: Path, tmp_path: Path) -> None:
     package.unlink()
     with pytest.raises(SetupError, match="No matching distribution") as raised:
         await pull.ensure_default(tmp_path / "cache")
     assert "\n" not in str(raised.value)
 
 
-async def test_a_full_disk_is_reported_in_one_line(
+async def test_full_disk_is_reported_in_one_line(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -119,12 +119,12 @@ def test_reason_of_pip_is_found_in_its_output(line: bytes, is_reason: bool) -> N
     assert bool(pull._PIP_FAULT.match(line)) is is_reason
 
 
-async def test_a_cache_that_cannot_be_made_is_one_line(package: Path) -> None:
+async def test_unwritable_cache_is_a_one_line_error(package: Path) -> None:
     with pytest.raises(SetupError, match="cannot be used"):
         await pull.ensure_default(package / "below-a-file")
 
 
-async def test_an_installed_package_is_used_where_it_lies(
+async def test_installed_package_is_used_in_place(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site"
@@ -138,7 +138,7 @@ async def test_an_installed_package_is_used_where_it_lies(
 
 
 @pytest.mark.model
-async def test_the_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
+async def test_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
     from antiphon.engines.gguf.reader import read_gguf
     from antiphon.testing.embedded_model import smollm2
 
@@ -147,7 +147,7 @@ async def test_the_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> N
     assert {tensor.type for tensor in read_gguf(path).tensors} == {0, 8}  # F32 and Q8_0
 
 
-def test_the_bar_can_be_told_of_unknown_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_accepts_unknown_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     with pull.progress_bar() as progress:
         progress("one", 0, None)
         progress("one", 5, 10)
@@ -257,7 +257,9 @@ def hub() -> Iterator[Hub]:
         ("us/model:BF16", "deep/big.BF16-00001-of-00002.gguf"),
     ],
 )
-async def test_pulls_what_was_named(hub: Hub, tmp_path: Path, spec: str, name: str) -> None:
+async def test_pull_downloads_the_named_model(
+    hub: Hub, tmp_path: Path, spec: str, name: str
+) -> None:
     seen: list[tuple[str, int, int | None]] = []
     assert pull.resolve(spec, tmp_path) is None
     path = await pull.pull(spec, tmp_path, lambda *step: seen.append(step), endpoint=hub.url)
@@ -272,9 +274,7 @@ async def test_pulls_what_was_named(hub: Hub, tmp_path: Path, spec: str, name: s
     assert len(hub.ranges) == asked, "nothing is fetched twice"
 
 
-async def test_a_folder_of_weights_is_pulled_without_what_is_not_needed(
-    hub: Hub, tmp_path: Path
-) -> None:
+async def test_weights_are_pulled_without_unneeded_files(hub: Hub, tmp_path: Path) -> None:
     folder = await pull.pull_folder("hf:us/model", tmp_path, endpoint=hub.url)
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {name for name in there if not Path(name).name.startswith(".")} == {
@@ -288,7 +288,7 @@ async def test_a_folder_of_weights_is_pulled_without_what_is_not_needed(
     assert await pull.pull_folder(str(folder), tmp_path) == folder
 
 
-async def test_what_is_no_folder_of_weights_is_refused(tmp_path: Path) -> None:
+async def test_repository_without_weights_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.touch()
     for spec in (str(file), "us/model:Q8_0", "no such thing"):
@@ -296,7 +296,7 @@ async def test_what_is_no_folder_of_weights_is_refused(tmp_path: Path) -> None:
             await pull.pull_folder(spec, tmp_path)
 
 
-async def test_a_transfer_that_broke_off_is_continued(hub: Hub, tmp_path: Path) -> None:
+async def test_transfer_that_broke_off_is_continued(hub: Hub, tmp_path: Path) -> None:
     name, whole = "model.Q4_K_M.gguf", FILES["model.Q4_K_M.gguf"]
     begun, going_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
@@ -324,7 +324,7 @@ async def test_a_transfer_that_broke_off_is_continued(hub: Hub, tmp_path: Path) 
     assert not partial.exists()
 
 
-async def test_damage_is_noticed(hub: Hub, tmp_path: Path) -> None:
+async def test_corrupt_download_is_detected(hub: Hub, tmp_path: Path) -> None:
     hub.etag = "0" * 64
     with pytest.raises(SetupError, match="arrived damaged"):
         await pull.pull("us/model:Q8_0", tmp_path, endpoint=hub.url)
@@ -344,7 +344,7 @@ async def test_damage_is_noticed(hub: Hub, tmp_path: Path) -> None:
         ("hf:us/gated", "its owner must grant you access"),
     ],
 )
-async def test_what_cannot_be_pulled_is_one_line(
+async def test_failed_pull_is_a_one_line_error(
     hub: Hub, tmp_path: Path, spec: str, reason: str
 ) -> None:
     with pytest.raises(SetupError, match=reason) as raised:
@@ -352,20 +352,22 @@ async def test_what_cannot_be_pulled_is_one_line(
     assert "\n" not in str(raised.value)
 
 
-async def test_no_connection_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_connection_is_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the library tries for a while
     with pytest.raises(SetupError, match="no connection to Hugging Face"):
         await pull.pull("us/model", tmp_path, endpoint="http://127.0.0.1:1")
 
 
-async def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(SetupError, match=r'pip install "antiphon\[hub\]"'):
         await pull.pull("us/model", tmp_path)
 
 
-def test_a_path_is_a_model(tmp_path: Path) -> None:
+def test_local_path_is_a_model(tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     assert pull.resolve(str(path), tmp_path) is None
     path.write_bytes(b"")

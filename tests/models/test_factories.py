@@ -43,7 +43,7 @@ def dialect_of(architecture: str | None = "gpt-oss", **model: Any) -> object:
 
 
 @pytest.mark.requirement("VN-4")
-def test_gpt_oss_is_spoken_to_in_harmony(tmp_path: Path) -> None:
+def test_gpt_oss_uses_harmony(tmp_path: Path) -> None:
     assert isinstance(dialect_of("gpt-oss"), HarmonyDialect)  # the name in GGUF files
     assert isinstance(dialect_of("gpt_oss"), HarmonyDialect)  # the name at Hugging Face
     assert isinstance(dialect_of("llama"), ChatDialect)

@@ -14,8 +14,8 @@ from antiphon.testing.dialect_check import check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import ModelCard
 from scripts.docs import ROOT
-from tests.dialects.grammar.test_builder import TRIP, grammarian
-from tests.dialects.grammars import Held
+from tests.dialects.grammar.test_builder import TRIP, grammar_builder
+from tests.dialects.grammars import ConstrainedWriter
 from tests.dialects.replies import SHAPES, items, read, written
 
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("FM-OWN")
-def test_the_example_of_the_page_works(folder: Path) -> None:
+def test_example_of_the_page_works(folder: Path) -> None:
     from antiphon.dialects.parser.parser import FormatParser
 
     formats = load(folder)
@@ -54,7 +54,7 @@ def test_the_example_of_the_page_works(folder: Path) -> None:
     assert not is_open
 
 
-def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None:
+def test_model_is_detected_by_the_mark(folder: Path) -> None:
     template = example()["arrows.jinja"]
     tokenizer = ByteTokenizer(("<call>", "</call>"))
     card = ModelCard(
@@ -67,23 +67,25 @@ def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None
     assert ChatDialect(card, tokenizer).tools.name == "hermes"
 
 
-def test_calls_are_held_to_their_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_constrained_to_their_schema(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from antiphon.conversation import Options, ToolChoice
     from antiphon.dialects.grammar.builder import GrammarBuilder
     from antiphon.dialects.tools import collect_tools
 
     row = load(folder).tools["arrows"]
-    _, tokenizer = grammarian()
+    _, tokenizer = grammar_builder()
     options = Options(tools=(TRIP,), tool_choice=ToolChoice("required"))
     made = GrammarBuilder(tokenizer, row, None).constraint(
         options, collect_tools(options, ()), False
     )
-    answer = Held(tokenizer, made)
+    answer = ConstrainedWriter(tokenizer, made)
     assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))
     assert not answer.may_write(written(row, [("trip", {"city": "Oslo", "days": "two"})]))
 
 
-def test_a_users_row_stands_before_ours_and_in_its_place(folder: Path) -> None:
+def test_user_defined_row_precedes_and_replaces_built_in_rows(folder: Path) -> None:
     (folder / "own.toml").write_text(
         '[reasoning.think]\nopen = ["<t>"]\nclose = ["</t>"]\nmark = "<t>"\n', encoding="utf-8"
     )
@@ -141,7 +143,7 @@ after = ""
         (GOOD.replace("[tools.x]", '[tools.x]\nbare = "ab"'), "tools.x.bare must be one character"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, wrong: str, told: str) -> None:
+def test_errors_name_file_and_key(tmp_path: Path, wrong: str, told: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(wrong, encoding="utf-8")
     with pytest.raises(SetupError) as caught:
@@ -150,18 +152,18 @@ def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, wrong: str, told:
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_is_right_is_taken(tmp_path: Path) -> None:
+def test_valid_files_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GOOD, encoding="utf-8")
     assert load(tmp_path).tool_format("x") is not None
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="formats_dir"):
         load(tmp_path / "nowhere")
 
 
 @pytest.mark.requirement("FM-NAMES")
-def test_names_that_others_use_are_understood() -> None:
+def test_aliases_of_other_servers_are_accepted() -> None:
     from antiphon.dialects.formats.registry import SHIPPED
 
     for name, row in (("glm47", "glm45"), ("qwen25", "hermes"), ("jamba", "hunyuan_a13b")):

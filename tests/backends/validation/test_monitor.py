@@ -26,7 +26,7 @@ from antiphon.tokens import Chunk, Constraint
 from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
 from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import closed
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 from tests.dialects.replies import specials, thinking_of
 
 TRIP = Function(
@@ -66,7 +66,7 @@ async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
 def drawn(
     tokenizer: ByteTokenizer, constraint: Constraint | None, seed: str, end: str = END
 ) -> list[int]:
-    return Held(tokenizer, constraint, end).written(random.Random(seed), 4_000)
+    return ConstrainedWriter(tokenizer, constraint, end).written(random.Random(seed), 4_000)
 
 
 @pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")

@@ -111,7 +111,7 @@ class Model:
 # --- families ------------------------------------------------------------------------------------
 
 
-def test_smol() -> None:
+def test_smollm_prompt() -> None:
     model = Model("smol")
     assert model.prompt(user("Hi")) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM<|im_end|>\n"
@@ -124,7 +124,7 @@ def test_smol() -> None:
 
 
 @pytest.mark.requirement("VO-1")
-def test_a_template_without_tools_gets_them_in_words() -> None:
+def test_template_without_tools_gets_tool_instructions() -> None:
     model = Model("smol")
     rendered = model.render(user("Hi"), call(), output(), instructions="Be kind.", tools=(WEATHER,))
     text = model.spell(rendered.prompt.ids)
@@ -142,7 +142,7 @@ def test_a_template_without_tools_gets_them_in_words() -> None:
     assert model.read(rendered, reply) == [("FunctionCall", '{"city": "Rome"}')]
 
 
-def test_qwen_in_a_tool_loop() -> None:
+def test_qwen_tool_loop_prompt() -> None:
     model = Model("qwen")
     text = model.prompt(
         user("Weather?"), reasoning_done("look"), assistant("Let me see."), call(), output(),
@@ -193,7 +193,7 @@ def test_mistral_gets_alternating_roles_and_short_ids() -> None:
     assert text.count("<s>") == 1
 
 
-def test_gemma_gets_the_system_as_the_users_words() -> None:
+def test_gemma_gets_system_text_in_the_user_message() -> None:
     model = Model("gemma")
     text = model.prompt(said("system", "S"), user("U"), user("V"), instructions="I")
     assert text == (
@@ -207,7 +207,7 @@ def test_one_leading_system_message() -> None:
     assert text.startswith("<|im_start|>system\nI\n\nS<|im_end|>\n<|im_start|>user\nU")
 
 
-def test_arguments_that_are_no_object_do_not_break_a_template_that_wants_one() -> None:
+def test_non_object_arguments_do_not_break_a_template() -> None:
     model = Model("strict")
     text = model.prompt(user("U"), call(arguments='{"ci'), output(text="bad"), tools=(WEATHER,))
     assert '<parameter=arguments>\n{"ci\n</parameter>' in text
@@ -218,7 +218,7 @@ def test_content_as_parts() -> None:
     assert model.prompt(user("Hi")).endswith("user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_without_a_template() -> None:
+def test_model_without_a_template_gets_chatml_or_plain_text() -> None:
     chatml = Model(None, tokens=("<|im_start|>", "<|im_end|>"))
     assert chatml.prompt(user("Hi"), instructions="I") == (
         "<|im_start|>system\nI<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -229,14 +229,14 @@ def test_without_a_template() -> None:
     assert "\n\nuser:" in rendered.stop
 
 
-def test_a_template_for_tools_is_used_with_tools() -> None:
+def test_template_for_tools_is_used_with_tools() -> None:
     named = {"tool_use": source("qwen")}
     model = Model("smol", tokens=TOKENS["qwen"], card={"chat_templates": named})
     assert "# Tools" in model.prompt(user("Hi"), tools=(WEATHER,))
     assert "SmolLM" in model.prompt(user("Hi"))
 
 
-def test_a_template_for_tools_that_asks_for_calls_nobody_can_read_is_not_used() -> None:
+def test_tool_template_with_unknown_format_is_not_used() -> None:
     """As that of Command R: tools are told of in words, and read as those words say."""
     asks = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}Write 'Action:' and JSON."
     model = Model("smol", card={"chat_templates": {"tool_use": asks}})
@@ -244,7 +244,7 @@ def test_a_template_for_tools_that_asks_for_calls_nobody_can_read_is_not_used() 
     assert "<tool_call>" in prompt and "Action:" not in prompt
 
 
-def test_a_template_for_tools_may_be_the_only_one() -> None:
+def test_template_for_tools_may_be_the_only_one() -> None:
     named = {
         "default": source("qwen").replace(
             "{%- if tools %}", "{%- for tool in tools %}{%- endfor %}{%- if tools %}", 1
@@ -268,7 +268,7 @@ def test_formats_can_be_named() -> None:
 # --- what a template refuses ---------------------------------------------------------------------
 
 
-def test_what_a_template_raises_is_the_requests_fault() -> None:
+def test_template_error_is_an_invalid_request() -> None:
     template = (
         "{% for m in messages %}{% if 'x' in m.content %}{{ raise_exception('no x') }}{% endif %}"
         "{{ m.content }}{% endfor %}"
@@ -279,7 +279,7 @@ def test_what_a_template_raises_is_the_requests_fault() -> None:
     assert refused.value.param == "input"
 
 
-def test_what_a_template_is_given_is_not_for_requests_to_set() -> None:
+def test_reserved_template_variables_cannot_be_set() -> None:
     with pytest.raises(InvalidRequest) as refused:
         Model("qwen").render(user("Hi"), template={"messages": []})
     assert refused.value.param == "chat_template_kwargs.messages"
@@ -298,7 +298,7 @@ def test_images_are_noted_or_refused() -> None:
 # --- tokens --------------------------------------------------------------------------------------
 
 
-def test_bos_stands_once() -> None:
+def test_bos_is_written_once() -> None:
     for add in (True, False):
         assert Model("gemma", card={"add_bos": add}).prompt(user("U")).count("<bos>") == 1
     smol = {"bos_token": "<|im_start|>"}
@@ -315,12 +315,12 @@ def test_bos_stands_once() -> None:
     ("family", "end"),
     [("smol", "<|im_end|>"), ("gemma", "<end_of_turn>"), ("r1", "<｜end▁of▁sentence｜>")],
 )
-def test_the_models_turn_ends_where_the_template_ends_it(family: str, end: str) -> None:
+def test_models_turn_ends_where_the_template_ends_it(family: str, end: str) -> None:
     model = Model(family)
     assert model.render(user("U")).stop_ids == (model.tokenizer.special[end],)
 
 
-def test_an_end_that_the_tokenizer_knows_is_not_said_twice() -> None:
+def test_end_token_of_the_tokenizer_is_not_repeated() -> None:
     assert Model("mistral").render(user("U")).stop_ids == ()
 
 
@@ -347,7 +347,7 @@ QWEN = Model("qwen")
 
 
 @pytest.mark.requirement("D-79")
-def test_the_next_turn_extends_what_was_kept() -> None:
+def test_next_turn_extends_the_stored_tokens() -> None:
     first = QWEN.render(user("Weather?"), tools=(WEATHER,))
     calling = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     reply = f"<think>\nlook\n</think>\n\n{calling}<|im_end|>"
@@ -363,7 +363,7 @@ def test_the_next_turn_extends_what_was_kept() -> None:
     assert QWEN.spell(again.prompt.ids) == QWEN.spell(fresh.prompt.ids)
 
 
-def test_what_the_model_wrote_its_own_way_is_kept_where_it_is_the_last_turn() -> None:
+def test_unusual_output_of_the_last_turn_is_reused_as_tokens() -> None:
     """The template would write the arguments otherwise: what is kept ends before them."""
     first = QWEN.render(user("W?"), tools=(WEATHER,))
     reply = '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo"}}\n</tool_call><|im_end|>'
@@ -382,7 +382,7 @@ def effort(level: Any) -> ReasoningConfig:
     return ReasoningConfig(effort=level)
 
 
-def test_a_switch_of_the_template_follows_the_effort() -> None:
+def test_thinking_switch_follows_the_effort() -> None:
     on, off = QWEN.prompt(user("U")), QWEN.prompt(user("U"), reasoning=effort("none"))
     assert off == on + "<think>\n\n</think>\n\n"
     assert QWEN.prompt(user("U"), reasoning=effort("high")) == on
@@ -392,14 +392,14 @@ def test_a_switch_of_the_template_follows_the_effort() -> None:
     assert Model("qwen", settings=settings).prompt(user("U")) == off
 
 
-def test_a_model_that_always_thinks_is_told_that_it_has() -> None:
+def test_effort_none_closes_the_reasoning_of_a_model_that_always_thinks() -> None:
     model = Model("r1")
     rendered = model.render(user("U"), reasoning=effort("none"))
     assert model.spell(rendered.prompt.ids).endswith("<｜Assistant｜><think>\n\n</think>\n\n")
     assert model.read(rendered, "Yes") == [("Message", "Yes")]
 
 
-def test_who_is_not_to_think_is_held_to_it() -> None:
+def test_disabled_reasoning_is_absent_from_the_grammar() -> None:
     for level, may in (("none", False), ("low", True)):
         asked = {
             "tools": (WEATHER,),
@@ -410,14 +410,14 @@ def test_who_is_not_to_think_is_held_to_it() -> None:
         assert constraint is not None and ("thought" in constraint.lark) is may
 
 
-def test_the_prompts_end_decides_where_reading_begins() -> None:
+def test_prompt_end_sets_the_first_parser_state() -> None:
     model = Model("r1")
     rendered = model.render(user("U"), reasoning=effort("low"))
     assert model.read(rendered, "hm\n</think>\n\nYes") == [("Reasoning", "hm"), ("Message", "Yes")]
     assert QWEN.read(QWEN.render(user("U <think>")), "Yes") == [("Message", "Yes")]
 
 
-def test_levels_are_those_the_template_knows() -> None:
+def test_effort_levels_are_those_of_the_template() -> None:
     template = "{{ reasoning_effort }}:{% for m in messages %}{{ m.content }}{% endfor %}"
     model = Model(None, template=template, card={"bos_token": None})
     levels = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
@@ -437,14 +437,14 @@ def test_thinking_in_a_tool_loop_stays_where_the_template_knows_none() -> None:
 
 
 @pytest.mark.parametrize("family", ["smol", "qwen", "gemma", "mistral", "llama"])
-def test_an_answer_that_was_cut_is_gone_on_with(family: str) -> None:
+def test_cut_answer_is_continued(family: str) -> None:
     model = Model(family)
     opened = model.prompt(user("U"))
     cut = assistant("The answer is ", status="incomplete")
     assert model.prompt(user("U"), cut) == f"{opened}The answer is "
 
 
-def test_thinking_that_was_cut_is_gone_on_with() -> None:
+def test_cut_reasoning_is_continued() -> None:
     rendered = QWEN.render(user("U"), reasoning_done("First, ", status="incomplete"))
     assert QWEN.spell(rendered.prompt.ids).endswith("assistant\n<think>\nFirst, ")
     assert QWEN.read(rendered, "then\n</think>\n\nYes")[0] == ("Reasoning", "then")
@@ -453,7 +453,7 @@ def test_thinking_that_was_cut_is_gone_on_with() -> None:
     assert QWEN.read(both, "sure") == [("Message", "sure")]
 
 
-def test_a_prompt_that_opens_the_thinking_closes_it_before_an_answer_goes_on() -> None:
+def test_opened_reasoning_is_closed_before_a_continued_answer() -> None:
     text = Model("r1").prompt(user("U"), assistant("Yes, ", status="incomplete"))
     assert text.endswith("<｜Assistant｜><think>\n\n</think>\n\nYes, ")
 
@@ -461,7 +461,7 @@ def test_a_prompt_that_opens_the_thinking_closes_it_before_an_answer_goes_on() -
 # --- words ---------------------------------------------------------------------------------------
 
 
-def test_the_model_is_told_the_schema_it_is_held_to() -> None:
+def test_enforced_schema_is_in_the_prompt() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = JsonSchemaFormat(name="n", schema=schema, description="Ages.")
     text = QWEN.prompt(user("U"), text=TextConfig(format=form), instructions="I")
@@ -470,13 +470,13 @@ def test_the_model_is_told_the_schema_it_is_held_to() -> None:
     assert "JSON object" in QWEN.prompt(user("U"), text=TextConfig(format=JsonObjectFormat()))
 
 
-def test_verbosity_is_said() -> None:
+def test_verbosity_is_in_the_prompt() -> None:
     plain = QWEN.prompt(user("U"))
     assert QWEN.prompt(user("U"), text=TextConfig(verbosity="medium")) == plain
     assert "short" in QWEN.prompt(user("U"), text=TextConfig(verbosity="low"))
 
 
-def test_custom_tools_are_read_as_such() -> None:
+def test_custom_tool_calls_are_parsed() -> None:
     rendered = QWEN.render(user("U"), tools=(Custom(name="patch"),))
     reply = '<tool_call>\n{"name": "patch", "arguments": {"input": "a\\nb"}}\n</tool_call>'
     assert QWEN.read(rendered, reply) == [("CustomToolCall", "a\nb")]

@@ -87,11 +87,11 @@ TALK = said(
         ),
     ],
 )
-def test_roles_a_template_lacks(lacks: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+def test_missing_roles_are_replaced(lacks: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert pairs(adapt_messages(TALK, capabilities(**lacks))) == expected
 
 
-def test_an_answer_that_comes_first_gets_a_user_before_it() -> None:
+def test_answer_that_comes_first_gets_a_user_before_it() -> None:
     strict = capabilities(consecutive_roles=False)
     talk = said(("system", "S"), ("assistant", "A"), ("user", "U"))
     assert pairs(adapt_messages(talk, strict)) == [
@@ -105,7 +105,7 @@ def test_an_answer_that_comes_first_gets_a_user_before_it() -> None:
     ]
 
 
-def test_a_system_message_alone_becomes_the_users() -> None:
+def test_system_message_alone_becomes_the_users() -> None:
     assert pairs(adapt_messages(said(("system", "S")), capabilities(system=False))) == [
         ("user", "S")
     ]
@@ -132,7 +132,7 @@ CALLING: list[Message] = [
 
 
 @pytest.mark.requirement("FM-ANSWERED")
-def test_results_that_must_be_answered_before_the_user_speaks() -> None:
+def test_user_message_after_results_gets_an_answer_between() -> None:
     talk = [*said(("user", "U1")), *CALLING, *said(("user", "U2"))]
     assert [m["role"] for m in adapt_messages(talk, capabilities())][-2:] == ["tool", "user"]
     fit = adapt_messages(talk, capabilities(user_after_results=False))
@@ -140,7 +140,7 @@ def test_results_that_must_be_answered_before_the_user_speaks() -> None:
     assert adapt_messages(fit, capabilities(user_after_results=False)) == fit
 
 
-def test_one_call_an_answer() -> None:
+def test_parallel_calls_are_split_into_answers() -> None:
     first, one, second, two = adapt_messages(CALLING, capabilities(parallel_calls=False))
     assert [c["id"] for c in first["tool_calls"]] == ["a"]
     assert (first["content"], first["reasoning_content"], one["content"]) == ("So:", "hm", "1")
@@ -166,7 +166,7 @@ def test_short_ids_are_the_same_in_call_and_result() -> None:
     assert all(len(id) == 9 and id.isalnum() for id in ids)
 
 
-def test_ids_that_hold_names_count_calls() -> None:
+def test_ids_with_names_number_the_calls() -> None:
     fit = adapt_messages([*CALLING, *CALLING], capabilities(named_ids=True))
     asked = [c["id"] for m in fit for c in m.get("tool_calls", ())]
     assert asked == ["functions.f_a:0", "functions.f_b:1", "functions.f_a:2", "functions.f_b:3"]
@@ -193,7 +193,7 @@ def test_calls_as_text() -> None:
     )
 
 
-def test_the_prompt_for_tools_says_how_the_format_writes_calls() -> None:
+def test_tool_instructions_show_the_call_syntax() -> None:
     definition = {"type": "function", "function": {"name": "weather", "description": "é"}}
     text = tool_prompt([definition], TOOLS["hermes"])
     assert json.dumps(definition, ensure_ascii=False) in text

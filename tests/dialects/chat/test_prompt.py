@@ -34,7 +34,7 @@ def spelled(prompt: list[tuple[str, str]]) -> str:
 
 
 @given(prompts)
-def test_the_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str, str]]) -> None:
+def test_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str, str]]) -> None:
     ids = ENCODER.encode(masked(prompt), None)
     assert decode(ids) == ENCODER.unmask(masked(prompt)) == spelled(prompt)
     ours = "".join(ours for ours, _ in prompt)
@@ -43,7 +43,7 @@ def test_the_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str,
 
 
 @given(prompts, st.lists(st.integers(0, TOKENIZER.size - 1), max_size=30))
-def test_whatever_was_kept_the_text_is_the_same(
+def test_stored_tokens_never_change_the_text(
     prompt: list[tuple[str, str]], stored: list[int]
 ) -> None:
     ids = ENCODER.encode(masked(prompt), PromptTokens(ids=tuple(stored), fingerprint="f"))
@@ -51,7 +51,7 @@ def test_whatever_was_kept_the_text_is_the_same(
 
 
 @given(prompts, prompts)
-def test_what_is_kept_is_extended_or_cut_at_a_token(
+def test_stored_tokens_are_extended_or_cut_at_a_token(
     first: list[tuple[str, str]], more: list[tuple[str, str]]
 ) -> None:
     stored = ENCODER.encode(masked(first), None)
@@ -63,7 +63,7 @@ def test_what_is_kept_is_extended_or_cut_at_a_token(
     assert decode(other) == spelled(more)
 
 
-def test_tokens_that_were_sampled_otherwise_stay_as_they_were() -> None:
+def test_unusual_tokenization_is_preserved() -> None:
     """A model need not write the tokens that an encoder would: other ids, the same text."""
     special = TOKENIZER.special
     stored = (special["<|a|>"], *b"hi", special[END])
@@ -74,7 +74,7 @@ def test_tokens_that_were_sampled_otherwise_stay_as_they_were() -> None:
     assert ids[: len(stored)] == stored
 
 
-def test_a_difference_cuts_back_to_the_last_control_token() -> None:
+def test_difference_cuts_back_to_the_last_control_token() -> None:
     stored = TOKENIZER.encode(f"<|a|>one{END}two three{END}", special=True)
     ids = ENCODER.encode(f"<|a|>one{END}two four", PromptTokens(ids=tuple(stored), fingerprint="f"))
     assert ids[:5] == tuple(stored[:5])
@@ -86,7 +86,7 @@ def test_another_vocabulary_is_not_extended() -> None:
     assert ENCODER.encode("<|a|>", stored) == (TOKENIZER.special["<|a|>"],)
 
 
-def test_plain_text_in_what_was_kept_is_no_token() -> None:
+def test_text_in_stored_tokens_is_not_a_control_token() -> None:
     """The same letters, once as text and once as a control token, are not the same."""
     stored = PromptTokens(ids=tuple(b"<|a|>"), fingerprint="f")
     assert ENCODER.encode("<|a|>x", stored)[0] == TOKENIZER.special["<|a|>"]

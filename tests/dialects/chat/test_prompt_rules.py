@@ -62,7 +62,7 @@ OUTPUT = FunctionCallOutput(call_id="c1", output="sun")
 
 
 @pytest.mark.requirement("VO-4", "VN-35", "D-48")
-def test_the_template_decides_which_thinking_is_repeated() -> None:
+def test_template_decides_which_thinking_is_repeated() -> None:
     earlier = (user("A"), thinking("old"), CALL, OUTPUT, thinking("older"), ANSWER)
     items = (*earlier, user("B"), thinking("now"), CALL, OUTPUT)
     everything = prompt(REPEATS_THINKING, *items)
@@ -82,7 +82,7 @@ def test_thinking_never_becomes_text_of_a_template_without_it() -> None:
 
 @pytest.mark.requirement("GO-4")
 @pytest.mark.parametrize("template", DATES.values(), ids=DATES)
-def test_the_date_is_the_day_of_the_request(template: str) -> None:
+def test_date_is_the_day_of_the_request(template: str) -> None:
     first, second = (
         prompt(template, user("Hi"), today=day)
         for day in (datetime(2026, 7, 9), datetime(2027, 1, 31))
@@ -92,5 +92,5 @@ def test_the_date_is_the_day_of_the_request(template: str) -> None:
 
 
 @pytest.mark.requirement("GO-4")
-def test_a_template_that_asks_for_no_date_gets_none() -> None:
+def test_template_that_asks_for_no_date_gets_none() -> None:
     assert "2026" not in prompt(REPEATS_THINKING, user("Hi"))

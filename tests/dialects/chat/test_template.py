@@ -33,7 +33,7 @@ def render(source: str, *messages: Any, **more: Any) -> str:
         ("{{ add_generation_prompt }}", "True"),
     ],
 )  # fmt: skip
-def test_what_transformers_gives_templates(source: str, text: str) -> None:
+def test_template_functions_of_transformers_exist(source: str, text: str) -> None:
     assert render(source) == text
 
 
@@ -62,17 +62,17 @@ def test_settings_are_variables() -> None:
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
     ],
 )
-def test_whatever_a_template_raises_is_a_refusal(source: str, reason: str) -> None:
+def test_any_template_exception_is_a_refusal(source: str, reason: str) -> None:
     with pytest.raises(RenderError, match=reason):
         render(source, {"role": "user", "content": "a"})
 
 
-def test_a_template_that_is_none_is_the_operators_affair() -> None:
+def test_invalid_template_is_a_setup_error() -> None:
     with pytest.raises(SetupError, match="cannot be read"):
         Template("{% for %}")
 
 
-def test_variables_it_asks_for() -> None:
+def test_template_variables_are_found() -> None:
     template = Template(
         "{% set mine = 1 %}{% if not thinking is defined %}{% set thinking = false %}{% endif %}"
         "{{ mine }}{{ 'reasoning_effort' }}"

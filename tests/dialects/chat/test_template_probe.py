@@ -100,7 +100,7 @@ def test_capabilities_of_known_templates(source: str, expected: TemplateCapabili
 
 
 @pytest.mark.parametrize("source", ["", "{{ raise_exception('never') }}", "{{ messages[0].role }}"])
-def test_a_template_that_shows_no_question_is_refused(source: str) -> None:
+def test_template_that_drops_the_question_is_refused(source: str) -> None:
     with pytest.raises(SetupError):
         probe(Template(source))
 
@@ -125,18 +125,18 @@ def test_what_a_template_writes_for_an_image(body: str, image: ImageMarkup | Non
     assert probe(Template(source)).image == image
 
 
-def test_a_template_that_knows_no_parts_shows_no_images() -> None:
+def test_template_without_parts_shows_no_images() -> None:
     assert probe(Template("{% for m in messages %}{{ m.content }}{% endfor %}")).image is None
 
 
-def test_objects_that_would_be_shown_as_python_writes_them_are_no_objects() -> None:
+def test_python_formatted_arguments_are_passed_as_strings() -> None:
     shown = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
     shown += "{{ c.function.name }}{{ c.function.arguments | string }}{% endfor %}{% endfor %}"
     found = probe(Template(shown))
     assert found.results and found.argument_strings and not found.argument_objects
 
 
-def test_a_template_may_go_over_tools_without_asking_whether_there_are_any() -> None:
+def test_template_may_iterate_over_missing_tools() -> None:
     """As those of Hermes 2 and 3 for tools do."""
     source = (
         "Tools: {% for tool in tools %}{{ tool.function.name }} {% endfor %}"
@@ -169,7 +169,7 @@ def test_strings_in_python_calls_may_be_shown_without_quotes(
     assert probe(Template(source)).unquoted_strings is unquoted_strings
 
 
-def test_every_answer_may_have_to_have_its_thinking() -> None:
+def test_required_reasoning_key_is_detected() -> None:
     """As with K2 Horizon."""
     source = (
         "{% for m in messages %}{% if m.role == 'assistant' and m.reasoning is not string %}"
@@ -179,7 +179,7 @@ def test_every_answer_may_have_to_have_its_thinking() -> None:
     assert found.requires_reasoning and found.reasoning == "reasoning" and found.consecutive_roles
 
 
-def test_efforts_are_the_words_that_a_template_takes() -> None:
+def test_effort_values_of_a_template_are_detected() -> None:
     source = (
         "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'max'] %}"
         "{{ raise_exception('no') }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"

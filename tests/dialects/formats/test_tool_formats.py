@@ -31,21 +31,21 @@ def _parsed(item: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.requirement("API-CALL-FORMATS")
 @each_story
-def test_whole(story: Story) -> None:
+def test_story_gives_its_items(story: Story) -> None:
     found, is_open = items(read(story.parser(), [story.ids()]))
     assert [_parsed(i) for i in found] == [_parsed(i) for i in story.items]
     assert not is_open
 
 
 @each_story
-def test_a_token_at_a_time(story: Story) -> None:
+def test_single_tokens_give_the_same_items(story: Story) -> None:
     whole = read(story.parser(), [story.ids()])
     assert read(story.parser(), ([token] for token in story.ids())) == whole
 
 
 @pytest.mark.requirement("API-CALL-FORMATS")
 @each_story
-def test_cut_at_random(story: Story) -> None:
+def test_random_chunks_give_the_same_items(story: Story) -> None:
     whole = read(story.parser(), [story.ids()])
     dice = random.Random(story.name)
     ids = story.ids()
@@ -57,7 +57,7 @@ def test_cut_at_random(story: Story) -> None:
 
 @pytest.mark.requirement("D-70")
 @each_story
-def test_cut_short_anywhere(story: Story) -> None:
+def test_truncated_reply_gives_a_prefix_of_the_items(story: Story) -> None:
     """What was said so far stands, and the item that was cut is left open."""
     ids = story.ids()
     whole, _ = items(read(story.parser(), [ids]))
@@ -94,7 +94,7 @@ def test_every_format_has_a_story() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TOOLS))
-def test_rows_are_whole(name: str) -> None:
+def test_every_state_exists_and_is_reachable(name: str) -> None:
     """Every state that is led to exists, and every state is led to."""
     form = TOOLS[name]
     led_to = {*form.opens.values(), form.bare_state, form.begins} - {""}
@@ -144,7 +144,7 @@ PARSERS = tomllib.loads((Path(__file__).parents[1] / "parsers.toml").read_text(e
 @pytest.mark.parametrize(
     ("kind", "name"), [(kind, name) for kind in PARSERS for name in PARSERS[kind]]
 )
-def test_what_other_servers_call_a_format(kind: str, name: str) -> None:
+def test_names_of_other_servers_resolve(kind: str, name: str) -> None:
     row, named = PARSERS[kind][name], getattr(SHIPPED, f"{kind.rstrip('s')}_format")
     if row == "found":
         assert name in DETECTION_NAMES

@@ -21,7 +21,7 @@ from antiphon.tokens import Constraint
 from antiphon.wire.extensions import Guide, read_structured_outputs
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 from tests.dialects.replies import items, read, reply, specials, thinking_of, written
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
@@ -42,7 +42,7 @@ WEATHER = Function(name="weather", parameters=closed(city=STRING))
 CLOCK = Function(name="clock", parameters=closed())
 
 
-def grammarian(
+def grammar_builder(
     form: str = "hermes", *, special: tuple[str, ...] = SPECIAL, thinks: str | None = None
 ) -> tuple[GrammarBuilder, ByteTokenizer]:
     tokenizer = ByteTokenizer(special)
@@ -58,10 +58,12 @@ def held(
     thinking: bool = False,
     end: str = END,
     **asked: Any,
-) -> Held:
-    maker, tokenizer = grammarian(form, special=special, thinks=thinks)
+) -> ConstrainedWriter:
+    maker, tokenizer = grammar_builder(form, special=special, thinks=thinks)
     options = Options(**asked)
-    return Held(tokenizer, maker.constraint(options, collect_tools(options, ()), thinking), end)
+    return ConstrainedWriter(
+        tokenizer, maker.constraint(options, collect_tools(options, ()), thinking), end
+    )
 
 
 def refused(form: str = "hermes", **asked: Any) -> InvalidRequest:
@@ -97,7 +99,7 @@ TIME = call("clock", "{}")
         ),
     ],
 )
-def test_an_answer_can_have_a_grammar_of_its_own(
+def test_answer_can_have_a_grammar_of_its_own(
     guide: Guide, right: str, wrong: tuple[str, ...]
 ) -> None:
     for before in ("", "<think>Hm.</think>\n\n"):
@@ -109,8 +111,8 @@ def test_an_answer_can_have_a_grammar_of_its_own(
     assert not with_tools.may_write("anything")
 
 
-def test_the_schema_alone_is_told_where_it_is_enough() -> None:
-    maker, _ = grammarian(thinks="think")
+def test_constraint_has_the_schema_where_it_suffices() -> None:
+    maker, _ = grammar_builder(thinks="think")
 
     def alone(thinking: bool = False, **asked: Any) -> Any:
         options = Options(text=schema(AGE), **asked)
@@ -122,12 +124,12 @@ def test_the_schema_alone_is_told_where_it_is_enough() -> None:
     assert alone(thinking=True) is None and alone(tools=(WEATHER,)) is None
 
 
-def test_nothing_is_asked_nothing_is_held() -> None:
-    maker, _ = grammarian()
+def test_free_request_has_no_constraint() -> None:
+    maker, _ = grammar_builder()
     assert maker.constraint(Options(), collect_tools(Options(), ()), False) is None
 
 
-def test_a_schema() -> None:
+def test_schema_is_enforced() -> None:
     answer = held(text=schema(AGE))
     assert answer.may_write('{"age": 3}')
     for wrong in (
@@ -141,20 +143,20 @@ def test_a_schema() -> None:
         assert not answer.may_write(wrong), wrong
 
 
-def test_blanks_come_to_an_end() -> None:
+def test_white_space_is_bounded() -> None:
     answer = held(text=schema(closed(a=INTEGER, b={"type": "array", "items": INTEGER})))
     assert answer.may_write('{"a": 1, "b": [1, 2]}')
     assert not answer.may_begin('{"a":    ')
     assert not answer.may_begin('{\n\n  "a"')
 
 
-def test_any_object() -> None:
+def test_json_object_format_accepts_any_object() -> None:
     answer = held(text=TextConfig(format=JsonObjectFormat()))
     assert answer.may_write("{}") and answer.may_write('{"a": [{"b": null}]}')
     assert not answer.may_write("[1]") and not answer.may_begin("Sure")
 
 
-def test_a_schema_that_is_not_strict() -> None:
+def test_schema_that_is_not_strict() -> None:
     loose = {"type": "object", "properties": {"a": INTEGER}}
     answer = held(text=schema(loose, strict=False))
     assert answer.may_write('{"a": 1}') and answer.may_write("{}")
@@ -170,7 +172,7 @@ def test_a_schema_that_is_not_strict() -> None:
         (closed(a={"anyOf": [{**AGE, "required": []}]}), "age"),
     ],
 )  # fmt: skip
-def test_strict_schemas_say_all(value: Any, word: str) -> None:
+def test_strict_schema_must_be_closed(value: Any, word: str) -> None:
     error = refused(text=schema(value))
     assert error.code == "invalid_json_schema"
     assert error.param is not None and error.param.startswith("text.format.schema")
@@ -185,7 +187,7 @@ def test_strict_schemas_say_all(value: Any, word: str) -> None:
         ({"type": "string", "pattern": "("}, "unclosed group"),
     ],
 )
-def test_schemas_that_nothing_can_be_held_to_are_refused(value: Any, word: str) -> None:
+def test_unenforceable_schemas_are_refused(value: Any, word: str) -> None:
     error = refused(text=schema(value, strict=False))
     assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema")
     assert word in error.message
@@ -209,8 +211,8 @@ UNIQUE = {"type": "array", "uniqueItems": True, "items": STRING}
         ({**closed(a=STRING), "if": {}, "then": {"required": ["a"]}}, '{"a": "x"}'),
     ],
 )
-def test_what_a_grammar_cannot_hold_to_is_left_to_be_judged(value: Any, written: str) -> None:
-    maker, _ = grammarian("hermes")
+def test_unenforceable_keywords_are_left_to_the_validator(value: Any, written: str) -> None:
+    maker, _ = grammar_builder("hermes")
     text = schema(value, strict=False)
     constraint = maker.constraint(Options(text=text), collect_tools(Options(), ()), False)
     assert constraint is not None and constraint.partial and constraint.schema is None
@@ -218,7 +220,7 @@ def test_what_a_grammar_cannot_hold_to_is_left_to_be_judged(value: Any, written:
 
 
 @pytest.mark.parametrize(("value", "word"), [(UNIQUE, "uniqueItems"), ({"not": STRING}, "not")])
-def test_strict_schemas_are_held_to_whole_or_refused_by_keyword(value: Any, word: str) -> None:
+def test_strict_schema_is_enforced_completely_or_refused(value: Any, word: str) -> None:
     error = refused(text=schema(closed(a=value)))
     assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema.properties.a")
     assert word in error.message
@@ -235,7 +237,7 @@ def test_definitions_and_recursion() -> None:
 
 @pytest.mark.requirement("VN-44")
 @pytest.mark.parametrize("special", [SPECIAL, ()])
-def test_what_is_held_begins_where_thinking_ends(special: tuple[str, ...]) -> None:
+def test_constraint_starts_after_the_reasoning(special: tuple[str, ...]) -> None:
     opened = held(thinks="think", thinking=True, special=special, text=schema(AGE))
     assert opened.may_write('Hm, {"x": maybe.\n</think>\n\n{"age": 3}')
     assert opened.may_write('</think>{"age": 3}')
@@ -250,7 +252,7 @@ def test_what_is_held_begins_where_thinking_ends(special: tuple[str, ...]) -> No
 # --- forced calls --------------------------------------------------------------------------------
 
 
-def test_some_call_is_required() -> None:
+def test_required_call_is_enforced() -> None:
     must = held(tools=(WEATHER, CLOCK), tool_choice=ToolChoice("required"))
     assert must.may_write(OSLO) and must.may_write(TIME) and must.may_write(f"{OSLO}\n{TIME}")
     for wrong in (
@@ -271,21 +273,21 @@ def test_one_call_at_most() -> None:
     assert not one.may_begin(f"{OSLO}\n<tool_call>")
 
 
-def test_a_named_function() -> None:
+def test_named_function_is_enforced() -> None:
     named = held(
         tools=(WEATHER, CLOCK), tool_choice=ToolChoice("one", frozenset({("weather", None)}))
     )
     assert named.may_write(OSLO) and not named.may_write(TIME)
 
 
-def test_a_named_function_of_a_namespace() -> None:
+def test_named_function_of_a_namespace_is_enforced() -> None:
     space = Namespace(name="mcp__a", tools=(CLOCK,))
     choice = ToolChoice("one", frozenset({("clock", "mcp__a")}))
     named = held(tools=(CLOCK, space), tool_choice=choice)
     assert named.may_write(call("mcp__a__clock", "{}")) and not named.may_write(TIME)
 
 
-def test_allowed_tools() -> None:
+def test_allowed_tools_are_enforced() -> None:
     allowed = frozenset({("clock", None)})
     must = ToolChoice("required", allowed)
     required = held(tools=(WEATHER, CLOCK), tool_choice=must)
@@ -297,20 +299,20 @@ def test_allowed_tools() -> None:
     assert not auto.may_write(OSLO)
 
 
-def test_a_schema_and_a_forced_call() -> None:
+def test_forced_call_overrides_the_schema() -> None:
     """Libraries that want structure ask for both: the call is what counts."""
     both = held(tools=(WEATHER,), tool_choice=ToolChoice("required"), text=schema(AGE))
     assert both.may_write(OSLO) and not both.may_write('{"age": 3}')
 
 
-def test_a_schema_and_tools() -> None:
+def test_schema_allows_an_answer_or_calls() -> None:
     either = held(tools=(WEATHER,), text=schema(AGE))
     assert either.may_write('{"age": 3}') and either.may_write(OSLO)
     assert not either.may_write("Hello") and not either.may_write(call("weather", "{}"))
 
 
 @pytest.mark.requirement("FM-BARE")
-def test_a_schema_and_tools_whose_calls_are_json_too() -> None:
+def test_schema_and_json_calls_are_told_apart() -> None:
     ages = {**closed(age={"$ref": "#/$defs/n"}), "$defs": {"n": INTEGER}}
     named = Function(
         name="named", parameters={**closed(n={"$ref": "#/$defs/n"}), "$defs": {"n": STRING}}
@@ -323,7 +325,7 @@ def test_a_schema_and_tools_whose_calls_are_json_too() -> None:
         assert not either.may_write(wrong), wrong
 
 
-def test_a_call_after_thinking() -> None:
+def test_call_follows_the_reasoning() -> None:
     must = held(thinks="think", tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(f"<think>\nHm\n</think>\n\n{OSLO}") and must.may_write(OSLO)
 
@@ -332,7 +334,7 @@ def test_a_call_after_thinking() -> None:
 
 
 @pytest.mark.parametrize("special", [SPECIAL, ()])
-def test_strict_arguments(special: tuple[str, ...]) -> None:
+def test_strict_arguments_are_enforced(special: tuple[str, ...]) -> None:
     strict = Function(name="weather", parameters={**WEATHER.parameters}, strict=True)  # type: ignore[dict-item]
     free = held(special=special, tools=(strict,))
     for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}", f"{OSLO}\n{OSLO}"):
@@ -341,7 +343,7 @@ def test_strict_arguments(special: tuple[str, ...]) -> None:
     assert not free.may_begin('<tool_call>\n{"name": "other')
 
 
-def test_a_strict_function_closes_what_it_leaves_open() -> None:
+def test_strict_function_closes_open_objects() -> None:
     loose = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
     strict = Function(name="weather", parameters=loose, strict=True)
     must = held(tools=(strict,), tool_choice=ToolChoice("required"))
@@ -351,16 +353,16 @@ def test_a_strict_function_closes_what_it_leaves_open() -> None:
 
 
 def constraint(form: str, *tools: Tool, **asked: Any) -> Constraint | None:
-    maker, _ = grammarian(form)
+    maker, _ = grammar_builder(form)
     options = Options(tools=tools, **asked)
     return maker.constraint(options, collect_tools(options, ()), False)
 
 
-def test_a_function_that_is_not_strict_is_free_until_forced() -> None:
+def test_function_that_is_not_strict_is_free_until_forced() -> None:
     assert constraint("hermes", Function(name="weather", parameters=AGE, strict=False)) is None
 
 
-def test_arguments_are_held_where_strict_was_left_out() -> None:
+def test_arguments_are_enforced_where_strict_is_absent() -> None:
     tried = constraint("hermes", WEATHER)
     assert tried is not None and not tried.needed
     free = held(tools=(WEATHER, CLOCK))
@@ -374,7 +376,7 @@ def test_arguments_are_held_where_strict_was_left_out() -> None:
 
 
 @pytest.mark.requirement("FM-BARE")
-def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
+def test_calls_without_an_opening_tag_are_enforced() -> None:
     """Nothing marks these calls: an answer that is JSON must stay possible."""
     free = held("llama3_json", tools=(WEATHER, CLOCK))
     right = '{"name": "weather", "parameters": {"city": "Oslo"}}'
@@ -388,10 +390,12 @@ def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
     assert not python.may_write("[weather(city=3)]")
 
 
-def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
+def test_doubtful_opening_text_is_valid_in_an_answer() -> None:
     tokenizer, options = ByteTokenizer(()), Options(tools=(WEATHER, CLOCK))
     maker = GrammarBuilder(tokenizer, replace(TOOLS["hermes"], doubtful=True), None)
-    free = Held(tokenizer, maker.constraint(options, collect_tools(options, ()), False))
+    free = ConstrainedWriter(
+        tokenizer, maker.constraint(options, collect_tools(options, ()), False)
+    )
     wrong = call("weather", '{"city": 3}')
     for text in ("", "<tool_call> is how", OSLO, f"So: {OSLO}", f"A <tool_call>\n{OSLO}\n{TIME}"):
         assert free.may_write(text), text
@@ -418,14 +422,14 @@ def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
         {"tool_choice": ToolChoice("auto", frozenset())},
     ],
 )
-def test_what_was_asked_for_is_needed(asked: Any) -> None:
+def test_requested_constraint_is_marked_as_needed(asked: Any) -> None:
     made = constraint("hermes", WEATHER, **asked)
     assert made is not None and made.needed
     strict = constraint("hermes", Function(name="weather", parameters=AGE, strict=True))
     assert strict is not None and strict.needed
 
 
-def test_keywords_that_cannot_be_enforced_are_passed_over_unless_strict() -> None:
+def test_unenforceable_keywords_are_dropped_unless_strict() -> None:
     odd = {**closed(a={"type": "array", "items": STRING, "uniqueItems": True}), "$schema": "x"}
     loose = held(tools=(Function(name="f", parameters=odd),), tool_choice=ToolChoice("required"))
     assert loose.may_write(call("f", '{"a": ["x", "x"]}'))
@@ -435,23 +439,23 @@ def test_keywords_that_cannot_be_enforced_are_passed_over_unless_strict() -> Non
     assert error.param == "tools[0].parameters.properties.a"
 
 
-def test_a_schema_that_is_none_does_not_stop_a_free_answer() -> None:
+def test_invalid_schema_does_not_stop_a_free_answer() -> None:
     free = held(tools=(WEATHER, Function(name="bad", parameters={"type": "objekt"})))
     assert free.may_write(call("bad", '{"any": 1}')) and not free.may_write(call("bad", "1"))
 
 
-def test_a_bad_schema_of_a_function_is_refused_by_path_where_it_is_forced() -> None:
+def test_bad_schema_of_a_function_is_refused_by_path_where_it_is_forced() -> None:
     bad = Function(name="bad", parameters={"type": "objekt"})
     error = refused(tools=(WEATHER, bad), tool_choice=ToolChoice("required"))
     assert (error.param, error.code) == ("tools[1].parameters", "invalid_json_schema")
 
 
-def test_a_schema_cannot_tell_the_grammar_how_to_behave() -> None:
+def test_schema_cannot_set_grammar_options() -> None:
     meddling = {**AGE, "x-guidance": {"whitespace_flexible": True}}
     assert not held(text=schema(meddling)).may_begin('{"age":    ')
 
 
-def test_calls_come_to_an_end() -> None:
+def test_number_of_calls_is_bounded() -> None:
     must = held(tools=(CLOCK,), tool_choice=ToolChoice("required"))
     assert must.may_write("\n".join([TIME] * 16))
     assert not must.may_begin("\n".join([TIME] * 17))
@@ -466,7 +470,7 @@ def custom(syntax: Any, definition: str, name: str = "tool") -> Custom:
     return Custom(name=name, format=GrammarFormat(syntax=syntax, definition=definition))
 
 
-def forced(*tools: Tool, form: str = "hermes") -> Held:
+def forced(*tools: Tool, form: str = "hermes") -> ConstrainedWriter:
     return held(form, tools=tools, tool_choice=ToolChoice("required"))
 
 
@@ -474,13 +478,13 @@ def given(text: str, name: str = "tool") -> str:
     return call(name, f'{{"input": "{text}"}}')
 
 
-def test_a_custom_tool_takes_any_text() -> None:
+def test_custom_tool_takes_any_text() -> None:
     free = forced(Custom(name="tool"))
     assert free.may_write(given('a \\"b\\" \\n c'))
 
 
 @pytest.mark.requirement("VN-43", "API-CUSTOM-GRAMMAR")
-def test_a_lark_grammar_holds_the_input_also_inside_json() -> None:
+def test_lark_grammar_is_enforced_inside_json() -> None:
     patch = forced(custom("lark", PATCH))
     assert patch.may_write(given('*** Begin\\n+a\\n+b \\\\ \\"c\\"\\n'))
     assert not patch.may_write(given("+a\\n"))
@@ -488,7 +492,7 @@ def test_a_lark_grammar_holds_the_input_also_inside_json() -> None:
     assert not patch.may_write(given("*** Begin\\n-a\\n"))
 
 
-def test_a_patch() -> None:
+def test_patch_grammar_is_enforced() -> None:
     """The grammar that coding agents send for patches."""
     definition = """
 start: begin_patch hunk+ end_patch
@@ -529,13 +533,13 @@ eof_line: "*** End of File" LF
     assert tagged.may_write(f"{said}</function>\n</tool_call>")
 
 
-def test_a_regex_holds_the_input() -> None:
+def test_regex_is_enforced() -> None:
     number = forced(custom("regex", r"[0-9]{1,3}(\.[0-9]+)?"))
     assert number.may_write(given("12.5"))
     assert not number.may_write(given("1234")) and not number.may_write(given("x"))
 
 
-def test_two_grammars_do_not_meet() -> None:
+def test_rules_of_two_grammars_do_not_collide() -> None:
     """Both have rules of the same names."""
     one = custom("lark", 'start: WORD\nWORD: "a"+', "one")
     two = custom("lark", 'start: WORD\nWORD: "b"+', "two")
@@ -544,12 +548,12 @@ def test_two_grammars_do_not_meet() -> None:
     assert not both.may_write(given("aa", "two"))
 
 
-def test_a_grammar_may_use_names_of_ours() -> None:
+def test_grammar_may_use_internal_rule_names() -> None:
     own = forced(custom("lark", 'start: calls one\ncalls: "a"\none: body\nbody: "b"'))
     assert own.may_write(given("ab")) and not own.may_write(given("a"))
 
 
-def test_a_grammar_that_is_none_is_refused_by_path() -> None:
+def test_invalid_grammar_is_refused_with_its_path() -> None:
     for syntax, definition in (("lark", "start: nowhere"), ("lark", "begin: x"), ("regex", "(")):
         error = refused(
             tools=(WEATHER, custom(syntax, definition)), tool_choice=ToolChoice("required")
@@ -557,7 +561,7 @@ def test_a_grammar_that_is_none_is_refused_by_path() -> None:
         assert (error.code, error.param) == ("invalid_grammar", "tools[1].format.definition")
 
 
-def test_a_named_custom_tool() -> None:
+def test_named_custom_tool() -> None:
     choice = ToolChoice("one", frozenset({("tool", None)}))
     named = held(tools=(WEATHER, Custom(name="tool")), tool_choice=choice)
     assert named.may_write(given("x")) and not named.may_write(OSLO)
@@ -600,7 +604,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("form", WRITTEN)
 @pytest.mark.parametrize("free", [False, True])
-def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
+def test_every_call_syntax_has_a_grammar(form: str, free: bool) -> None:
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     right = WRITTEN[form]
@@ -628,7 +632,7 @@ ENDS = dict.fromkeys(("beam", "llm_jp", "solar_open"), "<|return|>")
 @pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
 @pytest.mark.parametrize("special", [False, True], ids=["spelled", "special"])
 @pytest.mark.parametrize("form", TOOLS)
-def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
+def test_every_format_has_a_grammar(form: str, special: bool, free: bool) -> None:
     row = TOOLS[form]
     end = ENDS.get(form, END)
     tokens = (*sorted(specials(row)), end) if special else (end,)
@@ -649,7 +653,7 @@ def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
 @pytest.mark.requirement("FM-HELD", "API-PARALLEL")
 @pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
 @pytest.mark.parametrize("form", TOOLS)
-def test_every_format_can_be_held_to_one_call_behind_its_thinking(form: str, free: bool) -> None:
+def test_every_format_can_force_one_call_after_reasoning(form: str, free: bool) -> None:
     row, thinks = TOOLS[form], thinking_of(form)
     end = ENDS.get(form, END)
     tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
@@ -676,7 +680,7 @@ def test_every_format_can_be_held_to_one_call_behind_its_thinking(form: str, fre
 
 @pytest.mark.requirement("FM-HELD")
 @pytest.mark.parametrize("form", TOOLS)
-def test_what_may_be_written_is_read(form: str) -> None:
+def test_grammar_output_is_parsed(form: str) -> None:
     """Whatever a model writes that is forced to call, it is a call that follows its schema."""
     row, thinks = TOOLS[form], thinking_of(form)
     end = ENDS.get(form, END)
@@ -689,7 +693,7 @@ def test_what_may_be_written_is_read(form: str) -> None:
     shown = collect_tools(options, ())
     grammar = GrammarBuilder(tokenizer, row, None).constraint(options, shown, False)
     for seed in range(3):
-        ids = Held(tokenizer, grammar, end=end).written(random.Random(seed))
+        ids = ConstrainedWriter(tokenizer, grammar, end=end).written(random.Random(seed))
         parser = FormatParser(
             tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False
         )
@@ -733,7 +737,7 @@ def test_line_ends_may_be_missing(form: str, tight: str) -> None:
 
 @pytest.mark.requirement("FM-ROOT")
 @pytest.mark.parametrize("form", TOOLS)
-def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None:
+def test_schema_with_references_is_enforced_in_every_format(form: str) -> None:
     """The root of the schema is a reference, or leaves several objects open."""
     trip = {**TRIP.parameters, "title": "Trip"}  # type: ignore[dict-item]
     refers = {"$ref": "#/$defs/trip", "$defs": {"trip": trip}}
@@ -752,7 +756,7 @@ def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None
         assert not answer.may_write(written(TOOLS[form], [("trip", {})]))
 
 
-def test_what_no_schema_tells_of_may_have_any_name() -> None:
+def test_undeclared_parameters_may_have_any_name() -> None:
     anything = Function(name="log", parameters={"type": "object"}, strict=False)
     for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
         answer = held(form, tools=(anything,), tool_choice=ToolChoice("required"))

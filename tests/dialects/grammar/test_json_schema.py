@@ -28,7 +28,7 @@ CLOSED: dict[str, Any] = {
 }
 
 
-def test_a_strict_schema_passes() -> None:
+def test_strict_schema_passes() -> None:
     check_strict({**CLOSED, "$defs": {"d": CLOSED}}, "p")
     check_strict({"type": "array", "items": CLOSED}, "p")
 
@@ -42,13 +42,13 @@ def test_a_strict_schema_passes() -> None:
         ({"anyOf": [CLOSED, {**CLOSED, "additionalProperties": True}]}, "p.anyOf[1]"),
     ],
 )
-def test_what_is_left_open_is_named(schema: Any, path: str) -> None:
+def test_open_object_is_named_in_the_error(schema: Any, path: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_strict(schema, "p")
     assert (refused.value.param, refused.value.code) == (path, "invalid_json_schema")
 
 
-def test_strict_form_closes_and_leaves_the_original_alone() -> None:
+def test_strict_form_closes_a_copy() -> None:
     loose = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}
     strict = strict_form(loose)
     assert strict["required"] == ["a"] and strict["additionalProperties"] is False
@@ -57,14 +57,14 @@ def test_strict_form_closes_and_leaves_the_original_alone() -> None:
     check_strict(strict, "p")
 
 
-def test_closed_form_leaves_what_may_be_left_out() -> None:
+def test_closed_form_keeps_optional_properties() -> None:
     loose = {"type": "object", "properties": {"a": {"type": "object"}}, "required": []}
     assert closed_form(loose) == {**loose, "additionalProperties": False}
     said = {**loose, "additionalProperties": True}
     assert closed_form(said) == said
 
 
-def test_a_keyword_that_cannot_be_enforced_is_named() -> None:
+def test_keyword_that_cannot_be_enforced_is_named() -> None:
     with pytest.raises(InvalidRequest, match="'uniqueItems'") as refused:
         check_schema('{"type": "array", "uniqueItems": true}', "p")
     assert refused.value.param == "p"
@@ -80,13 +80,13 @@ def test_a_keyword_that_cannot_be_enforced_is_named() -> None:
     ],
 )
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_reference_that_leads_to_itself_is_refused(schema: Any, strict: bool) -> None:
+def test_circular_reference_is_refused(schema: Any, strict: bool) -> None:
     with pytest.raises(InvalidRequest, match="leads to itself") as caught:
         is_enforced(schema, "p", strict=strict)
     assert (caught.value.param, caught.value.code) == ("p", "invalid_json_schema")
 
 
-def test_references_that_lead_on_are_none_of_that() -> None:
+def test_chained_references_are_accepted() -> None:
     again = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
     schema = {**CLOSED, "properties": {"a": again}, "$defs": {"x/y": {"$ref": "#/$defs/z"}}}
     schema["$defs"] |= {"z": {"type": "integer"}}
@@ -99,7 +99,7 @@ def test_references_that_lead_on_are_none_of_that() -> None:
     "pattern",
     [r'^[^"]+$', r"^[^\\]+$", r'^[^]"\\]+$', r'^[^\\/:*?"<>|-]+$', r'x[^"\s]y', r'[\["][^"]\[^a'],
 )
-def test_what_a_pattern_leaves_out_is_left_out_in_json(pattern: str) -> None:
+def test_negated_class_excludes_its_characters_in_json(pattern: str) -> None:
     """A quote and a backslash too, which are escaped there."""
     llguidance: Any = pytest.importorskip("llguidance")
     inner = {"type": "string", "pattern": pattern}
@@ -126,7 +126,7 @@ def test_what_a_pattern_leaves_out_is_left_out_in_json(pattern: str) -> None:
         assert obeys == (re.search(pattern, value) is not None), value
 
 
-def test_faults_are_one_short_line() -> None:
+def test_grammar_fault_is_one_short_line() -> None:
     fault = grammar_fault("start: nowhere")
     assert fault is not None and "\n" not in fault and "nowhere" in fault
     assert grammar_fault('start: "a"') is None
@@ -148,7 +148,7 @@ def test_types(schema: Any, types: set[str]) -> None:
     assert types_of(schema) == types
 
 
-def test_the_rest_is_left_to_a_validator_where_there_is_one(
+def test_partial_schema_needs_a_validator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unique = {"type": "array", "uniqueItems": True}
@@ -160,7 +160,7 @@ def test_the_rest_is_left_to_a_validator_where_there_is_one(
         is_enforced(unique, "p", strict=False)
 
 
-def test_a_keyword_that_is_not_known_is_told_with_its_place() -> None:
+def test_unknown_keyword_is_reported_with_its_path() -> None:
     inner = {"anyOf": [{"type": "string"}, {"type": "array", "contains": {}}]}
     with pytest.raises(InvalidRequest) as refused:
         is_enforced({"type": "object", "properties": {"a": inner}}, "p", strict=True)

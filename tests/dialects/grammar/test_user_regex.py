@@ -13,7 +13,7 @@ from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, PLAIN, Unwritable, regex_rule
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 
 TOKENIZER = ByteTokenizer()
 REGEXES = (
@@ -38,17 +38,17 @@ def in_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def of_regex(pattern: str, *, plain: bool = False) -> Held:
+def of_regex(pattern: str, *, plain: bool = False) -> ConstrainedWriter:
     rule = regex_rule(pattern, PLAIN if plain else JSON)
-    return Held(TOKENIZER, Constraint(lark=f'start: "<" own ">"\nown: {rule}'))
+    return ConstrainedWriter(TOKENIZER, Constraint(lark=f'start: "<" own ">"\nown: {rule}'))
 
 
-def of_lark(definition: str) -> Held:
+def of_lark(definition: str) -> ConstrainedWriter:
     rules, start = lark_rules(definition, "u", JSON)
-    return Held(TOKENIZER, Constraint(lark=f'start: "<" {start} ">"\n{rules}'))
+    return ConstrainedWriter(TOKENIZER, Constraint(lark=f'start: "<" {start} ">"\n{rules}'))
 
 
-def holds(held: Held, text: str, *, plain: bool = False) -> bool:
+def holds(held: ConstrainedWriter, text: str, *, plain: bool = False) -> bool:
     return held.may_write(f"<{text if plain else in_json(text)}>")
 
 
@@ -60,13 +60,13 @@ HELD = {pattern: of_regex(pattern) for pattern in REGEXES}
     st.lists(st.sampled_from(("a", "b", "c", "B", "D", '"', "\\", "\n", "\t", "/", "é", " ", "12",
                               "x", "y", "\x0b", "-")), max_size=5).map("".join),
 )  # fmt: skip
-def test_a_regex_holds_what_it_matches(pattern: str, text: str) -> None:
+def test_rewritten_regex_accepts_the_same_texts(pattern: str, text: str) -> None:
     # Where a text may be long or end here, the lexer takes the longer: not asked with ">".
     assert holds(HELD[pattern], text) == (re.fullmatch(pattern, text) is not None)
 
 
 @pytest.mark.parametrize("text", ["ab", 'a"\\b', "a\nb", ""])
-def test_plain_text_is_held_as_it_is(text: str) -> None:
+def test_literal_text_is_enforced(text: str) -> None:
     held = of_regex(r"[^\n>]+", plain=True)
     assert holds(held, text, plain=True) == (re.fullmatch(r"[^\n>]+", text) is not None)
 
@@ -88,13 +88,15 @@ def test_plain_text_is_held_as_it_is(text: str) -> None:
         ('start: "a" ["b"] !c\n!c: "c"', ["abc", "ac"], ["ab"]),
     ],
 )  # fmt: skip
-def test_lark(definition: str, right: list[str], wrong: list[str]) -> None:
+def test_lark_grammar_accepts_its_language(
+    definition: str, right: list[str], wrong: list[str]
+) -> None:
     held = of_lark(definition)
     assert [text for text in right if not holds(held, text)] == []
     assert [text for text in wrong if holds(held, text)] == []
 
 
-def test_what_is_ignored_is_ignored_between_terminals_only() -> None:
+def test_ignored_text_is_valid_only_between_terminals() -> None:
     held = of_lark('start: WORD "=" WORD\nWORD: "a" "b"\n%import common.WS\n%ignore WS')
     for text in ("ab=ab", " ab =\n\tab ", "ab= ab"):
         assert holds(held, text), text
@@ -102,7 +104,7 @@ def test_what_is_ignored_is_ignored_between_terminals_only() -> None:
         assert not holds(held, text), text
 
 
-def test_two_names_that_differ_in_case_only_are_two() -> None:
+def test_names_that_differ_only_in_case_are_distinct() -> None:
     held = of_lark('start: word WORD\nword: "a"\nWORD: "b"')
     assert holds(held, "ab") and not holds(held, "aa")
 
@@ -123,6 +125,6 @@ def test_two_names_that_differ_in_case_only_are_two() -> None:
         r'start: "\q"',
     ],
 )
-def test_what_cannot_be_rewritten_is_said(definition: str) -> None:
+def test_unsupported_syntax_is_named(definition: str) -> None:
     with pytest.raises(Unwritable):
         lark_rules(definition, "u", JSON)

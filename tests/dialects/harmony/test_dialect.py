@@ -144,7 +144,7 @@ USES = (
 
 
 @pytest.mark.requirement("TR-7", "VN-31")
-def test_the_shortest_prompt() -> None:
+def test_shortest_prompt() -> None:
     assert ids(user("Hi")) == theirs(system(), asked("Hi"))
     assert spelled(ids(user("Hi"))).startswith(
         "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
@@ -154,7 +154,7 @@ def test_the_shortest_prompt() -> None:
 
 
 @pytest.mark.requirement("D-50", "TR-7", "VN-31")
-def test_all_that_instructs_is_one_message() -> None:
+def test_instructions_form_one_developer_message() -> None:
     items = (told("First.", "system"), user("Hi"), told("Then."), answer("Yes."), told("Last."))
     assert ids(*items, instructions="Be kind.") == theirs(
         system(),
@@ -175,7 +175,7 @@ def test_tools_are_shown_and_called() -> None:
     )
 
 
-def test_every_kind_of_message() -> None:
+def test_every_message_kind_is_rendered() -> None:
     items = (
         user("Oslo?"),
         reasoning_done("Let me look."),
@@ -246,7 +246,7 @@ def test_thinking_stays_within_a_tool_loop_only() -> None:
     )
 
 
-def test_thinking_of_all_turns_is_shown_to_who_asks_for_it() -> None:
+def test_reasoning_of_all_turns_is_shown_on_request() -> None:
     items = (user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Thanks"))
     turns = (asked("Hi"), said("Greet.", "analysis"), said("Hello!", "final"), asked("Thanks"))
     assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == theirs(system(), *turns)
@@ -268,12 +268,12 @@ EFFORTS = {
 
 @pytest.mark.requirement("D-63")
 @pytest.mark.parametrize(("effort", "level"), EFFORTS.items())
-def test_efforts(effort: Any, level: ReasoningEffort) -> None:
+def test_effort_levels_are_rendered(effort: Any, level: ReasoningEffort) -> None:
     found = ids(user("Hi"), reasoning=ReasoningConfig(effort=effort))
     assert found == theirs(system(level), asked("Hi"))
 
 
-def test_what_the_operator_and_the_request_may_set() -> None:
+def test_settings_and_request_set_template_variables() -> None:
     made = dialect(settings={"model_identity": "You are Anton.", "reasoning_effort": "high"})
 
     def head(**asked: Any) -> str:
@@ -295,7 +295,7 @@ def test_what_the_operator_and_the_request_may_set() -> None:
         ("model_identity", 5, "must be a text"),
     ],
 )
-def test_what_nobody_may_set(name: str, value: Any, why: str) -> None:
+def test_reserved_variables_are_refused(name: str, value: Any, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why) as caught:
         ids(user("Hi"), template={name: value})
     assert caught.value.param == f"chat_template_kwargs.{name}"
@@ -303,7 +303,7 @@ def test_what_nobody_may_set(name: str, value: Any, why: str) -> None:
         dialect(settings={name: value})
 
 
-def test_the_form_of_the_answer_is_told_last() -> None:
+def test_response_format_stands_last() -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}}
     form = JsonSchemaFormat(name="person", schema=schema, description="Who\nit is.")
     shape = TextContent(
@@ -318,14 +318,14 @@ def test_the_form_of_the_answer_is_told_last() -> None:
     assert '<|start|>developer<|message|># Response Formats\n\n## json_object\n\n{"type"' in alone
 
 
-def test_wishes_are_told() -> None:
+def test_verbosity_and_guide_are_in_the_prompt() -> None:
     text = spelled(ids(user("Hi"), text=TextConfig(verbosity="low"), instructions="Be kind."))
     assert "# Instructions\n\nBe kind.\n\nKeep your answers short.<|end|>" in text
     guide = Guide(syntax="regex", definition="[ab]", path="structured_outputs.regex")
     assert "matches this regular expression:\n[ab]<|end|>" in spelled(ids(user("Hi"), guide=guide))
 
 
-def test_an_answer_to_go_on_with() -> None:
+def test_incomplete_answer_is_continued() -> None:
     begun = (user("Hi"), reasoning_done("Greet."), answer("Hello", status="incomplete"))
     rendered = dialect().render(Conversation(items=begun), Options())
     assert spelled(rendered.prompt.ids).endswith(
@@ -339,7 +339,7 @@ def test_an_answer_to_go_on_with() -> None:
     assert spelled(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
 
 
-def test_where_turns_end() -> None:
+def test_turn_end_tokens_are_listed() -> None:
     rendered = dialect().render(Conversation(items=(user("Hi"),)), Options())
     special = tokenizer().special
     assert rendered.stop_ids == (special["<|return|>"], special["<|call|>"])
@@ -352,7 +352,7 @@ def test_where_turns_end() -> None:
         (ToolChoice("required"), "<|end|><|start|>assistant"),
     ],
 )
-def test_where_a_budget_of_thinking_is_used_up(choice: ToolChoice, end: str) -> None:
+def test_used_up_thinking_budget_closes_the_reasoning(choice: ToolChoice, end: str) -> None:
     options = Options(thinking_budget=5, tools=(WEATHER,), tool_choice=choice)
     rendered = dialect().render(Conversation(items=(user("Hi"),)), options)
     assert spelled(rendered.reasoning_end_ids) == end
@@ -371,7 +371,7 @@ BROWSER = Namespace(
 
 
 @pytest.mark.requirement("TR-7", "VN-31")
-def test_its_own_tools_stand_in_the_system_message() -> None:
+def test_builtin_tools_are_in_the_system_message() -> None:
     search = ToolDescription.new("search", "Searches.", CITY)
     content = SystemContent(
         reasoning_effort=ReasoningEffort.MEDIUM, conversation_start_date="2026-07-09"
@@ -385,7 +385,7 @@ def test_its_own_tools_stand_in_the_system_message() -> None:
     assert both == theirs(head, developer(None, SHOWN), asked("Hi"))
 
 
-def test_its_own_tools_are_called_while_it_thinks() -> None:
+def test_builtin_tools_are_called_in_reasoning() -> None:
     def own(line: Line, recipient: str) -> Line:
         return line.with_channel("analysis").with_recipient(recipient)
 
@@ -417,7 +417,7 @@ def test_its_own_tools_are_called_while_it_thinks() -> None:
     assert ids(*items, tools=(PYTHON, BROWSER), stored=held)[: len(held.ids)] == held.ids
 
 
-def test_code_is_read_as_it_stands() -> None:
+def test_code_of_the_builtin_python_tool_is_plain_text() -> None:
     conversation = Conversation(items=(user("Hi"),))
     parser = dialect().render(conversation, Options(tools=(PYTHON, BROWSER))).parser
     code = '{"a": "b\\n"}'
@@ -432,7 +432,7 @@ def test_code_is_read_as_it_stands() -> None:
     assert isinstance(written, Text) and written.text == '{"city":"x"}'
 
 
-def test_functions_of_these_names_are_functions() -> None:
+def test_functions_named_like_builtins_stay_functions() -> None:
     text = spelled(ids(user("Hi"), tools=(Function(name="python", parameters=CITY),)))
     assert "type python = (_: {" in text and "'functions'" in text
 
@@ -469,7 +469,7 @@ def test_half_surrogate_pairs_are_replaced() -> None:
     assert "\ufffd" in spelled(ids(user("Hi"), tools=(tool,), instructions="\udc00"))
 
 
-def test_names_hold_no_white_space() -> None:
+def test_white_space_in_names_is_replaced() -> None:
     odd = it.FunctionCall(call_id="c1", name="f to=x y", arguments="{}")
     assert "assistant to=functions.f_to=x_y<|channel|>" in spelled(ids(user("Hi"), odd, result()))
 
@@ -491,7 +491,7 @@ def prompt_tokens(prompt: Sequence[int], text: str, fingerprint: str = "f") -> P
 
 
 @pytest.mark.requirement("D-79")
-def test_what_was_sampled_is_extended() -> None:
+def test_sampled_tokens_are_extended() -> None:
     prompt = ids(user("Oslo?"), tools=(WEATHER,))
     held = prompt_tokens(prompt, SAMPLED_CALL)
     talk = (user("Oslo?"), reasoning_done("Look."), called(arguments='{"city": "Oslo"}'), result())
@@ -532,7 +532,7 @@ SAME: dict[str, tuple[str, tuple[it.Item, ...]]] = {
 
 
 @pytest.mark.parametrize(("text", "items"), SAME.values(), ids=SAME)
-def test_ways_to_say_the_same_are_kept(text: str, items: tuple[it.Item, ...]) -> None:
+def test_equivalent_headers_are_preserved(text: str, items: tuple[it.Item, ...]) -> None:
     prompt = ids(user("Hi"))
     held = prompt_tokens(prompt, text)
     found = ids(user("Hi"), *items, user("Go on."), stored=held)
@@ -573,7 +573,7 @@ OTHERS: dict[str, tuple[str, tuple[it.Item, ...]]] = {
 
 
 @pytest.mark.parametrize(("text", "items"), OTHERS.values(), ids=OTHERS)
-def test_what_says_something_else_is_written_again(text: str, items: tuple[it.Item, ...]) -> None:
+def test_different_messages_are_rendered_again(text: str, items: tuple[it.Item, ...]) -> None:
     talk = (user("Hi"), *items, user("Go on."))
     assert ids(*talk, stored=prompt_tokens(ids(user("Hi")), text)) == ids(*talk)
 
@@ -589,7 +589,7 @@ def test_kept_tokens_of_another_head_or_tokenizer_are_left_out() -> None:
         assert ids(*talk, stored=held) == ids(*talk)
 
 
-def test_turn_after_turn_extends_the_turn_before() -> None:
+def test_each_turn_extends_the_previous_one() -> None:
     talk: tuple[it.Item, ...] = ()
     held: PromptTokens | None = None
     for turn in range(4):
@@ -635,7 +635,7 @@ heads = st.sampled_from(
 
 @examples(30)
 @given(thoughts=st.lists(words, max_size=2), preamble=st.none() | words, head=heads, city=words)
-def test_what_a_parser_read_of_a_reply_is_extended(
+def test_parsed_reply_is_extended(
     thoughts: list[str], preamble: str | None, head: str, city: str
 ) -> None:
     """A reply that ends in a call, read, stored and answered: the next prompt begins with it."""

@@ -20,7 +20,7 @@ from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 
 END = "<|endoftext|>"
 TOKENIZER = ByteTokenizer([*CONTROL_TOKENS.values(), END])
@@ -40,13 +40,13 @@ LOOSE = Function(name="loose", parameters=closed(), strict=False)
 PATCH = Custom(name="patch", format=GrammarFormat(syntax="regex", definition=r'[a-z"]+\n'))
 
 
-def held(begun: Any = None, *, reasoning_done: bool = False, **asked: Any) -> Held:
+def held(begun: Any = None, *, reasoning_done: bool = False, **asked: Any) -> ConstrainedWriter:
     options = Options(**asked)
     shown = collect_tools(options, ())
     found = HarmonyGrammar(TOKENIZER).constraint_for_reply(
         options, shown, begun, reasoning_done=reasoning_done
     )
-    return Held(TOKENIZER, found, END)
+    return ConstrainedWriter(TOKENIZER, found, END)
 
 
 TURN = "<|start|>assistant"
@@ -59,7 +59,7 @@ FINAL = "<|channel|>final<|message|>Hello.<|return|>"
 
 
 @pytest.mark.requirement("D-57")
-def test_a_call_that_must_come() -> None:
+def test_required_call_is_enforced() -> None:
     grammar = held(tools=(WEATHER, LOOSE), tool_choice=ToolChoice("required"))
     for before in ("", THINK, THINK + WAIT, THINK * 3):
         assert grammar.may_write(before + CALL)
@@ -73,7 +73,7 @@ def test_a_call_that_must_come() -> None:
 
 
 @pytest.mark.requirement("D-57")
-def test_the_call_that_is_named() -> None:
+def test_named_call_is_enforced() -> None:
     named = ToolChoice("one", frozenset({("loose", None)}))
     allowed = ToolChoice("auto", frozenset({("loose", None)}))
     must = held(tools=(WEATHER, LOOSE), tool_choice=named)
@@ -91,7 +91,7 @@ def test_strict_arguments_in_a_free_answer() -> None:
     assert not grammar.may_write("<|channel|>final<|message|>Hello.")
 
 
-def test_what_asks_for_nothing_is_not_held() -> None:
+def test_free_request_has_no_constraint() -> None:
     for asked in ({}, {"tools": (LOOSE,)}):
         options = Options(**asked)  # type: ignore[arg-type]
         assert (
@@ -128,41 +128,41 @@ def test_json_in_the_final_channel_only() -> None:
     assert both.may_write('<|channel|>final<|message|>{"age":3}<|return|>')
 
 
-def test_schemas_that_cannot_be_held_are_refused() -> None:
+def test_unenforceable_schemas_are_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
         held(text=TextConfig(format=JsonSchemaFormat(name="n", schema={"type": "x"})))
     assert caught.value.param == "text.format.schema"
 
 
-def test_a_guide_of_the_answer() -> None:
+def test_guide_of_the_answer_is_enforced() -> None:
     grammar = held(guide=Guide(syntax="regex", definition="yes|no", path="p"))
     assert grammar.may_write(f"{THINK}<|channel|>final<|message|>yes<|return|>")
     assert not grammar.may_begin("<|channel|>final<|message|>maybe")
 
 
 @pytest.mark.requirement("D-56")
-def test_the_grammar_of_a_custom_tool() -> None:
+def test_grammar_of_a_custom_tool_is_enforced() -> None:
     grammar = held(tools=(PATCH,))
     head = "<|channel|>commentary to=functions.patch <|constrain|>json<|message|>"
     assert grammar.may_write(head + r'{"input":"ab\"c\n"}<|call|>')
     assert not grammar.may_begin(head + '{"input":"A')
 
 
-def test_prompts_that_began_the_reply() -> None:
+def test_grammar_continues_a_started_reply() -> None:
     asked: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": ToolChoice("required")}
     thinking = held("analysis", **asked)
     assert thinking.may_write(f"m.<|end|>{TURN}{CALL}") and not thinking.may_begin("<|channel|>")
     assert held("final", text=AGE).may_write('{"age":3}<|return|>')
 
 
-def test_what_follows_thinking_that_was_cut_short() -> None:
+def test_grammar_follows_truncated_reasoning() -> None:
     must = held(reasoning_done=True, tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(CALL) and not must.may_begin(THINK)
     assert held(reasoning_done=True, text=AGE).may_write('{"age":3}<|return|>')
     assert held(reasoning_done=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
 
 
-def test_its_own_tools_are_called_while_it_thinks() -> None:
+def test_builtin_tools_are_called_in_reasoning() -> None:
     python = Custom(name="python")
     browser = Namespace(name="browser", description="", tools=(WEATHER,))
     grammar = held(tools=(python, browser), tool_choice=ToolChoice("required"))
@@ -193,13 +193,11 @@ TEXTUAL = [CONTROL_TOKENS[name] for name in ("start", "channel", "constrain", "m
 
 @pytest.mark.parametrize("textual", [(), TEXTUAL], ids=["special", "textual"])
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_whatever_is_allowed_is_read_as_it_was_asked(
-    asked: dict[str, Any], textual: list[str]
-) -> None:
+def test_grammar_output_is_parsed(asked: dict[str, Any], textual: list[str]) -> None:
     options = Options(**asked)
     shown = collect_tools(options, ())
     constraint = HarmonyGrammar(TOKENIZER).constraint_for_reply(options, shown, None)
-    grammar = Held(TOKENIZER, constraint, END, textual)
+    grammar = ConstrainedWriter(TOKENIZER, constraint, END, textual)
     for seed in range(60):
         ids = grammar.written(random.Random(seed))
         parser = HarmonyParser(

@@ -124,7 +124,7 @@ WELL_FORMED: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 @pytest.mark.requirement("VN-60", "D-13")
 @pytest.mark.parametrize(("text", "meant"), WELL_FORMED.values(), ids=WELL_FORMED)
-def test_what_is_well_formed(text: str, meant: list[dict[str, Any]]) -> None:
+def test_well_formed_replies_are_parsed(text: str, meant: list[dict[str, Any]]) -> None:
     assert said(text) == (meant, False)
 
 
@@ -327,7 +327,7 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 @pytest.mark.requirement("D-70", "D-71", "VN-60")
 @pytest.mark.parametrize(("text", "meant"), SLIPS.values(), ids=SLIPS)
-def test_slips_lose_nothing(text: str, meant: list[dict[str, Any]]) -> None:
+def test_malformed_replies_lose_no_text(text: str, meant: list[dict[str, Any]]) -> None:
     assert said(text) == (meant, False)
 
 
@@ -368,11 +368,11 @@ def test_one_call_if_one_is_allowed() -> None:
     ],
 )
 @pytest.mark.requirement("D-72", "D-73")
-def test_what_is_cut_stays_open(text: str, meant: list[dict[str, Any]], is_open: bool) -> None:
+def test_truncated_item_stays_open(text: str, meant: list[dict[str, Any]], is_open: bool) -> None:
     assert said(text, "length") == (meant, is_open)
 
 
-def test_a_character_that_is_cut_is_no_text() -> None:
+def test_incomplete_character_is_dropped() -> None:
     ids = [*ids_of("<|channel|>final<|message|>A"), *"🦄".encode()[:2]]
     assert items(read(parser(), [ids], "length")) == ([answer("A")], True)
     assert items(read(parser(), [ids], "stop")) == ([answer("A\ufffd")], False)
@@ -383,7 +383,7 @@ def test_ids_that_do_not_exist_are_harmless() -> None:
     assert items(read(parser(), [ids])) == ([reasoning_done("Hm."), answer("Yes.")], False)
 
 
-def test_a_reply_that_is_held_to_a_form() -> None:
+def test_constrained_reply_ends_after_the_answer() -> None:
     """Its first answer or call is its last; in strings of JSON control tokens stand as text."""
     literal = '{"a": "<|end|><|start|>assistant<|channel|>x<|message|>"}'
     for end in ("<|return|>", "<|end|>"):
@@ -415,7 +415,7 @@ def test_a_reply_that_is_held_to_a_form() -> None:
 
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
-def test_a_message_that_the_prompt_began(kind: MessageKind) -> None:
+def test_message_opened_by_the_prompt_is_parsed(kind: MessageKind) -> None:
     began = {"final": answer, "commentary": preamble, "analysis": reasoning_done}[kind]
     assert said(f" more.<|end|>{FINAL}", open_kind=kind) == (
         [began(" more."), answer("Yes.")],
@@ -424,7 +424,7 @@ def test_a_message_that_the_prompt_began(kind: MessageKind) -> None:
     assert parser(open_kind="analysis").is_thinking
 
 
-def test_thinking_is_counted_and_told() -> None:
+def test_reasoning_tokens_are_counted() -> None:
     reader = parser()
     seen = []
     for id in ids_of(f"{THINK}{FINAL}"):
@@ -471,7 +471,7 @@ def test_logprobs_of_bare_text() -> None:
     assert isinstance(deltas[-1], Text) and len(deltas[-1].logprobs) == len(ids)
 
 
-def test_what_came_before_a_stop_string() -> None:
+def test_text_before_a_stop_string_is_emitted() -> None:
     reader = parser()
     deltas = [
         *reader.feed(Chunk(ids=tuple(ids_of("<|channel|>final<|message|>One")), tail=" two")),
@@ -506,7 +506,7 @@ def cut(ids: Sequence[int], dice: random.Random, most: int) -> list[list[int]]:
     st.sampled_from(("stop", "length")),
     st.booleans(),
 )
-def test_any_cut_means_the_same(
+def test_any_chunking_gives_the_same_items(
     shreds: list[str], dice: random.Random, reason: FinishReason, parallel: bool
 ) -> None:
     ids = ids_of("".join(shreds))

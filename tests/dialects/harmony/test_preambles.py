@@ -24,7 +24,7 @@ def stream(text: str, shapes: dict[str, ToolShape]) -> list[Delta]:
 
 
 @pytest.mark.requirement("VN-88", "D-13")
-def test_a_preamble_streams_as_a_message_before_the_call() -> None:
+def test_preamble_streams_as_a_message_before_the_call() -> None:
     text = (
         "<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant"
         "<|channel|>commentary to=functions.look<|message|>{}<|call|>"
@@ -41,7 +41,7 @@ def test_a_preamble_streams_as_a_message_before_the_call() -> None:
 
 @pytest.mark.requirement("D-82")
 @pytest.mark.parametrize("name", ["files.read", "a.b.c", "v1.2", "functions.look"])
-def test_a_tool_name_keeps_its_dots(name: str) -> None:
+def test_tool_name_keeps_its_dots(name: str) -> None:
     text = f"<|channel|>commentary to=functions.{name}<|message|>{{}}<|call|>"
     shapes = {name: ToolShape(wire_name=name), "read": ToolShape(wire_name="read")}
     (call,) = (d.item for d in stream(text, shapes) if isinstance(d, Open))

@@ -76,11 +76,11 @@ CASES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("inner", "expected"), CASES, ids=[str(case[0])[:60] for case in CASES])
-def test_what_is_shown(inner: Any, expected: str) -> None:
+def test_schema_is_rendered_as_typescript(inner: Any, expected: str) -> None:
     assert shown(inner) == expected
 
 
-def test_references_are_written_out() -> None:
+def test_references_are_expanded() -> None:
     definitions = {"City": {"type": "object", "properties": {"name": STRING}}, "a/b~": STRING}
     assert shown({"$ref": "#/$defs/City"}, **{"$defs": definitions}) == "a: { name?: string, }"
     assert shown({"$ref": "#/$defs/a~1b~0"}, **{"$defs": definitions}) == "a: string"
@@ -89,7 +89,7 @@ def test_references_are_written_out() -> None:
     )
 
 
-def test_references_that_lead_back_or_nowhere_are_named() -> None:
+def test_circular_and_missing_references_are_named() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}, "value": INTEGER}}
     assert shown({"$ref": "#/$defs/Node"}, **{"$defs": {"Node": node}}) == (
         "a: { // (Node) next?: any, value?: number, }"
@@ -103,7 +103,7 @@ def test_references_that_lead_back_or_nowhere_are_named() -> None:
     assert shown({"$ref": "#/$defs/A"}, **{"$defs": own}).endswith("a: string")
 
 
-def test_a_small_schema_does_not_grow_huge() -> None:
+def test_small_schema_does_not_grow_huge() -> None:
     definitions: dict[str, Any] = {
         f"D{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/D{n + 1}"}] * 10}
         for n in range(20)
@@ -116,7 +116,7 @@ def test_a_small_schema_does_not_grow_huge() -> None:
     assert shown(deep).startswith("a: Array<any>[]")
 
 
-def test_arguments_that_are_none_and_arguments_of_several_forms() -> None:
+def test_empty_and_alternative_arguments_are_rendered() -> None:
     for nothing in ({}, {"type": "object"}, {"type": "object", "properties": {}}):
         assert plain_schema(nothing) is None
     forms = [{"properties": {"b": STRING}}, {"properties": {"c": STRING}}]

@@ -16,7 +16,7 @@ VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 
 
 @pytest.mark.parametrize("before", [None, "/elsewhere"])
-def test_the_package_is_unpacked_once(
+def test_package_is_unpacked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -34,7 +34,7 @@ def test_the_package_is_unpacked_once(
     assert not (tmp_path / "unused").exists()
 
 
-def test_a_broken_copy_is_unpacked_again(tmp_path: Path) -> None:
+def test_broken_copy_is_unpacked_again(tmp_path: Path) -> None:
     (tmp_path / vocabulary.FILE).write_text("cut")
     assert vocabulary.load(None, tmp_path, environment_variable).encode("Hi") == [12194]
 
@@ -47,7 +47,7 @@ def test_folders_without_the_right_file_are_refused(tmp_path: Path) -> None:
         vocabulary.load(tmp_path, tmp_path, environment_variable)
 
 
-def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "_packed", lambda: None)
     with pytest.raises(SetupError, match=r'pip install "antiphon\[harmony\]"'):
         vocabulary.load(None, tmp_path, environment_variable)
@@ -56,7 +56,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         vocabulary.load(None, tmp_path, environment_variable)
 
 
-def test_a_package_with_another_file_is_refused(
+def test_package_with_another_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import gzip
@@ -68,7 +68,7 @@ def test_a_package_with_another_file_is_refused(
         vocabulary.load(None, tmp_path / "cache", environment_variable)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match="cannot write"):
         vocabulary.load(None, tmp_path / "file" / "cache", environment_variable)

@@ -32,7 +32,7 @@ from antiphon.dialects.parser.lexer import QUOTE
         (True, set()),
     ],
 )
-def test_types_of(schema: Any, types: set[str]) -> None:
+def test_property_types_are_found(schema: Any, types: set[str]) -> None:
     root = {
         "properties": {"it": schema},
         "$defs": {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}},
@@ -68,14 +68,14 @@ def test_types_of(schema: Any, types: set[str]) -> None:
         (f"[{QUOTE}a'b{QUOTE}]", "array", '["a\'b"]'),
     ],
 )
-def test_converted(text: str, types: str, json_text: str) -> None:
+def test_values_are_converted_by_their_types(text: str, types: str, json_text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert to_json_text(text, frozenset(types.split())) == json_text
 
 
 @given(st.text(), st.sets(st.sampled_from(["string", "integer", "object", "null", "array"])))
-def test_what_is_converted_is_json(text: str, types: set[str]) -> None:
+def test_converted_values_are_json(text: str, types: set[str]) -> None:
     found = to_json_text(text, frozenset(types))
     json.loads(found)
     found.encode()
@@ -140,13 +140,13 @@ def told(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
         ("a=Rb'\\n', b=u'\\n')", [("key", "a"), ("string", "\\n"), ("key", "b"), ("string", "\n")]),
     ],
 )  # fmt: skip
-def test_python_pairs(text: str, said: list[tuple[str, str]]) -> None:
+def test_python_keyword_arguments_are_parsed(text: str, said: list[tuple[str, str]]) -> None:
     found, taken = told("pythonic", text + " rest" if text.endswith(")") else text)
     assert [one for one in found if one[0] != "end"] == said
     assert taken == len(text)
 
 
-def test_braced_pairs() -> None:
+def test_braced_arguments_are_parsed() -> None:
     text = f"a:{QUOTE}x, \\n}}{QUOTE},b:{{c:[{QUOTE}]{QUOTE},true]}},d:e f}}"
     found, taken = told("functiongemma", text)
     assert [one for one in found if one[0] != "end"] == [
@@ -161,7 +161,7 @@ def test_braced_pairs() -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
-def test_the_end_of_a_value_is_found(value: Any) -> None:
+def test_end_of_a_value_is_found(value: Any) -> None:
     text = json.dumps([value])
     span = JsonSpan()
     assert span.read(text + ", more") == len(text) and span.complete
@@ -170,7 +170,7 @@ def test_the_end_of_a_value_is_found(value: Any) -> None:
 
 
 @given(st.text())
-def test_strings_say_what_they_mean(text: str) -> None:
+def test_string_literals_are_decoded(text: str) -> None:
     for ascii_only in (True, False):
         written = json.dumps(text, ensure_ascii=ascii_only)[1:]
         string = StringDecoder()
@@ -193,7 +193,7 @@ def test_strings_say_what_they_mean(text: str) -> None:
         ('{"' + "x" * 200, '{"' + "x" * 200),
     ],
 )
-def test_input_of_custom_tools(written: str, text: str) -> None:
+def test_custom_tool_input_is_decoded(written: str, text: str) -> None:
     whole = ToolInputDecoder()
     assert whole.read(written) + whole.finish() == text
     slow = ToolInputDecoder()

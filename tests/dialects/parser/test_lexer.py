@@ -15,7 +15,7 @@ WORDS = {"<a>": ("one", False), "<ab": ("two", False), "b<": ("three", True)}
 
 
 @given(st.text(st.sampled_from("<ab>c"), max_size=12))
-def test_only_a_beginning_waits(text: str) -> None:
+def test_only_a_terminal_prefix_waits(text: str) -> None:
     """Before what waits there is no terminal; what waits begins one, and is as long as can be."""
     at, terminal = StateTerminals(WORDS).find(text, final=False)
     assert not any(word in text[:at] for word in WORDS)
@@ -33,7 +33,7 @@ def test_at_the_end_nothing_waits() -> None:
     assert StateTerminals(WORDS).find("c<a>", final=True) == (1, "<a>")
 
 
-def test_the_longest_terminal_is_taken() -> None:
+def test_longest_terminal_is_taken() -> None:
     terminals = StateTerminals({"<a": ("one", False), "<ab>": ("two", False)})
     assert terminals.find("<ab>", final=False) == (0, "<ab>")
     assert terminals.find("<ab", final=False) == (0, None)
@@ -45,7 +45,7 @@ def lexer(tools: str, *special: str) -> tuple[Lexer, ByteTokenizer]:
     return Lexer(tokenizer, REASONING["think"], TOOLS[tools]), tokenizer
 
 
-def test_a_special_token_is_no_text() -> None:
+def test_special_token_is_not_text() -> None:
     made, tokenizer = lexer("hermes", "<tool_call>", "<think>", "<pad>")
     mark = made.marks[tokenizer.special["<tool_call>"]]
     assert len(mark) == 1 and is_special(mark) and not is_special("<tool_call>")
@@ -65,14 +65,14 @@ def test_tokens_that_no_format_uses_are_dropped() -> None:
     assert not made.is_dropped(ord("a"))
 
 
-def test_a_terminal_may_mix_tokens_and_text() -> None:
+def test_terminal_may_mix_tokens_and_text() -> None:
     made, tokenizer = lexer("deepseek_v32", "｜DSML｜")
     mark = made.marks[tokenizer.special["｜DSML｜"]]
     leads = made.states[START].transitions
     assert f"<{mark}function_calls>" in leads and "<｜DSML｜function_calls>" not in leads
 
 
-def test_a_spelled_opening_tag_is_text_in_an_answer() -> None:
+def test_spelled_opening_tag_is_text_in_an_answer() -> None:
     spelled, _ = lexer("hermes")
     assert (
         "<think>" in spelled.states[START].transitions

@@ -92,7 +92,7 @@ def replies(draw: st.DrawFn) -> tuple[str, str, tuple[str, ...], list[str], bool
 @pytest.mark.requirement("D-12")
 @examples(300)
 @given(replies(), st.randoms(use_true_random=False), st.sampled_from(["stop", "length"]))
-def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no-untyped-def]
+def test_any_chunking_gives_the_same_items(reply, dice, reason) -> None:  # type: ignore[no-untyped-def]
     tools, reasoning, special, pieces, thinking = reply
     tokenizer = ByteTokenizer(special)
     ids = tokenizer.encode("".join(pieces), special=True)
@@ -117,7 +117,7 @@ def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no
 @pytest.mark.requirement("D-70")
 @examples(150)
 @given(st.sampled_from(sorted(TOOLS)), st.text(max_size=60), st.sampled_from(["stop", "length"]))
-def test_text_is_text(tools, text, reason) -> None:  # type: ignore[no-untyped-def]
+def test_text_without_markup_is_unchanged(tools, text, reason) -> None:  # type: ignore[no-untyped-def]
     """What holds no markup comes out as it went in."""
     form = TOOLS[tools]
     text = re.sub(f"[{re.escape(''.join(terminals(tools, 'think')) + form.bare)}]", "", text)
@@ -138,13 +138,13 @@ def test_special_tokens_are_never_spelled_by_text(pieces: list[str]) -> None:
     assert found == ([{"message": text}] if text else [])
 
 
-def test_bytes_that_are_no_text() -> None:
+def test_invalid_bytes_are_replaced() -> None:
     tokenizer = ByteTokenizer((*THINK, *CALL))
     deltas = read(parser(tokenizer), [[0xC3], [0xA9, 0xF0, 0x9F], [256], [0x41, 0xFF]])
     assert items(deltas)[0] == [{"message": "é\ufffd"}, {"reasoning": "A\ufffd"}]
 
 
-def test_a_character_waits_for_its_last_byte() -> None:
+def test_character_waits_for_its_last_byte() -> None:
     reader = parser(ByteTokenizer())
     assert list(reader.feed(Chunk(ids=(0xE2, 0x82)))) == [SampledTokens((0xE2, 0x82))]
     said = list(reader.feed(Chunk(ids=(0xAC,))))
@@ -188,7 +188,7 @@ def test_items_close_when_they_end() -> None:
     ]
 
 
-def test_a_cut_call_is_never_closed() -> None:
+def test_cut_call_is_never_closed() -> None:
     tokenizer = ByteTokenizer(CALL)
     text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Par'
     ids = tokenizer.encode(text, special=True)
@@ -197,14 +197,14 @@ def test_a_cut_call_is_never_closed() -> None:
     assert read(parser(tokenizer), [ids], "stop")[-1] == Close()
 
 
-def test_a_call_cut_before_its_name_is_left_out() -> None:
+def test_call_cut_before_its_name_is_left_out() -> None:
     tokenizer = ByteTokenizer(CALL)
     ids = tokenizer.encode('Hm.<tool_call>{"name": "get_w', special=True)
     found, is_open = items(read(parser(tokenizer), [ids], "length"))
     assert found == [{"message": "Hm."}] and is_open
 
 
-def test_one_call_allowed() -> None:
+def test_parser_is_done_after_the_only_call() -> None:
     tokenizer = ByteTokenizer(CALL)
     call = '<tool_call>{"name": "now", "arguments": {}}'
     reader = parser(tokenizer, parallel=False)
@@ -217,7 +217,7 @@ def test_one_call_allowed() -> None:
     assert list(reader.finish("stop")) == []
 
 
-def test_without_tools_nothing_is_a_call() -> None:
+def test_no_calls_are_parsed_without_tools() -> None:
     tokenizer = ByteTokenizer()
     text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     reader = FormatParser(
@@ -226,13 +226,13 @@ def test_without_tools_nothing_is_a_call() -> None:
     assert items(read(reader, [list(text.encode())]))[0] == [{"message": text}]
 
 
-def test_end_tokens_and_foreign_special_tokens_are_no_text() -> None:
+def test_end_tokens_and_unknown_special_tokens_are_not_text() -> None:
     tokenizer = ByteTokenizer((*CALL, "<|im_start|>", "<b>"))
     ids = tokenizer.encode(f"A<|im_start|> <b>b{END}", special=True)
     assert items(read(parser(tokenizer), [ids]))[0] == [{"message": "A <b>b"}]
 
 
-def test_reasoning_tokens() -> None:
+def test_reasoning_tokens_are_counted() -> None:
     tokenizer = ByteTokenizer((*THINK, *CALL))
     reader = parser(tokenizer)
     ids = tokenizer.encode("<think>\nabc\n</think>\n\nAnswer", special=True)
@@ -250,7 +250,7 @@ def test_tail_of_a_stop_string_is_text() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 1000])
-def test_a_special_token_in_a_string_that_is_held_to_json_is_text(cut: int) -> None:
+def test_special_token_in_constrained_json_string_is_text(cut: int) -> None:
     """To llama.cpp it is one, so that its grammars let it through: the rest is read as it goes on,
     whole. Where nothing holds the reply, it is markup, as ever."""
     tokenizer = ByteTokenizer((*THINK, *CALL, "<other>", "<end>"))
@@ -300,7 +300,7 @@ def test_logprobs_go_with_their_text() -> None:
     assert [lp.token for lp in said[3].logprobs] == ["B"]
 
 
-def test_logprobs_of_text_that_was_no_markup() -> None:
+def test_rejected_markup_keeps_its_logprobs() -> None:
     tokenizer = ByteTokenizer()
     text = "A <tool_call> b"
     reader = parser(tokenizer)
@@ -318,7 +318,7 @@ def test_logprobs_of_text_that_was_no_markup() -> None:
         ("hermes", '<tool_call>{"name": "now", "arguments": {}} So.', "So."),
     ],
 )
-def test_text_behind_a_call_has_no_logprobs_of_it(form: str, text: str, said: str) -> None:
+def test_text_after_a_call_has_only_its_own_logprobs(form: str, text: str, said: str) -> None:
     tokenizer = ByteTokenizer()
     reader = FormatParser(
         tokenizer, reasoning=None, tools=TOOLS[form], shapes=SHAPES, thinking=False
@@ -328,7 +328,7 @@ def test_text_behind_a_call_has_no_logprobs_of_it(form: str, text: str, said: st
     assert "".join(lp.token for lp in logprobs) == said
 
 
-def test_a_namespace_and_a_custom_tool() -> None:
+def test_namespaced_custom_tool_call_is_parsed() -> None:
     shapes = {"a__b": ToolShape(wire_name="b", namespace="a", custom=True)}
     reader = FormatParser(
         ByteTokenizer(), reasoning=None, tools=TOOLS["llama3_json"], shapes=shapes, thinking=False

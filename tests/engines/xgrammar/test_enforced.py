@@ -20,7 +20,7 @@ from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import ENDS
-from tests.dialects.grammars import Held
+from tests.dialects.grammars import ConstrainedWriter
 from tests.dialects.replies import specials, written
 
 xgrammar = pytest.importorskip("xgrammar")
@@ -112,7 +112,10 @@ def test_calls_are_held_as_llguidance_holds_them(form: str, asked: str) -> None:
     maker = GrammarBuilder(tokenizer, TOOLS[form], REASONING["think"])
     constraint = maker.constraint(options, collect_tools(options, ()), False)
     assert constraint is not None
-    enforced, held = Enforced(tokenizer, constraint, end), Held(tokenizer, constraint, end)
+    enforced, held = (
+        Enforced(tokenizer, constraint, end),
+        ConstrainedWriter(tokenizer, constraint, end),
+    )
     if not enforced.known:
         # where nothing marks a call: what an answer may not begin with has no words
         assert "~/" in constraint.lark and asked != "forced"
