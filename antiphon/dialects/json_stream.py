@@ -198,16 +198,16 @@ class StringDecoder:
         return lost
 
 
-_INPUT_BEGUN = re.compile(r'\s*(?:\{\s*(?:"(?:[^"\\]*(?:"\s*(?::\s*)?)?)?)?)?\Z')
-_INPUT_HEAD = re.compile(r'\s*\{\s*"[^"\\]*"\s*:\s*"')
+_INPUT_BEGUN = re.compile(r'\s*(?:\{\s*(?:"(?:[\w\-]*(?:"\s*(?::\s*)?)?)?)?)?\Z', re.ASCII)
+_INPUT_HEAD = re.compile(r'\s*\{\s*"[\w\-]*"\s*:\s*"', re.ASCII)
 _HEAD_LIMIT = 128
 
 
 class ToolInputDecoder:
     r"""Decodes ``{"input": "free\ntext"}`` to the free text of a custom tool, incrementally.
 
-    Any name of the only parameter is accepted. Arguments of any other form are the input as they
-    are.
+    Any ASCII name of the only parameter is accepted. Arguments of any other form are the input as
+    they are.
     """
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ _BARE = re.compile(rf"\s*(?:assistant\s*)*(?:({_NAMED})\s*)?(?:{_TO}\s*)?(?:\b(?
 _REGION = re.compile(
     rf"\s*(?:assistant\s*)*(?:{_SIGNS}({_NAMED}){_SIGNS})?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?"
 )
-_TYPE = re.compile(rf"\s*(?:(?!to=)\w+)?\s*(?:{_TO}\s*)?")
+_TYPE = re.compile(rf"\s*(?:(?!to=)[A-Za-z0-9_]+)?\s*(?:{_TO}\s*)?")
 _RECIPIENT = re.compile(_TO)
 #: Authors that are not the model.
 _OTHERS = re.compile(r"\s*(?:user|system|developer|tool|python|browser|functions)\b")

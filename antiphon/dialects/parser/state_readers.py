@@ -22,6 +22,7 @@ __all__ = ["Reader", "reader_for"]
 #: A call's name contains no white space, brackets or quotes.
 _NAME = re.compile(r"[\w.\-:/$]*")
 _NAME_LIMIT = 256
+_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 #: The start of a JSON object, and a prefix of it.
 _OBJECT = re.compile(r'\{\s*["}]')
 _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
@@ -114,10 +115,14 @@ class _HeaderReader(_NameReader):
 
 
 class _IdReader(_TextReader):
-    """Reads the call's id."""
+    """Reads the call's id. Text that cannot be an id is stray text."""
 
     def finish(self) -> None:
-        self.call.call_id = self.text.strip() or self.call.call_id
+        text = self.text.strip()
+        if _ID.fullmatch(text):
+            self.call.call_id = text
+        elif text:
+            self.call.stray_text.append(f"{text}\n")
 
 
 class _FillerReader(_TextReader):
