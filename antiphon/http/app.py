@@ -30,6 +30,7 @@ from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
 from antiphon.http.routes.skills import SkillRoutes
+from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.uploads import UploadRoutes
 from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
@@ -120,6 +121,7 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route(path + "/cancel", responses.cancel, methods=["POST"]),
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
         *_older_routes(deps),
+        *_vllm_routes(TokenRoutes(deps)),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
@@ -177,6 +179,15 @@ def _upload_routes(uploads: UploadRoutes) -> list[Route]:
         Route(path + "/parts", uploads.add_part, methods=["POST"]),
         Route(path + "/complete", uploads.complete, methods=["POST"]),
         Route(path + "/cancel", uploads.cancel, methods=["POST"]),
+    ]
+
+
+def _vllm_routes(tokens: TokenRoutes) -> list[Route]:
+    return [
+        Route("/tokenize", tokens.tokenize, methods=["POST"]),
+        Route("/detokenize", tokens.detokenize, methods=["POST"]),
+        Route("/version", tokens.version, methods=["GET"]),
+        Route("/load", tokens.load, methods=["GET"]),
     ]
 
 

@@ -23,6 +23,7 @@ from antiphon.resources.conversations import Conversations
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.skills import Skills
+from antiphon.resources.tokenizers import Tokenizers
 from antiphon.resources.uploads import ChunkedUploads
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.background.event_log_reader import EventLogReader
@@ -126,6 +127,7 @@ class Service:
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
         self.embeddings = Embeddings(models)
+        self.tokenizers = Tokenizers(models)
         self.vector_stores = VectorStores(
             store,
             self.files,

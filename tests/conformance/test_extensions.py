@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from antiphon import __version__
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Options
 from antiphon.engines.base import Sampling
+from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
@@ -388,3 +390,47 @@ async def test_raw_messages_need_a_model_with_tokens(serve: Serve, ask_foregroun
 async def test_timings_can_be_returned(serve: Serve, ask: Ask) -> None:
     metrics = (await ask(serve(), return_metrics=True)).terminal_response["metrics"]
     assert set(metrics) == {"time_to_first_token_ms", "generation_time_ms", "total_time_ms"}
+
+
+# --- routes of vLLM's server ----------------------------------------------------------------------
+
+
+async def test_text_is_tokenized_and_detokenized(serve: Serve) -> None:
+    server = serve(local(engine(["x"])))
+    body = {"model": "tiny", "prompt": "Hi ✓", "return_token_strs": True}
+    tokenized = (await server.client.post("/tokenize", json=body)).json()
+    assert tokenized["count"] == len(tokenized["tokens"]) == len(tokenized["token_strs"])
+    assert tokenized["max_model_len"] == 4096
+    text = await server.client.post("/detokenize", json={"tokens": tokenized["tokens"]})
+    assert text.json() == {"prompt": "Hi ✓"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"prompt": "x", "add_special_tokens": False}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "x", "model": "nobody"}, "model"),
+        ("/detokenize", {"tokens": ["x"]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [2**30]}, "tokens"),
+    ],
+)
+async def test_invalid_tokenizer_request_is_rejected(
+    serve: Serve, path: str, body: Json, param: str
+) -> None:
+    answer = await serve(local(engine(["x"]))).client.post(path, json=body)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["param"] == param, answer.text
+
+
+async def test_model_without_known_tokens_cannot_tokenize(serve: Serve) -> None:
+    for path, body in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
+        answer = await serve(ScriptedBackend(), on=MemoryStore()).client.post(path, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+
+
+async def test_version_and_load_are_reported(serve: Serve) -> None:
+    server = serve()
+    assert (await server.client.get("/version")).json() == {"version": __version__}
+    assert (await server.client.get("/load")).json() == {"server_load": 0}

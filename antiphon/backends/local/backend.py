@@ -202,8 +202,12 @@ class LocalBackend(Backend):
         )
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """What the ids stand for, control tokens by their literals."""
-        return b"".join(map(self._engine.tokenizer.piece, ids)).decode("utf-8", "replace")
+        """The text of the ids, control tokens as their literals. Raises ``BackendError`` for an id
+        that the model does not have."""
+        tokenizer = self._engine.tokenizer
+        if any(not 0 <= id < tokenizer.size for id in ids):
+            raise BackendError(f"This model has {tokenizer.size} tokens.", permanent=True)
+        return b"".join(map(tokenizer.piece, ids)).decode("utf-8", "replace")
 
     async def close(self) -> None:
         await self._engine.close()

@@ -1,0 +1,61 @@
+"""Endpoints of vLLM's server: tokenizer, version and load."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from starlette.requests import Request
+
+from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.request_context import request_context
+from antiphon.http.requests import body as bodies
+from antiphon.wire.parsing.tokens import parse_detokenize, parse_tokenize
+
+__all__ = ["TokenRoutes"]
+
+
+class TokenRoutes:
+    """``/tokenize``, ``/detokenize``, ``/version`` and ``/load``."""
+
+    def __init__(self, deps: EndpointDependencies) -> None:
+        self._deps = deps
+
+    async def tokenize(self, request: Request) -> Reply:
+        """Return the token ids of a text."""
+        parsed = parse_tokenize(await self._body(request), self._deps.limits.body)
+        tokenizers = self._deps.service.tokenizers
+        async with self._deps.admission.slot(request_context(request.scope).tenant):
+            tokenized = await tokenizers.tokenize(parsed.model, parsed.prompt)
+            token_strs = None
+            if parsed.return_token_strs:
+                token_strs = [
+                    await tokenizers.detokenize(parsed.model, (id,)) for id in tokenized.ids
+                ]
+        return json_reply(
+            {
+                "count": len(tokenized.ids),
+                "max_model_len": tokenized.context_size,
+                "tokens": tokenized.ids,
+                "token_strs": token_strs,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Reply:
+        """Return the text of token ids."""
+        parsed = parse_detokenize(await self._body(request), self._deps.limits.body)
+        async with self._deps.admission.slot(request_context(request.scope).tenant):
+            text = await self._deps.service.tokenizers.detokenize(parsed.model, parsed.tokens)
+        return json_reply({"prompt": text})
+
+    async def version(self, request: Request) -> Reply:
+        """Return the version of this server."""
+        return json_reply({"version": version("antiphon")})
+
+    async def load(self, request: Request) -> Reply:
+        """Return the number of requests that run or wait."""
+        admission = self._deps.admission
+        return json_reply({"server_load": admission.running + admission.waiting})
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._deps.limits.max_body_bytes)

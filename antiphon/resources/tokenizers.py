@@ -1,0 +1,67 @@
+"""Tokenize and detokenize text with the tokenizer of a served model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from antiphon.backends.catalog import CatalogModel, ModelCatalog
+from antiphon.conversation import Options
+from antiphon.errors import BackendError, InvalidRequest, Overloaded
+
+__all__ = ["TokenizedText", "Tokenizers"]
+
+
+class TokenizedText(Struct, frozen=True):
+    """The token ids of a text, and the context size of the model; None if it is unknown."""
+
+    ids: tuple[int, ...]
+    context_size: int | None
+
+
+class Tokenizers:
+    """The tokenizers of all served models whose tokens are known here."""
+
+    def __init__(self, models: ModelCatalog) -> None:
+        self._models = models
+
+    async def tokenize(self, name: str | None, text: str) -> TokenizedText:
+        """Return the tokens of a text, as ``/v1/completions`` would send them to the model. Raises
+        ``RequestError``."""
+        model = await self._loaded(name)
+        reply = await model.backend.complete(text, Options())
+        if reply.prompt_tokens is None:
+            raise _unsupported(model)
+        return TokenizedText(reply.prompt_tokens.ids, model.context_size)
+
+    async def detokenize(self, name: str | None, ids: Sequence[int]) -> str:
+        """Return the text of token ids, control tokens as their literals. Raises
+        ``RequestError``."""
+        model = await self._loaded(name)
+        if not model.backend.capabilities.detokenizes:
+            raise _unsupported(model)
+        try:
+            return model.backend.detokenize(ids)
+        except BackendError as error:
+            raise InvalidRequest(error.message, param="tokens", code="invalid_value") from None
+
+    async def _loaded(self, name: str | None) -> CatalogModel:
+        model = self._models.find(name)
+        await model.ready()
+        if model.status.value != "loaded":
+            raise Overloaded(
+                f"The model '{model.name}' is being loaded. Please try again in 5s.",
+                retry_after_s=5,
+                status=503,
+                code="model_loading",
+            )
+        return model
+
+
+def _unsupported(model: CatalogModel) -> InvalidRequest:
+    return InvalidRequest(
+        f"The tokens of the model '{model.name}' are not known to this server.",
+        param="model",
+        code="unsupported_model",
+    )
