@@ -24,7 +24,7 @@ __all__ = ["Retention", "Store"]
 
 class Retention(Struct, frozen=True, kw_only=True):
     """Bounds of a store, over all tenants. None means no bound. The oldest responses are deleted
-    first.
+    first: with ``max_responses`` and ``max_bytes``, those of the tenant that holds most.
 
     ``max_bytes`` counts all stored rows, including deleted ancestors that descendants still need.
     """
@@ -36,14 +36,14 @@ class Retention(Struct, frozen=True, kw_only=True):
     #: reconnect.
     max_log_age_s: float | None = 3600
 
-    def is_exceeded(self, *, age_s: float, responses: int, bytes: int) -> bool:
-        """Return whether the oldest response must be deleted, given its age and the size of the
-        store."""
-        return (
-            (self.max_age_s is not None and age_s > self.max_age_s)
-            or (self.max_responses is not None and responses > self.max_responses)
-            or (self.max_bytes is not None and bytes > self.max_bytes)
-        )
+    @property
+    def bounds_size(self) -> bool:
+        """Whether the number of responses or their size is bounded."""
+        return self.max_responses is not None or self.max_bytes is not None
+
+    def is_too_old(self, age_s: float) -> bool:
+        """Return whether a response of this age must be deleted."""
+        return self.max_age_s is not None and age_s > self.max_age_s
 
 
 class Store(Protocol):

@@ -154,6 +154,24 @@ async def expires_by_bytes_oldest_first(store: Store) -> None:
     assert await store.sweep(Retention(max_bytes=250_000), 1_000) == 0
 
 
+async def expires_responses_of_the_tenant_that_holds_most(store: Store) -> None:
+    """A tenant's flood deletes its own responses, not the older ones of others."""
+    for name in "ab":
+        await store.save("small", turn(name, created_at=100))
+    for number in range(10):
+        await store.save("large", turn(f"flood{number}", created_at=200 + number))
+    assert await store.sweep(Retention(max_responses=5), 1_000) == 7
+    assert [await store.load("small", f"resp_{name}") is not None for name in "ab"] == [True] * 2
+    left = [await store.load("large", f"resp_flood{number}") is not None for number in range(10)]
+    assert left == [False] * 7 + [True] * 3, "its oldest go first"
+    for number in range(4):
+        stored = turn(f"long{number}", text="y" * 50_000, created_at=300 + number)
+        await store.save("large", stored)
+    assert await store.sweep(Retention(max_bytes=120_000), 1_000) == 6
+    assert [await store.load("small", f"resp_{name}") is not None for name in "ab"] == [True] * 2
+    assert await store.load("large", "resp_long3") is not None
+
+
 async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
     await store.save("t", turn("a", created_at=0))
     await store.save("t", turn("b", "a", created_at=900))
@@ -266,6 +284,7 @@ CHECKS: Mapping[str, Check] = {
         expires_by_age,
         expires_by_count_oldest_first,
         expires_by_bytes_oldest_first,
+        expires_responses_of_the_tenant_that_holds_most,
         expires_an_ancestor_under_its_descendants,
         frees_unreferenced_ancestors,
         supports_concurrent_saves,

@@ -107,8 +107,8 @@ class MemoryRuns(SingleProcessRuns):
         for rank, run in enumerate(self._runs.values()):
             if run.ended_at is not None:
                 continue
+            running[run.job.tenant] += run.owner is not None
             if not is_free(run.job.id, run.owner):
-                running[run.job.tenant] += 1
                 own[run.job.tenant] += run.owner == owner
             elif run.job.model in models:
                 queued.setdefault(run.job.tenant, []).append((rank, run))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
+from antiphon.store.eviction import TenantTotals
 from antiphon.store.records import StoredResponse, SweepRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
@@ -172,18 +175,35 @@ class MemoryStore:
         return len(lapsed) + self._expire(retention, now)
 
     def _expire(self, retention: Retention, now: int) -> int:
-        rows = [(key, row) for key, row in self._rows.items() if row.live]
-        live = [(key, row) for key, row in rows if not self.runs.is_running(key)]
-        live.sort(key=lambda pair: (pair[1].stored.response.created_at, pair[1].order))
-        size = sum(row.bytes for row in self._rows.values())
-        for expired, (key, row) in enumerate(live):
-            age = now - row.stored.response.created_at
-            if not retention.is_exceeded(age_s=age, responses=len(rows) - expired, bytes=size):
-                return expired
-            row.live = False
-            self.runs.delete(key)
-            size -= self._free_unneeded(key)
-        return len(live)
+        live = [key for key, row in self._rows.items() if row.live]
+        ended = [key for key in live if not self.runs.is_running(key)]
+        ended.sort(key=lambda key: (self._created_at(key), self._rows[key].order))
+        too_old = [key for key in ended if retention.is_too_old(now - self._created_at(key))]
+        for key in too_old:
+            self._expire_row(key)
+        expired = len(too_old)
+        totals = TenantTotals(
+            retention, ((key[0], int(row.live), row.bytes) for key, row in self._rows.items())
+        )
+        oldest: dict[str, deque[_Key]] = {}
+        for key in ended[expired:]:
+            oldest.setdefault(key[0], deque()).append(key)
+        while (tenant := totals.largest()) is not None:
+            if not oldest.get(tenant):
+                totals.exclude(tenant)
+                continue
+            totals.remove_response(tenant, self._expire_row(oldest[tenant].popleft()))
+            expired += 1
+        return expired
+
+    def _created_at(self, key: _Key) -> int:
+        return self._rows[key].stored.response.created_at
+
+    def _expire_row(self, key: _Key) -> int:
+        """Delete a response and its run. Return the freed bytes."""
+        self._rows[key].live = False
+        self.runs.delete(key)
+        return self._free_unneeded(key)
 
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()

@@ -70,6 +70,18 @@ SELECT seq, created_at FROM responses AS r WHERE live AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT $1
 
+-- oldest_of
+SELECT seq FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
+) ORDER BY created_at, seq LIMIT $2
+
+-- tenant_totals
+SELECT tenant, sum(live)::bigint, sum(bytes)::bigint FROM (
+    SELECT tenant, 1 AS live, bytes FROM responses WHERE live
+    UNION ALL
+    SELECT tenant, 0, bytes FROM responses WHERE NOT live
+) AS r GROUP BY tenant
+
 -- clock
 SELECT extract(epoch FROM clock_timestamp())::float8
 
@@ -87,11 +99,6 @@ UPDATE checks SET count = count + 1 WHERE id = 1
 -- lapsed
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
--- totals
-SELECT
-    (SELECT count(*) FROM responses WHERE live),
-    (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE live)
-    + (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE NOT live)
 
 -- drop_run_of
 -- The run is only renamed, so that no transaction deletes many batches: see drop_buried_batches.
@@ -171,7 +178,8 @@ WITH RECURSIVE queued (tenant) AS (
     SELECT (SELECT min(r.tenant) FROM runs AS r WHERE r.ended_at IS NULL AND r.tenant > q.tenant)
     FROM queued AS q WHERE q.tenant IS NOT NULL
 ), owned AS (
-    SELECT tenant, count(*) AS running, count(*) FILTER (WHERE owner = $1) AS own
+    SELECT tenant, count(*) AS running,
+        count(*) FILTER (WHERE owner = $1 AND ($5::text[] IS NULL OR id = ANY ($5))) AS own
     FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL GROUP BY tenant
 ), ranked AS MATERIALIZED (
     SELECT c.seq, coalesce(o.running, 0)

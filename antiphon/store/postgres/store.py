@@ -1,7 +1,6 @@
 """The PostgreSQL store, for many processes: responses and conversations.
 
-The stored form is that of SQLite. There are no running totals: a row that every writer updates
-would make writers wait for each other, so a sweep counts.
+The stored form is that of SQLite.
 """
 
 from __future__ import annotations

@@ -8,10 +8,12 @@ are deleted.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from antiphon.store.base import Retention
+from antiphon.store.eviction import TenantTotals
 
 from .pool import ConnectionPool, Transaction
 
@@ -19,6 +21,8 @@ __all__ = ["PostgresSweep", "delete_response"]
 
 #: Rows that one transaction changes at most, and files, which are larger.
 _ROWS, _FILES = 500, 10
+#: Rows of one tenant that are looked up at a time.
+_TENANT_ROWS = 50
 #: Seconds after which a transaction that deletes responses ends: others wait for its lock.
 _SLICE_S = 0.02
 
@@ -38,8 +42,8 @@ class PostgresSweep:
         self._pool = pool
         self._retention = retention
         self._now = now
-        #: Number of responses, and bytes of all rows, when the sweep looked last.
-        self._totals = (0, 0)
+        #: What the tenants hold, read once: it takes a whole index.
+        self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
         """Delete everything that expired. Return how many responses did."""
@@ -49,8 +53,11 @@ class PostgresSweep:
         expired = await self._repeat(self._expire_by_time, frees=True)
         if expired is None:
             return 0
-        await self._read_totals()
-        expired += await self._repeat(self._expire_by_retention, frees=True) or 0
+        expired += await self._repeat(self._expire_by_age, frees=True) or 0
+        if self._retention.bounds_size:  # outside the transactions that delete
+            totals = map(tuple, await self._pool.rows("tenant_totals"))
+            self._totals = TenantTotals(self._retention, totals)
+            expired += await self._repeat(self._expire_by_size, frees=True) or 0
         while await self._drop_buried():
             pass
         return expired
@@ -104,22 +111,32 @@ class PostgresSweep:
                 break
         return deleted
 
-    async def _read_totals(self) -> None:
-        """Count once, outside the transactions that delete: it reads a whole index."""
-        retention = self._retention
-        if retention.max_responses is not None or retention.max_bytes is not None:
-            ((responses, size),) = await self._pool.rows("totals")
-            self._totals = (responses, size)
-
-    async def _expire_by_retention(self, transaction: Transaction) -> int:
+    async def _expire_by_age(self, transaction: Transaction) -> int:
         end = time.monotonic() + _SLICE_S
         deleted = 0
         for row, created_at in await transaction.rows("oldest", _ROWS):
-            responses, size = self._totals
-            age_s = self._now - created_at
-            if not self._retention.is_exceeded(age_s=age_s, responses=responses, bytes=size):
+            if not self._retention.is_too_old(self._now - created_at):
                 break
-            self._totals = (responses - 1, size - await delete_response(transaction, row))
+            await delete_response(transaction, row)
+            deleted += 1
+            if time.monotonic() > end:
+                break
+        return deleted
+
+    async def _expire_by_size(self, transaction: Transaction) -> int:
+        """Delete the oldest responses of the tenant that holds most, until the bounds hold."""
+        end = time.monotonic() + _SLICE_S
+        deleted = 0
+        oldest: dict[str, deque[int]] = {}
+        while (tenant := self._totals.largest()) is not None:
+            if not oldest.get(tenant):
+                rows = await transaction.rows("oldest_of", tenant, _TENANT_ROWS)
+                oldest[tenant] = deque(row for (row,) in rows)
+            if not oldest[tenant]:
+                self._totals.exclude(tenant)
+                continue
+            freed = await delete_response(transaction, oldest[tenant].popleft())
+            self._totals.remove_response(tenant, freed)
             deleted += 1
             if time.monotonic() > end:
                 break

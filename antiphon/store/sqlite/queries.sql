@@ -52,6 +52,19 @@ SELECT seq, created_at FROM responses WHERE live = 1 AND NOT EXISTS (
     AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT ?
 
+-- oldest_of
+SELECT seq FROM responses WHERE tenant = ? AND live = 1 AND NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.tenant = responses.tenant AND runs.id = responses.id
+    AND runs.ended_at IS NULL
+) ORDER BY created_at, seq LIMIT ?
+
+-- tenant_totals
+SELECT tenant, sum(live), sum(bytes) FROM (
+    SELECT tenant, 1 AS live, bytes FROM responses INDEXED BY responses_of_tenant WHERE live = 1
+    UNION ALL
+    SELECT tenant, 0, bytes FROM responses INDEXED BY responses_buried WHERE live = 0
+) GROUP BY tenant
+
 -- sweep_record
 SELECT swept_at, doubted_since, doubted_at FROM sweeps WHERE id = 1
 
@@ -66,8 +79,6 @@ UPDATE checks SET count = count + 1 WHERE id = 1
 -- lapsed
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 
--- totals
-SELECT live, bytes FROM totals
 
 -- put_conversation
 INSERT INTO conversations (tenant, id, body) VALUES (?, ?, ?)

@@ -93,9 +93,8 @@ class SqliteRuns(SingleProcessRuns):
         def work(connection: sqlite3.Connection) -> list[_ClaimedFrom]:
             running, own = Counter[str](), Counter[str]()
             for tenant, response_id, old_owner in connection.execute(self._queries["owned"]):
-                if not is_free(response_id, old_owner):
-                    running[tenant] += 1
-                    own[tenant] += old_owner == owner
+                running[tenant] += 1
+                own[tenant] += old_owner == owner and not is_free(response_id, old_owner)
             tenants = [row[0] for row in connection.execute(self._queries["queued_tenants"])]
             room = None
             if tenant_limit is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.store.base import Retention
+from antiphon.store.eviction import TenantTotals
 
 from .database import Database
 
@@ -19,6 +21,8 @@ __all__ = ["SqliteSweep", "free_unneeded"]
 
 #: Rows that one write changes at most, and files, which are larger.
 _ROWS, _FILES = 500, 10
+#: Rows of one tenant that are looked up at a time.
+_TENANT_ROWS = 50
 #: Seconds after which a write that deletes responses ends.
 _SLICE_S = 0.02
 
@@ -34,13 +38,19 @@ class SqliteSweep:
         self._queries = database.queries
         self._retention = retention
         self._now = now
+        #: What the tenants hold, read once: it takes a whole index.
+        self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
         """Delete everything that expired. Return how many responses did."""
         for step in self._first_steps():
             await self._repeat(step)
         expired = await self._repeat(self._expire_by_time)
-        expired += await self._repeat(self._expire_by_retention)
+        expired += await self._repeat(self._expire_by_age)
+        if self._retention.bounds_size:
+            totals = await self._database.rows("tenant_totals", (), tuple)
+            self._totals = TenantTotals(self._retention, totals)
+            expired += await self._repeat(self._expire_by_size)
         while await self._drop_buried():
             pass
         return expired
@@ -89,17 +99,32 @@ class SqliteSweep:
                 break
         return deleted
 
-    def _expire_by_retention(self, connection: sqlite3.Connection) -> int:
+    def _expire_by_age(self, connection: sqlite3.Connection) -> int:
         end = time.monotonic() + _SLICE_S
         deleted = 0
-        count, size = connection.execute(self._queries["totals"]).fetchone()
-        oldest = connection.execute(self._queries["oldest"], (_ROWS,)).fetchall()
-        for seq, created_at in oldest:
-            age_s = self._now - created_at
-            if not self._retention.is_exceeded(age_s=age_s, responses=count, bytes=size):
+        for seq, created_at in connection.execute(self._queries["oldest"], (_ROWS,)).fetchall():
+            if not self._retention.is_too_old(self._now - created_at):
                 break
-            count -= 1
-            size -= self._delete_response(connection, seq)
+            self._delete_response(connection, seq)
+            deleted += 1
+            if time.monotonic() > end:
+                break
+        return deleted
+
+    def _expire_by_size(self, connection: sqlite3.Connection) -> int:
+        """Delete the oldest responses of the tenant that holds most, until the bounds hold."""
+        end = time.monotonic() + _SLICE_S
+        deleted = 0
+        oldest: dict[str, deque[int]] = {}
+        while (tenant := self._totals.largest()) is not None:
+            if not oldest.get(tenant):
+                rows = connection.execute(self._queries["oldest_of"], (tenant, _TENANT_ROWS))
+                oldest[tenant] = deque(seq for (seq,) in rows.fetchall())
+            if not oldest[tenant]:
+                self._totals.exclude(tenant)
+                continue
+            freed = self._delete_response(connection, oldest[tenant].popleft())
+            self._totals.remove_response(tenant, freed)
             deleted += 1
             if time.monotonic() > end:
                 break

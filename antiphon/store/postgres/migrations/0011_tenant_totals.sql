@@ -1,0 +1,4 @@
+-- What a tenant holds is read from indexes alone.
+CREATE INDEX responses_of_tenant ON responses (tenant, created_at, seq) INCLUDE (bytes) WHERE live;
+DROP INDEX responses_buried;
+CREATE INDEX responses_buried ON responses (tenant, seq) INCLUDE (bytes) WHERE NOT live;
