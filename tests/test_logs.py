@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from antiphon.logs import Style, capture_libraries, open_log
+from antiphon.logs import Style, capture_libraries, open_log, redact
 
 CANARY = "CANARY-3fd1"
 
@@ -124,3 +124,26 @@ def test_other_loggers_are_captured() -> None:
     assert ended["authorization"] == "[redacted]"
     assert "KeyError" in oh["exception"]
     assert "KeyError" in ah["exception"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"://a://user:{CANARY}@host",
+        f"://a:1,://user:{CANARY}@host",
+        f"://x:y://user:{CANARY}@host",
+        f"http://host:80/ and https://user:{CANARY}@host, more",
+        f"://us,er:{CANARY}@host",
+        f"Bearer\t{CANARY}://x:",
+        f"://x:sk-{CANARY} ://",
+        f"https://one:{CANARY}@a https://two:{CANARY}@b",
+    ],
+)
+def test_secrets_between_near_misses_are_redacted(text: str) -> None:
+    assert CANARY not in redact(text)
+    assert "[redacted]" in redact(text)
+
+
+@pytest.mark.parametrize("text", ["://x:", "://:@", "://x:y z@", "http://host:80/a"])
+def test_texts_without_secrets_stay(text: str) -> None:
+    assert redact(text) == text

@@ -92,3 +92,11 @@ def test_files_are_cited_where_they_are_mentioned() -> None:
     assert citations_of("It is in a.csv, and not in data.csv.", path) == [("a.csv", "a.csv")]
     assert citations_of("Nothing is named.", path) == [("a.csv", "")]
     assert citations_of("No file was made.") == []
+
+
+def test_names_are_cited_as_whole_names() -> None:
+    path = "/mnt/data/my report.csv"
+    assert citations_of("See my report.csv.", path) == [("my report.csv", "my report.csv")]
+    assert citations_of("See /mnt/data/my report.csv-old", path) == [("my report.csv", "")]
+    assert citations_of("See xmy report.csv and a/my report.csv", path) == [("my report.csv", "")]
+    assert citations_of("my report.csv", path) == [("my report.csv", "my report.csv")]

@@ -15,6 +15,7 @@ from antiphon.dialects.grammar.json_schema import (
     closed_form,
     grammar_fault,
     is_enforced,
+    object_forms,
     strict_form,
     types_of,
 )
@@ -166,3 +167,24 @@ def test_unknown_keyword_is_reported_with_its_path() -> None:
         is_enforced({"type": "object", "properties": {"a": inner}}, "p", strict=True)
     assert refused.value.param == "p.properties.a.anyOf[1]"
     assert "'contains'" in refused.value.message
+
+
+def test_alternatives_of_an_object_are_bounded() -> None:
+    arms = [{"properties": {name: {}}} for name in ("a", "b")]
+    assert len(object_forms({"allOf": [{"anyOf": arms}] * 3})) == 8
+    assert len(object_forms({"allOf": [{"anyOf": arms}] * 40})) == 64
+    circular = {"anyOf": [{"$ref": "#/$defs/a"}] * 100, "$defs": {"a": {}}}
+    circular["$defs"]["a"] = {"anyOf": circular["anyOf"]}  # type: ignore[index, call-overload]
+    assert len(object_forms(circular)) == 64
+
+
+def test_merged_object_has_the_properties_of_all_parts_in_order() -> None:
+    schema = {
+        "properties": {"a": {}},
+        "required": ["a"],
+        "allOf": [{"properties": {"b": {}}, "required": ["b"]}, {"additionalProperties": False}],
+    }
+    (form,) = object_forms(schema)
+    assert list(form["properties"]) == ["a", "b"]
+    assert form["required"] == ["a", "b"]
+    assert form["additionalProperties"] is False

@@ -103,7 +103,7 @@ class RecordingTarget:
         self.said.append(("end", ""))
 
 
-def told(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
+def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
     how = TOOLS[form].written
     assert how.parameter is not None
     whole, single = RecordingTarget(), RecordingTarget()
@@ -141,14 +141,14 @@ def told(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
     ],
 )  # fmt: skip
 def test_python_keyword_arguments_are_parsed(text: str, said: list[tuple[str, str]]) -> None:
-    found, taken = told("pythonic", text + " rest" if text.endswith(")") else text)
+    found, taken = read_pairs("pythonic", text + " rest" if text.endswith(")") else text)
     assert [one for one in found if one[0] != "end"] == said
     assert taken == len(text)
 
 
 def test_braced_arguments_are_parsed() -> None:
     text = f"a:{QUOTE}x, \\n}}{QUOTE},b:{{c:[{QUOTE}]{QUOTE},true]}},d:e f}}"
-    found, taken = told("functiongemma", text)
+    found, taken = read_pairs("functiongemma", text)
     assert [one for one in found if one[0] != "end"] == [
         ("key", "a"),
         ("string", "x, \\n}"),
@@ -198,3 +198,11 @@ def test_custom_tool_input_is_decoded(written: str, text: str) -> None:
     assert whole.read(written) + whole.finish() == text
     slow = ToolInputDecoder()
     assert "".join(slow.read(char) for char in written) + slow.finish() == text
+
+
+def test_types_of_a_property_follow_circular_alternatives() -> None:
+    schema: dict[str, Any] = {
+        "properties": {"x": {"$ref": "#/$defs/a"}},
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 100 + [{"type": "string"}]}},
+    }
+    assert property_types(schema, "x") == {"string"}
