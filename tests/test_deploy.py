@@ -150,6 +150,26 @@ def test_image_runs_an_antiphon_command() -> None:
         assert [name for name in line.split() if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("name", ["antiphon", "nginx", "postgres"])
+def test_containers_have_no_privileges_that_they_do_not_need(name: str) -> None:
+    service = compose()["services"][name]
+    assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    allowed = {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}
+    assert set(service.get("cap_add", [])) <= (set() if name == "antiphon" else allowed)
+    assert not {"privileged", "network_mode", "pid", "ipc", "devices"} & service.keys()
+
+
+def test_pods_have_no_privileges() -> None:
+    assert pod()["securityContext"]["runAsNonRoot"] is True
+    assert pod()["automountServiceAccountToken"] is False
+    assert pod()["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
 async def test_probes_use_existing_routes() -> None:
     container = pod()["containers"][0]
     asked = [
