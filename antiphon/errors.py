@@ -15,7 +15,7 @@ AntiphonError
 │   │                         error if no event of the run was sent yet
 │   ├── BackendError
 │   ├── CannotContinue
-│   ├── ToolError
+│   ├── ToolError             (ConnectorError: HTTP 424)
 │   ├── StoreError            the store does not answer: HTTP 503
 │   ├── ServerStopped
 │   └── Timeout
@@ -30,6 +30,7 @@ __all__ = [
     "BackendError",
     "CannotContinue",
     "Conflict",
+    "ConnectorError",
     "Forbidden",
     "GrammarError",
     "InvalidRequest",
@@ -211,6 +212,16 @@ class CannotContinue(RunError):
 
 class ToolError(RunError):
     """A tool failed in a way that its item cannot express."""
+
+
+class ConnectorError(ToolError):
+    """The tools of an MCP server cannot be listed, which ends the response: HTTP 424, in OpenAI's
+    words. In a stream, clients stop at the code ``invalid_prompt`` and show the message."""
+
+    type = "external_connector_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="invalid_prompt", param="tools")
 
 
 class StoreError(RunError):

@@ -244,6 +244,7 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
         networks=tuple(
             parse_network(text, "mcp_allowed_networks") for text in settings.mcp_allowed_networks
         ),
+        fails_response=settings.mcp_unreachable == "fail",
     )
     try:
         yield {"mcp": servers}

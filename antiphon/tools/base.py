@@ -211,7 +211,8 @@ class ToolProvider(Protocol):
 
         One task enters and leaves the context, and it may be cancelled; resources that must be
         entered and left by the same task need a task of their own. Raises ``ToolError``: then
-        the response continues without the tool."""
+        the response continues without the tool. Raises ``ConnectorError``
+        to end the response."""
 
 
 @runtime_checkable

@@ -610,7 +610,10 @@ async def test_unsupported_engine_option_is_rejected(serve: Serve) -> None:
 async def test_failure_before_the_first_token(serve: Serve, clients: Clients) -> None:
     server = serve([BackendError("The engine is gone.")])
     error = await rejection(server)
-    assert (error["status"], error["message"]) == (500, "The engine is gone.")
+    assert (error["status"], error["message"]) == (
+        500,
+        "The engine is gone. You can retry your request.",
+    )
     with pytest.raises(openai.APIError, match="The engine is gone"):
         await accumulate(clients(server))
 
@@ -618,7 +621,7 @@ async def test_failure_before_the_first_token(serve: Serve, clients: Clients) ->
 @pytest.mark.requirement("CC-FAILURE")
 async def test_failure_ends_the_stream(serve: Serve) -> None:
     said = await stream_chunks(serve([BackendError("The engine is gone.")]))
-    assert said[-1]["error"]["message"] == "The engine is gone."
+    assert said[-1]["error"]["message"] == "The engine is gone. You can retry your request."
     assert set(said[-1]["error"]) == {"message", "type", "param", "code"}
 
 
@@ -659,7 +662,9 @@ async def test_each_choice_has_its_own_seed(serve: Serve) -> None:
 
 async def test_failed_choice_fails_the_completion(serve: Serve) -> None:
     server = serve(["One.", BackendError("The engine is gone.")])
-    assert (await rejection(server, n=2))["message"] == "The engine is gone."
+    assert (await rejection(server, n=2))[
+        "message"
+    ] == "The engine is gone. You can retry your request."
     streamed = await stream_chunks(server, n=2, stream_options={"include_usage": True})
     assert [one["error"]["message"] for one in streamed if "error" in one]
     assert all(one.get("choices") != [] for one in streamed)

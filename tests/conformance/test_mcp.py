@@ -19,6 +19,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
+from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, Server, engine, local
@@ -103,14 +104,41 @@ async def test_failed_calls_are_reported(
         assert "response.mcp_call.failed" in [e["type"] for e in answer.events]
 
 
-async def test_failed_listing_is_reported(
-    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
+@pytest.mark.requirement("MCP-UNREACHABLE")
+async def test_failed_listing_ends_the_response(serve: Serve, mcp: McpProvider, toys: Toys) -> None:
+    message = "Error retrieving tool list from MCP server: 'toys'. Http status code: 401"
+    server = serve(local(engine(["Sorry."])), providers={"mcp": mcp})
+    locked = [tool(f"{toys.root}/locked")]
+    for stream in (False, True):
+        reply = await server.post(tools=locked, stream=stream)
+        error = oracle.error(reply)
+        assert reply.status_code == 424 and error["message"].startswith(message)
+        assert (error["type"], error["code"]) == ("external_connector_error", "http_error")
+        assert error["param"] == "tools"
+
+
+@pytest.mark.requirement("MCP-UNREACHABLE")
+async def test_failed_listing_after_the_first_events_fails_the_response(
+    serve: Serve, mcp: McpProvider, toys: Toys
 ) -> None:
+    server = serve(local(engine(["Sorry."])), providers={"mcp": mcp}, first_delta_wait_s=0)
+    reply = await server.post(tools=[tool(f"{toys.root}/locked")], stream=True)
+    *_, error, failed = oracle.stream(reply.content)
+    assert error["code"] == failed["response"]["error"]["code"] == "invalid_prompt"
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+
+
+@pytest.mark.requirement("MCP-UNREACHABLE")
+async def test_failed_listing_is_reported_if_the_operator_wishes(
+    serve: Serve, ask: Ask, toys: Toys
+) -> None:
+    mcp = McpProvider({}, SessionPool(call_s=5), networks=HERE, fails_response=False)
     server = serve(local(engine(["Sorry."])), providers={"mcp": mcp})
     answer = await ask(server, tools=[tool(f"{toys.root}/locked")])
     listed, _ = answer.output
     assert listed["tools"] == [] and "Http status code: 401" in listed["error"]
     assert answer.terminal_response["status"] == "completed" and answer.text == "Sorry."
+    await mcp.close()
     if answer.events:
         assert "response.mcp_list_tools.failed" in [e["type"] for e in answer.events]
 

@@ -135,13 +135,17 @@ def run_error_reply(error: RunError) -> Reply:
 def _failed(
     status: int, error: RunError | ResponseError, message: str, headers: Mapping[str, str]
 ) -> Reply:
-    quota = error.code == "insufficient_quota"
+    kind, code = type_of(status, error.type), error.code
+    if code == "insufficient_quota":
+        kind = code
+    elif error.type == "external_connector_error":
+        status, kind, code = 424, error.type, "http_error"
     return error_reply(
         status,
         message,
-        type="insufficient_quota" if quota else type_of(status, error.type),
+        type=kind,
         param=error.param,
-        code=error.code,
+        code=code,
         headers=headers,
     )
 

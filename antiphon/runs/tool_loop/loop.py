@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
-from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, ToolError
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
 from antiphon.text import truncate_middle
@@ -96,6 +96,14 @@ class ToolLoop(ReplyWrapper):
         self._max_result_bytes = 0
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
+
+    @property
+    def may_fail_early(self) -> bool:
+        context = self._response_context()
+        return self._reply.may_fail_early or any(
+            each.provider.leading_item(each.tool, context) is not None
+            for each in self._spec.tools.server_tools
+        )
 
     def resume(self, point: ResumePoint) -> Reply:
         """Continue an interrupted loop.
@@ -215,20 +223,26 @@ class ToolLoop(ReplyWrapper):
         self, stack: AsyncExitStack, toolsets: list[Toolset], *, is_new: bool
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Open the server-side tools and append what they offer to ``toolsets``. Yields their
-        leading items, unless the output contains them already."""
+        leading items once they are open, unless the output contains them already: an error before
+        can still be an HTTP error."""
         context = self._response_context()
         for each in self._spec.tools.server_tools:
             item = each.provider.leading_item(each.tool, context) if is_new else None
             key = self._spec.ids("lead") if item is not None else ""
-            if item is not None:
-                yield (Open(item, key), Progress("in_progress", key))
             try:
                 toolset = await stack.enter_async_context(each.provider.open(each.tool, context))
+            except ConnectorError:
+                raise
             except ToolError as error:
                 toolset = Toolset(failed=True, fields={"error": error.message})
             if item is not None:
                 step = "failed" if toolset.failed else "completed"
-                yield (Progress(step, key), Close(toolset.fields, key))
+                yield (
+                    Open(item, key),
+                    Progress("in_progress", key),
+                    Progress(step, key),
+                    Close(toolset.fields, key),
+                )
             toolsets.append(toolset)
 
     def _response_context(self) -> ResponseContext:

@@ -18,7 +18,7 @@ from mcp_types import CallToolResult
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, ToolError
+from antiphon.errors import ConnectorError, InvalidRequest, ToolError
 from antiphon.security.ssrf import Network
 from antiphon.text import truncate_middle
 from antiphon.tools.base import (
@@ -57,7 +57,8 @@ class McpProvider:
     """``ToolProvider`` of ``mcp``.
 
     ``configured``: the operator's servers by name. ``allow_urls``: requests may name servers by
-    URL; their addresses must be public or in one of ``networks``.
+    URL; their addresses must be public or in one of ``networks``. ``fails_response``: a server
+    whose tools cannot be listed ends the response; otherwise it continues without them.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class McpProvider:
         *,
         allow_urls: bool = True,
         networks: Sequence[Network] = (),
+        fails_response: bool = True,
     ) -> None:
+        self._fails_response = fails_response
         self._configured = configured
         self._pool = pool
         self._allow_urls = allow_urls
@@ -173,9 +176,8 @@ class McpProvider:
             return await self._pool.call(tenant, server, _fetch_tools)
         except McpFailure as error:
             reason = error.details.message
-            raise ToolError(
-                f"Error retrieving tool list from MCP server: '{label}'. {reason}"
-            ) from None
+            message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
+            raise (ConnectorError if self._fails_response else ToolError)(message) from None
 
     def _tool_functions(
         self, tool: Mcp, server: McpEndpoint, tools: Sequence[ListedTool]
