@@ -1,0 +1,245 @@
+"""Break real servers and their PostgreSQL while clients use them.
+
+``python -m tests.chaos MINUTES``: three servers over one PostgreSQL behind a proxy, with a model of
+their own and an upstream. Servers are killed and stopped, PostgreSQL is killed and stopped, its
+connections are cut or hang, the upstream hangs, resets, refuses and lies. At the end everything is
+repaired: every run has to end. The exit status is 1 if an invariant is broken. A second argument is
+the seed of the faults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from random import Random
+
+from antiphon.testing.postgres import Postgres, postgres
+from tests.e2e.server import Server, serving
+
+from .clients import Clients
+from .proxy import Proxy
+from .upstream import UPSTREAM_TEXT, Upstream
+
+__all__ = ["main"]
+
+_SERVERS, _CLIENTS = 3, 12
+_STORY = " ".join(f"word{number}" for number in range(60))
+_REST_S = 240.0
+_SETTINGS = "lease_s = 1.0\nmax_connections_per_address = 0"
+
+
+class _Place:
+    """A server that is started again after each death."""
+
+    def __init__(self, folder: Path, store: str, models: str, log: Path) -> None:
+        self._arguments = (folder, store, models)
+        self._log = log
+        self._context: AbstractContextManager[Server] | None = None
+        self.server: Server | None = None
+        self.url = "http://127.0.0.1:9"
+
+    def start(self) -> None:
+        """Start a server if there is none."""
+        if self.server is None:
+            folder, store, models = self._arguments
+            self._context = serving(folder, _SETTINGS, store=store, model=models)
+            self.server = self._context.__enter__()
+            self.url = self.server.url
+            threading.Thread(target=self._drain, args=(self.server,), daemon=True).start()
+
+    def _drain(self, server: Server) -> None:
+        """Read what the server prints: it must not wait for a reader."""
+        assert server.process.stdout is not None
+        with suppress(ValueError, OSError), self._log.open("a") as log:
+            for line in server.process.stdout:
+                log.write(line)
+
+    def kill(self) -> None:
+        """Kill the server."""
+        if self.server is not None:
+            self.server.kill()
+            self.stop()
+
+    def stop(self) -> None:
+        """Terminate the server as on SIGTERM."""
+        context, self._context, self.server = self._context, None, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        if self.server is not None:
+            self.server.process.send_signal(number)
+
+
+class _Chaos:
+    """The faults of one run."""
+
+    def __init__(
+        self, random: Random, places: list[_Place], database: Postgres, proxy: Proxy
+    ) -> None:
+        self._random = random
+        self._places = places
+        self._database = database
+        self._proxy = proxy
+        self.counts = Counter[str]()
+
+    async def run(self, end: float) -> None:
+        """Break something every few seconds until ``end``, in seconds of ``time.monotonic``."""
+        kinds = (
+            self._kill_server, self._kill_server, self._restart_server, self._stop_server,
+            self._kill_database, self._stop_database, self._cut_connections, self._hang_connections,
+        )  # fmt: skip
+        while time.monotonic() < end:
+            await asyncio.sleep(self._random.uniform(0.5, 5))
+            fault = self._random.choice(kinds)
+            self.counts[fault.__name__.strip("_")] += 1
+            await fault(self._random.choice(self._places))
+
+    async def _some_time(self) -> None:
+        await asyncio.sleep(self._random.choice((0.3, 1.5, 5.0)))
+
+    async def _kill_server(self, place: _Place) -> None:
+        await asyncio.to_thread(place.kill)
+        await self._some_time()
+        await asyncio.to_thread(place.start)
+
+    async def _restart_server(self, place: _Place) -> None:
+        await asyncio.to_thread(place.stop)
+        await asyncio.to_thread(place.start)
+
+    async def _stop_server(self, place: _Place) -> None:
+        place.signal(signal.SIGSTOP)
+        await self._some_time()
+        place.signal(signal.SIGCONT)
+
+    async def _kill_database(self, place: _Place) -> None:
+        await asyncio.to_thread(self._database.stop)
+        await self._some_time()
+        await asyncio.to_thread(self._database.start)
+
+    async def _stop_database(self, place: _Place) -> None:
+        processes = _family(self._database._process.pid)  # type: ignore[union-attr]
+        for pid in processes:
+            _signal(pid, signal.SIGSTOP)
+        await self._some_time()
+        for pid in processes:
+            _signal(pid, signal.SIGCONT)
+
+    async def _cut_connections(self, place: _Place) -> None:
+        self._proxy.cut()
+
+    async def _hang_connections(self, place: _Place) -> None:
+        self._proxy.stop_flow()
+        await self._some_time()
+        self._proxy.resume_flow()
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _family(parent: int) -> list[int]:
+    """Return a process and its children."""
+    children = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                stat = (folder / "stat").read_text()
+                if int(stat.rpartition(")")[2].split()[1]) == parent:
+                    children.append(int(folder.name))
+    return [parent, *children]
+
+
+async def _use(clients: Clients, random: Random, end: float) -> None:
+    """Send requests until ``end``."""
+    while time.monotonic() < end:
+        await (clients.background() if random.random() < 0.7 else clients.foreground())
+
+
+async def _unfinished_runs(url: str) -> int:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        return int(
+            await connection.fetchval("SELECT count(*) FROM antiphon.runs WHERE ended_at IS NULL")
+        )
+    finally:
+        await connection.close()
+
+
+async def _run(minutes: float, seed: int, database: Postgres, folder: Path) -> None:
+    random = Random(seed)
+    upstream = Upstream(random)
+    await upstream.start()
+    url = await database.fresh()
+    proxy = Proxy(int(url.rpartition(":")[2].partition("/")[0]))
+    await proxy.start()
+    store = url.replace(f":{proxy.target_port}/", f":{proxy.port}/")
+    models = (
+        f'[models.story]\nengine = "scripted"\nsource = "{_STORY}"\n'
+        "template_kwargs = {wait_s = 0.03}\n"
+        '[models.up]\nengine = "chat_completions"\n'
+        f'source = "http://127.0.0.1:{upstream.port}/v1"\n'
+        'context_size = 4096\nupstream_model = "up"\n'
+    )
+    places = [
+        _Place(folder / f"s{n}", store, models, folder / f"s{n}.log") for n in range(_SERVERS)
+    ]
+    texts = {"story": _STORY, "up": UPSTREAM_TEXT}
+    clients = Clients(lambda: [place.url for place in places], texts, random)
+    chaos = _Chaos(random, places, database, proxy)
+    try:
+        for place in places:
+            await asyncio.to_thread(place.start)
+        end = time.monotonic() + 60 * minutes
+        async with asyncio.timeout(60 * minutes + _REST_S), asyncio.TaskGroup() as group:
+            for _ in range(_CLIENTS):
+                group.create_task(_use(clients, random, end))
+            group.create_task(chaos.run(end))
+        upstream.is_kind = True
+        async with asyncio.timeout(_REST_S):
+            while count := await _unfinished_runs(url):
+                print(f"{count} runs are unfinished", flush=True)
+                await asyncio.sleep(2)
+    finally:
+        for place in places:
+            place.signal(signal.SIGCONT)
+            await asyncio.to_thread(place.kill)
+        await clients.close()
+        await proxy.close()
+        await upstream.close()
+        for name, counts in (
+            ("faults", chaos.counts), ("upstream", upstream.counts), ("clients", clients.counts),
+        ):  # fmt: skip
+            print(name, ", ".join(f"{key}: {value}" for key, value in sorted(counts.items())))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command. Returns the exit status."""
+    minutes = float(arguments[0]) if arguments else 5.0
+    seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
+    print(f"seed {seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as folder, postgres() as database:
+        try:
+            asyncio.run(_run(minutes, seed, database, Path(folder)))
+        except BaseExceptionGroup as group:
+            for error in group.exceptions:
+                print(f"{type(error).__name__}: {error}")
+            return 1
+    print("all invariants hold")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
