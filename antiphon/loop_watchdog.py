@@ -46,16 +46,16 @@ class LoopWatchdog:
         self._clock = clock
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._last_beat = 0.0
+        #: None until the loop runs after the start, which may block it.
+        self._last_beat: float | None = None
         self._is_reported = False
         self._loop_thread = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._thread = threading.Thread(target=self._watch, name="loop-watchdog", daemon=True)
 
     async def __aenter__(self) -> LoopWatchdog:
         self._loop_thread = threading.get_ident()
-        self._last_beat = self._clock()
-        self._schedule()
+        self._timer = asyncio.get_running_loop().call_soon(self._on_timer)
         self._thread.start()
         return self
 
@@ -70,12 +70,9 @@ class LoopWatchdog:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _schedule(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
-
     def _on_timer(self) -> None:
         self._beat()
-        self._schedule()
+        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
     def _beat(self) -> None:
         """Note that the loop runs. Reports a stall that the thread could not see."""
@@ -91,12 +88,12 @@ class LoopWatchdog:
 
     def _age_s(self) -> float:
         with self._lock:
-            return self._clock() - self._last_beat
+            return 0.0 if self._last_beat is None else self._clock() - self._last_beat
 
     def _report(self, stack: list[str] | None) -> None:
         """Log a stall once."""
+        blocked_s = self._age_s()
         with self._lock:
-            blocked_s = self._clock() - self._last_beat
             if self._is_reported or blocked_s <= self._threshold_s:
                 return
             self._is_reported = True

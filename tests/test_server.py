@@ -23,6 +23,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.logs import capture_libraries
+from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.server import Serving, address, serve
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
@@ -109,6 +110,31 @@ async def test_settings_reach_the_http_layer() -> None:
         cors_origins=("https://page.test",),
         metrics="nobody",
     )
+
+
+async def test_stalls_of_the_event_loop_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    watchdogs: list[LoopWatchdog] = []
+
+    def create(threshold_s: float, **fields: Any) -> LoopWatchdog:
+        assert threshold_s == 0.25
+        watchdogs.append(LoopWatchdog(WAIT_S, **fields))
+        return watchdogs[-1]
+
+    monkeypatch.setattr(module, "LoopWatchdog", create)
+
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        (watchdog,) = watchdogs
+        watchdog._on_stall()
+        metrics = (await client.get(f"{serving.url}/metrics")).text
+        assert "antiphon_loop_stalls_total 1.0" in metrics
+
+    await run_server(use, stall_log_ms=250)
+    watchdogs.clear()
+
+    async def unwatched(client: httpx.AsyncClient, serving: Serving) -> None:
+        assert not watchdogs
+
+    await run_server(unwatched, stall_log_ms=0)
 
 
 async def test_rate_limit_without_keys_is_shared() -> None:
