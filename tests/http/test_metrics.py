@@ -85,7 +85,7 @@ async def test_labels_never_contain_client_input(make_app: Any, service: Any) ->
     seen = await scrape(app)
     assert not [name for name in seen if "made-up" in name]
     assert seen["responses_http_requests_total{GET,unknown,404}"] == 3
-    assert seen["responses_http_requests_total{GET,/v1/responses/{response_id},404}"] == 3
+    assert seen["responses_http_requests_total{GET,/v1/responses/{response_id},400}"] == 3
 
 
 @pytest.mark.parametrize(
