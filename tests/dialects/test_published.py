@@ -125,14 +125,14 @@ def user(text: str) -> Message:
     return Message(role="user", content=(InputText(text=text),))
 
 
-def called(count: int = 1) -> Iterator[Item]:
+def calls_and_results(count: int = 1) -> Iterator[Item]:
     for n in range(count):
         yield FunctionCall(call_id=f"c{n}", name="search", arguments=json.dumps(ARGUMENTS))
     for n in range(count):
         yield FunctionCallOutput(call_id=f"c{n}", output=f"sunny {n}")
 
 
-def spelled(name: str, *talk: Item) -> str:
+def rendered_text(name: str, *talk: Item) -> str:
     spoken, tokenizer = dialect(name)
     conversation = Conversation(items=talk, instructions="Be kind.")
     prompt = spoken.render(conversation, Options(tools=(SEARCH,))).prompt
@@ -149,7 +149,7 @@ def test_published_template_is_detected(name: str) -> None:
 
 @each_template
 def test_published_template_shows_tools_calls_and_results(name: str) -> None:
-    text = spelled(name, user("Where?"), *called(), user("Thanks."))
+    text = rendered_text(name, user("Where?"), *calls_and_results(), user("Thanks."))
     for said in ("Be kind.", "Searches the web.", "Where?", "Oslo now", "sunny 0", "Thanks."):
         assert said in text, said
     assert text.rindex("Oslo now") < text.rindex("sunny 0") < text.rindex("Thanks.")
@@ -163,8 +163,8 @@ def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
     asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
     options = Options(tools=(SEARCH,))
     rendered = spoken.render(asked, options)
-    before = spelled(name, user("Where?"))
-    after = spelled(name, user("Where?"), *called(count))
+    before = rendered_text(name, user("Where?"))
+    after = rendered_text(name, user("Where?"), *calls_and_results(count))
     ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
     ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
     deltas: list[Delta] = []
@@ -190,8 +190,8 @@ def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     reasoning_done = Reasoning(content=(ReasoningText(text="Where it is."),))
     said = Message(role="assistant", content=(OutputText(text="I look."),))
     options = Options(tools=(SEARCH,), reasoning=ReasoningConfig(effort="high"))
-    before = shown(name, options, user("Where?"))
-    after = shown(name, options, user("Where?"), reasoning_done, said, *called())
+    before = prompt_text(name, options, user("Where?"))
+    after = prompt_text(name, options, user("Where?"), reasoning_done, said, *calls_and_results())
     ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
     ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
     wrote = b"".join(map(tokenizer.piece, ids)).decode()
@@ -229,16 +229,16 @@ def test_calls_of_the_template_match_the_grammar(
         return
     asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
     rendered = spoken.render(asked, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice)))
-    before = tokenizer.encode(spelled(name, user("Where?")), special=True)
+    before = tokenizer.encode(rendered_text(name, user("Where?")), special=True)
     end = END if END not in "".join(terminals_of(spoken.reasoning, spoken.tools)) else "<|return|>"
     held = ConstrainedWriter(tokenizer, rendered.constraint, end=end)
     for count in (1, 2) if traits.parallel_calls else (1,):
-        after = spelled(name, user("Where?"), *called(count))
+        after = rendered_text(name, user("Where?"), *calls_and_results(count))
         ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
         ids = ids[_shared(before, ids) :]
         if rendered.parser.is_thinking and spoken.reasoning:  # which the template leaves out again
             ids = _behind(ids, tokenizer.encode(spoken.reasoning.close[0], special=True))
-            reasoning_done = spoken.reasoning.closing_text(spelled(name, user("Where?")))
+            reasoning_done = spoken.reasoning.closing_text(rendered_text(name, user("Where?")))
             ids = tokenizer.encode(reasoning_done, special=True) + ids
         written = b"".join(map(tokenizer.piece, held.longest(ids))).decode()
         assert written.count("Oslo now") == count, b"".join(map(tokenizer.piece, ids)).decode()
@@ -291,7 +291,7 @@ def test_separator_tokens_do_not_end_the_turn(name: str, token: str) -> None:
 )
 def test_reasoning_effort_uses_values_of_the_template(name: str, effort: Effort, end: str) -> None:
     """Hunyuan 3 and K2 Horizon refuse all but three words; clients send others."""
-    assert shown(name, Options(reasoning=ReasoningConfig(effort=effort))).endswith(end)
+    assert prompt_text(name, Options(reasoning=ReasoningConfig(effort=effort))).endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -308,13 +308,13 @@ def test_reasoning_effort_uses_values_of_the_template(name: str, effort: Effort,
 def test_reasoning_effort_variables_of_templates_are_set(
     name: str, effort: Effort, told: str
 ) -> None:
-    assert told in shown(name, Options(reasoning=ReasoningConfig(effort=effort)))
+    assert told in prompt_text(name, Options(reasoning=ReasoningConfig(effort=effort)))
 
 
 def test_thinking_budget_is_passed_to_the_template() -> None:
-    assert "within 77 tokens" in shown("seed_oss", Options(thinking_budget=77))
+    assert "within 77 tokens" in prompt_text("seed_oss", Options(thinking_budget=77))
     fixed = Options(thinking_budget=77, template={"thinking_budget": 9})
-    assert "within 9 tokens" in shown("seed_oss", fixed)
+    assert "within 9 tokens" in prompt_text("seed_oss", fixed)
 
 
 @pytest.mark.parametrize(
@@ -327,10 +327,10 @@ def test_thinking_budget_is_passed_to_the_template() -> None:
 )
 def test_cut_answer_continues_after_its_recipient(name: str, end: str) -> None:
     cut = Message(role="assistant", content=(OutputText(text="It is"),), status="incomplete")
-    assert shown(name, Options(), user("Hi"), cut).endswith(end)
+    assert prompt_text(name, Options(), user("Hi"), cut).endswith(end)
 
 
-def shown(name: str, options: Options, *talk: Item) -> str:
+def prompt_text(name: str, options: Options, *talk: Item) -> str:
     spoken, tokenizer = dialect(name)
     prompt = spoken.render(Conversation(items=talk or (user("Hi"),)), options).prompt
     return b"".join(map(tokenizer.piece, prompt.ids)).decode()

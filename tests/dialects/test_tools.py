@@ -17,7 +17,7 @@ PATCH = Custom(name="patch", format=GrammarFormat(syntax="lark", definition="sta
 SPACE = Namespace(name="ns", tools=(F, PATCH))
 
 
-def shown(*tools: Tool, items: Any = (), **options: Any) -> PromptTools:
+def prompt_tools(*tools: Tool, items: Any = (), **options: Any) -> PromptTools:
     return collect_tools(Options(tools=tools, **options), items)
 
 
@@ -26,7 +26,7 @@ def names(tools: Any) -> list[str]:
 
 
 def test_namespaced_names_are_flattened_and_restored() -> None:
-    found = shown(F, SPACE, Function(name="a__b"))
+    found = prompt_tools(F, SPACE, Function(name="a__b"))
     assert names(found.tools) == ["f", "ns__f", "ns__patch", "a__b"]
     wire = {name: (shape.namespace, shape.wire_name) for name, shape in found.shapes.items()}
     assert wire == {
@@ -40,14 +40,14 @@ def test_namespaced_names_are_flattened_and_restored() -> None:
 
 
 def test_colliding_names_stay_distinct() -> None:
-    found = shown(Function(name="ns__f"), SPACE)
+    found = prompt_tools(Function(name="ns__f"), SPACE)
     assert names(found.tools) == ["ns__f", "ns__f_2", "ns__patch"]
     assert found.shapes["ns__f_2"].namespace == "ns"
     assert found.name_of("f", "ns") == "ns__f_2"
 
 
 def test_custom_tool_is_a_function_with_one_string() -> None:
-    (tool,) = shown(PATCH).tools
+    (tool,) = prompt_tools(PATCH).tools
     definition = tool.definition()["function"]
     assert definition["parameters"]["properties"] == {"input": {"type": "string"}}
     assert "Lark grammar" in definition["description"] and "start: X" in definition["description"]
@@ -55,30 +55,30 @@ def test_custom_tool_is_a_function_with_one_string() -> None:
 
 
 def test_function_without_parameters_takes_none() -> None:
-    definition = shown(G).tools[0].definition()["function"]
+    definition = prompt_tools(G).tools[0].definition()["function"]
     assert definition["parameters"] == {"type": "object", "properties": {}}
     assert definition["description"] == ""
 
 
 def test_tools_without_a_prompt_form_are_skipped() -> None:
-    assert names(shown(WebSearch(), F).tools) == ["f"]
+    assert names(prompt_tools(WebSearch(), F).tools) == ["f"]
 
 
 def test_tools_of_the_conversation_are_added() -> None:
     items = (AdditionalTools(tools=(SPACE,)), ToolSearchOutput(tools=(G,)))
-    assert names(shown(F, items=items).tools) == ["f", "ns__f", "ns__patch", "g"]
+    assert names(prompt_tools(F, items=items).tools) == ["f", "ns__f", "ns__patch", "g"]
 
 
 def test_repeated_tool_is_shown_once() -> None:
     """Clients send the tools of a search with every later request."""
     again = Function(name="f", description="Newer.")
-    found = shown(F, items=(AdditionalTools(tools=(again, G)), AdditionalTools(tools=(G,))))
+    found = prompt_tools(F, items=(AdditionalTools(tools=(again, G)), AdditionalTools(tools=(G,))))
     assert names(found.tools) == ["f", "g"]
     assert found.tools[0].description == "Newer."
 
 
 def test_tool_choice_none_allows_no_call() -> None:
-    assert shown(F, tool_choice=ToolChoice("none")) == PromptTools()
+    assert prompt_tools(F, tool_choice=ToolChoice("none")) == PromptTools()
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_tool_choice_none_allows_no_call() -> None:
 def test_tool_choice_restricts_callable_tools(
     choice: ToolChoice, callable_: list[str], required: bool
 ) -> None:
-    found = shown(F, SPACE, tool_choice=choice)
+    found = prompt_tools(F, SPACE, tool_choice=choice)
     assert names(found.callable) == callable_
     assert found.required is required
     assert len(found.tools) == 3, "what may not be called is shown all the same"
 
 
 def test_functions_namespace_is_not_part_of_a_name() -> None:
-    found = shown(Namespace(name="functions", tools=(F,)), G)
+    found = prompt_tools(Namespace(name="functions", tools=(F,)), G)
     assert names(found.tools) == ["f", "g"]
     assert found.shapes["f"].namespace == "functions"
 
@@ -116,7 +116,7 @@ def test_functions_namespace_is_not_part_of_a_name() -> None:
 )
 def test_required_call_without_callable_tool_is_refused(choice: ToolChoice) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        shown(WebSearch(), tool_choice=choice)
+        prompt_tools(WebSearch(), tool_choice=choice)
     assert refused.value.param == "tool_choice"
 
 

@@ -1,4 +1,4 @@
-"""Writing and reading are inverses: what a row says a call looks like is read as that call."""
+"""Rendering and parsing are inverses: a call rendered by a row is parsed as the same call."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def parser(name: str, *, special: bool) -> tuple[FormatParser, ByteTokenizer]:
     ), tokenizer
 
 
-def found(name: str, reply: str, at: list[int], *, special: bool) -> list[dict[str, Any]]:
-    """What is read of a reply cut there; it is what is read of it token by token."""
+def parse_reply(name: str, reply: str, at: list[int], *, special: bool) -> list[dict[str, Any]]:
+    """Return the items of a reply cut at these positions, which equal those of single tokens."""
     reader, tokenizer = parser(name, special=special)
     ids = tokenizer.encode(reply, special=True)
     ends = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in at)})
@@ -110,7 +110,7 @@ def test_rendered_replies_are_parsed(
     )
     text = text.rstrip(">") if form.doubtful else text  # which its next call begins with
     called = written(form, [("store", call) for call in calls]) if calls else ""
-    said = found(name, reply(form, reasoning_done, text, called), at, special=special)
+    said = parse_reply(name, reply(form, reasoning_done, text, called), at, special=special)
     kinds = [{"reasoning": reasoning_done}] * bool(reasoning_done) + [{"message": text}] * bool(
         text
     )
@@ -140,6 +140,6 @@ def test_no_word_among_markup_is_lost(
     pieces = [data.draw(markup)]
     for word in words:
         pieces += [word, data.draw(markup)]
-    said = json.dumps(found(name, "".join(pieces), at, special=special))
+    said = json.dumps(parse_reply(name, "".join(pieces), at, special=special))
     if name not in ROOMY:
         assert [word for word in words if word not in said] == []

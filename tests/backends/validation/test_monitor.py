@@ -25,22 +25,22 @@ from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, Constraint
 from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
 from antiphon.wire.tools import Custom, Function, GrammarFormat
-from tests.dialects.grammar.test_builder import closed
+from tests.dialects.grammar.test_builder import closed_object
 from tests.dialects.grammars import ConstrainedWriter
 from tests.dialects.replies import specials, thinking_of
 
 TRIP = Function(
     name="trip",
     strict=True,
-    parameters=closed(
+    parameters=closed_object(
         days={"enum": [1, 30]},
         by={"enum": ["air", 'a "car"']},
         stops={"type": "array", "items": {"type": "string"}},
-        pays=closed(sum={"enum": [1.5, None]}),
+        pays=closed_object(sum={"enum": [1.5, None]}),
     ),
 )
 ODD = Custom(name="odd", format=GrammarFormat(syntax="regex", definition='[ab<|>\n"]{1,9}'))
-FORM = JsonSchemaFormat(name="n", schema=closed(s={"type": "string"}, n={"type": "boolean"}))
+FORM = JsonSchemaFormat(name="n", schema=closed_object(s={"type": "string"}, n={"type": "boolean"}))
 ASKED: dict[str, dict[str, Any]] = {
     "calls": {
         "tools": (TRIP,),

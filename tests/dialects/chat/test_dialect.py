@@ -45,7 +45,7 @@ def user(text: str) -> Message:
     return Message(role="user", content=(InputText(text=text),))
 
 
-def said(role: Any, text: str) -> Message:
+def message(role: Any, text: str) -> Message:
     return Message(role=role, content=(InputText(text=text),))
 
 
@@ -117,7 +117,7 @@ def test_smollm_prompt() -> None:
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert model.prompt(said("developer", "D"), user("Hi"), instructions="I") == (
+    assert model.prompt(message("developer", "D"), user("Hi"), instructions="I") == (
         "<|im_start|>system\nI\n\nD<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -184,7 +184,8 @@ def test_llama_gets_one_call_an_answer_and_the_date() -> None:
 def test_mistral_gets_alternating_roles_and_short_ids() -> None:
     model = Model("mistral")
     text = model.prompt(
-        user("A"), user("B"), assistant("C"), said("developer", "D"), user("E"), call(), output(),
+        user("A"), user("B"), assistant("C"), message("developer", "D"), user("E"), call(),
+        output(),
         instructions="I", tools=(WEATHER,),
     )  # fmt: skip
     assert text.startswith("<s>[INST]A\n\nB[/INST]C<|end|>[AVAILABLE_TOOLS][")
@@ -195,7 +196,7 @@ def test_mistral_gets_alternating_roles_and_short_ids() -> None:
 
 def test_gemma_gets_system_text_in_the_user_message() -> None:
     model = Model("gemma")
-    text = model.prompt(said("system", "S"), user("U"), user("V"), instructions="I")
+    text = model.prompt(message("system", "S"), user("U"), user("V"), instructions="I")
     assert text == (
         "<bos><start_of_turn>user\nI\n\nS\n\nU\n\nV<end_of_turn>\n<start_of_turn>model\n"
     )
@@ -203,7 +204,9 @@ def test_gemma_gets_system_text_in_the_user_message() -> None:
 
 def test_one_leading_system_message() -> None:
     model = Model("strict")
-    text = model.prompt(user("U"), assistant("A"), said("system", "S"), user("V"), instructions="I")
+    text = model.prompt(
+        user("U"), assistant("A"), message("system", "S"), user("V"), instructions="I"
+    )
     assert text.startswith("<|im_start|>system\nI\n\nS<|im_end|>\n<|im_start|>user\nU")
 
 
@@ -332,7 +335,7 @@ def test_end_token_of_the_tokenizer_is_not_repeated() -> None:
 def test_users_cannot_spell_tokens(pieces: list[str], role: str) -> None:
     def render(text: str) -> Rendered:
         return QWEN.render(
-            *(said(role, text), call("c", "{}"), output("c", text), user(text)),
+            *(message(role, text), call("c", "{}"), output("c", text), user(text)),
             tools=(Function(name="weather", description=text),),
             instructions=text,
         )

@@ -1,4 +1,4 @@
-"""What a template cannot say, said otherwise."""
+"""Rewriting messages that a template does not support."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def capabilities(**more: Any) -> TemplateCapabilities:
     return TemplateCapabilities(**{**able, **more})
 
 
-def said(*messages: tuple[str, str]) -> list[Message]:
+def messages_of(*messages: tuple[str, str]) -> list[Message]:
     return [{"role": role, "content": text} for role, text in messages]
 
 
@@ -43,7 +43,7 @@ def pairs(messages: list[Message]) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in messages]
 
 
-TALK = said(
+TALK = messages_of(
     ("system", "S1"), ("developer", "D1"), ("user", "U1"), ("assistant", "A1"), ("system", "S2"),
     ("user", "U2"), ("user", "U3"),
 )  # fmt: skip
@@ -93,7 +93,7 @@ def test_missing_roles_are_replaced(lacks: dict[str, Any], expected: list[tuple[
 
 def test_answer_that_comes_first_gets_a_user_before_it() -> None:
     strict = capabilities(consecutive_roles=False)
-    talk = said(("system", "S"), ("assistant", "A"), ("user", "U"))
+    talk = messages_of(("system", "S"), ("assistant", "A"), ("user", "U"))
     assert pairs(adapt_messages(talk, strict)) == [
         ("system", "S"), ("user", ""), ("assistant", "A"), ("user", "U"),
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_answer_that_comes_first_gets_a_user_before_it() -> None:
 
 
 def test_system_message_alone_becomes_the_users() -> None:
-    assert pairs(adapt_messages(said(("system", "S")), capabilities(system=False))) == [
+    assert pairs(adapt_messages(messages_of(("system", "S")), capabilities(system=False))) == [
         ("user", "S")
     ]
 
@@ -133,7 +133,7 @@ CALLING: list[Message] = [
 
 @pytest.mark.requirement("FM-ANSWERED")
 def test_user_message_after_results_gets_an_answer_between() -> None:
-    talk = [*said(("user", "U1")), *CALLING, *said(("user", "U2"))]
+    talk = [*messages_of(("user", "U1")), *CALLING, *messages_of(("user", "U2"))]
     assert [m["role"] for m in adapt_messages(talk, capabilities())][-2:] == ["tool", "user"]
     fit = adapt_messages(talk, capabilities(user_after_results=False))
     assert pairs(fit)[-3:] == [("tool", "2"), ("assistant", ""), ("user", "U2")]

@@ -29,14 +29,14 @@ def masked(prompt: list[tuple[str, str]]) -> str:
     return "".join(ours + ENCODER.mask(theirs) for ours, theirs in prompt)
 
 
-def spelled(prompt: list[tuple[str, str]]) -> str:
+def prompt_text(prompt: list[tuple[str, str]]) -> str:
     return "".join(ours + theirs for ours, theirs in prompt)
 
 
 @given(prompts)
 def test_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str, str]]) -> None:
     ids = ENCODER.encode(masked(prompt), None)
-    assert decode(ids) == ENCODER.unmask(masked(prompt)) == spelled(prompt)
+    assert decode(ids) == ENCODER.unmask(masked(prompt)) == prompt_text(prompt)
     ours = "".join(ours for ours, _ in prompt)
     control = [id for id in ids if id > 255]
     assert control == [id for id in TOKENIZER.encode(ours, special=True) if id > 255]
@@ -47,7 +47,7 @@ def test_stored_tokens_never_change_the_text(
     prompt: list[tuple[str, str]], stored: list[int]
 ) -> None:
     ids = ENCODER.encode(masked(prompt), PromptTokens(ids=tuple(stored), fingerprint="f"))
-    assert decode(ids) == spelled(prompt)
+    assert decode(ids) == prompt_text(prompt)
 
 
 @given(prompts, prompts)
@@ -60,7 +60,7 @@ def test_stored_tokens_are_extended_or_cut_at_a_token(
     )
     assert ids[: len(stored)] == stored
     other = ENCODER.encode(masked(more), PromptTokens(ids=stored, fingerprint="f"))
-    assert decode(other) == spelled(more)
+    assert decode(other) == prompt_text(more)
 
 
 def test_unusual_tokenization_is_preserved() -> None:

@@ -1,4 +1,4 @@
-"""Rules that hold for every chat template: which thinking a prompt repeats, and the date."""
+"""Rules for every chat template: which reasoning a prompt repeats, and the date."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def user(text: str) -> Message:
     return Message(role="user", content=(InputText(text=text),))
 
 
-def thinking(text: str) -> Reasoning:
+def reasoning_item(text: str) -> Reasoning:
     return Reasoning(content=(ReasoningText(text=text),))
 
 
@@ -63,8 +63,8 @@ OUTPUT = FunctionCallOutput(call_id="c1", output="sun")
 
 @pytest.mark.requirement("VO-4", "VN-35", "D-48")
 def test_template_decides_which_thinking_is_repeated() -> None:
-    earlier = (user("A"), thinking("old"), CALL, OUTPUT, thinking("older"), ANSWER)
-    items = (*earlier, user("B"), thinking("now"), CALL, OUTPUT)
+    earlier = (user("A"), reasoning_item("old"), CALL, OUTPUT, reasoning_item("older"), ANSWER)
+    items = (*earlier, user("B"), reasoning_item("now"), CALL, OUTPUT)
     everything = prompt(REPEATS_THINKING, *items)
     for text in ("old", "older", "now"):
         assert f"<think>{text}</think>" in everything
@@ -75,7 +75,15 @@ def test_template_decides_which_thinking_is_repeated() -> None:
 
 @pytest.mark.requirement("VO-4", "D-48")
 def test_thinking_never_becomes_text_of_a_template_without_it() -> None:
-    items = (user("A"), thinking("old"), ANSWER, user("B"), thinking("now"), CALL, OUTPUT)
+    items = (
+        user("A"),
+        reasoning_item("old"),
+        ANSWER,
+        user("B"),
+        reasoning_item("now"),
+        CALL,
+        OUTPUT,
+    )
     text = prompt(source("smol"), *items)
     assert "Sunny." in text and "old" not in text
 

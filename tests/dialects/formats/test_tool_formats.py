@@ -1,4 +1,4 @@
-"""Every format, by its goldens: whole, a token at a time, cut at random, cut short."""
+"""Every format, by its stories: whole, one token at a time, in random chunks, truncated."""
 
 from __future__ import annotations
 

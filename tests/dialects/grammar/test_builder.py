@@ -1,4 +1,4 @@
-"""What replies are held to: each grammar asked what it lets a model write and what it does not."""
+"""The grammars of replies: what each lets a model write and what it rejects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]",
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 
 
-def closed(**properties: Any) -> dict[str, Any]:
+def closed_object(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -37,9 +37,9 @@ def closed(**properties: Any) -> dict[str, Any]:
     }
 
 
-AGE = closed(age=INTEGER)
-WEATHER = Function(name="weather", parameters=closed(city=STRING))
-CLOCK = Function(name="clock", parameters=closed())
+AGE = closed_object(age=INTEGER)
+WEATHER = Function(name="weather", parameters=closed_object(city=STRING))
+CLOCK = Function(name="clock", parameters=closed_object())
 
 
 def grammar_builder(
@@ -50,7 +50,7 @@ def grammar_builder(
     return GrammarBuilder(tokenizer, TOOLS[form], reasoning), tokenizer
 
 
-def held(
+def constrained(
     form: str = "hermes",
     *,
     special: tuple[str, ...] = SPECIAL,
@@ -66,9 +66,9 @@ def held(
     )
 
 
-def refused(form: str = "hermes", **asked: Any) -> InvalidRequest:
+def refusal(form: str = "hermes", **asked: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        held(form, **asked)
+        constrained(form, **asked)
     return caught.value
 
 
@@ -103,10 +103,10 @@ def test_answer_can_have_a_grammar_of_its_own(
     guide: Guide, right: str, wrong: tuple[str, ...]
 ) -> None:
     for before in ("", "<think>Hm.</think>\n\n"):
-        grammar = held(thinks="think", guide=guide)
+        grammar = constrained(thinks="think", guide=guide)
         assert grammar.may_write(before + right)
         assert not any(grammar.may_write(before + text) for text in wrong)
-    with_tools = held(guide=guide, tools=(WEATHER,))
+    with_tools = constrained(guide=guide, tools=(WEATHER,))
     assert with_tools.may_write(right) and with_tools.may_write(OSLO)
     assert not with_tools.may_write("anything")
 
@@ -130,7 +130,7 @@ def test_free_request_has_no_constraint() -> None:
 
 
 def test_schema_is_enforced() -> None:
-    answer = held(text=schema(AGE))
+    answer = constrained(text=schema(AGE))
     assert answer.may_write('{"age": 3}')
     for wrong in (
         '{"age": "3"}',
@@ -144,21 +144,23 @@ def test_schema_is_enforced() -> None:
 
 
 def test_white_space_is_bounded() -> None:
-    answer = held(text=schema(closed(a=INTEGER, b={"type": "array", "items": INTEGER})))
+    answer = constrained(
+        text=schema(closed_object(a=INTEGER, b={"type": "array", "items": INTEGER}))
+    )
     assert answer.may_write('{"a": 1, "b": [1, 2]}')
     assert not answer.may_begin('{"a":    ')
     assert not answer.may_begin('{\n\n  "a"')
 
 
 def test_json_object_format_accepts_any_object() -> None:
-    answer = held(text=TextConfig(format=JsonObjectFormat()))
+    answer = constrained(text=TextConfig(format=JsonObjectFormat()))
     assert answer.may_write("{}") and answer.may_write('{"a": [{"b": null}]}')
     assert not answer.may_write("[1]") and not answer.may_begin("Sure")
 
 
 def test_schema_that_is_not_strict() -> None:
     loose = {"type": "object", "properties": {"a": INTEGER}}
-    answer = held(text=schema(loose, strict=False))
+    answer = constrained(text=schema(loose, strict=False))
     assert answer.may_write('{"a": 1}') and answer.may_write("{}")
     assert not answer.may_write('{"a": "x"}')
 
@@ -168,12 +170,12 @@ def test_schema_that_is_not_strict() -> None:
     [
         ({"type": "object", "properties": {"a": STRING}}, "additionalProperties"),
         ({**AGE, "required": []}, "age"),
-        (closed(a={**AGE, "additionalProperties": True}), "additionalProperties"),
-        (closed(a={"anyOf": [{**AGE, "required": []}]}), "age"),
+        (closed_object(a={**AGE, "additionalProperties": True}), "additionalProperties"),
+        (closed_object(a={"anyOf": [{**AGE, "required": []}]}), "age"),
     ],
 )  # fmt: skip
 def test_strict_schema_must_be_closed(value: Any, word: str) -> None:
-    error = refused(text=schema(value))
+    error = refusal(text=schema(value))
     assert error.code == "invalid_json_schema"
     assert error.param is not None and error.param.startswith("text.format.schema")
     assert word in error.message
@@ -188,7 +190,7 @@ def test_strict_schema_must_be_closed(value: Any, word: str) -> None:
     ],
 )
 def test_unenforceable_schemas_are_refused(value: Any, word: str) -> None:
-    error = refused(text=schema(value, strict=False))
+    error = refusal(text=schema(value, strict=False))
     assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema")
     assert word in error.message
 
@@ -199,16 +201,16 @@ UNIQUE = {"type": "array", "uniqueItems": True, "items": STRING}
 @pytest.mark.parametrize(
     ("value", "written"),
     [
-        (closed(a=UNIQUE), '{"a": ["x", "y"]}'),
-        (closed(a={"not": STRING}), '{"a": 1}'),
-        (closed(a={"oneOf": [STRING, {"type": "integer"}, {"minimum": 3}]}), '{"a": 2}'),
-        (closed(a={"type": "string", "pattern": "^(?!x)"}), '{"a": "y"}'),
+        (closed_object(a=UNIQUE), '{"a": ["x", "y"]}'),
+        (closed_object(a={"not": STRING}), '{"a": 1}'),
+        (closed_object(a={"oneOf": [STRING, {"type": "integer"}, {"minimum": 3}]}), '{"a": 2}'),
+        (closed_object(a={"type": "string", "pattern": "^(?!x)"}), '{"a": "y"}'),
         ({"type": "string", "pattern": "^(?!x)"}, '"y"'),
         (
-            closed(a={"enum": [{"pattern": "(?=x)"}]}, b=UNIQUE),
+            closed_object(a={"enum": [{"pattern": "(?=x)"}]}, b=UNIQUE),
             '{"a": {"pattern": "(?=x)"}, "b": []}',
         ),
-        ({**closed(a=STRING), "if": {}, "then": {"required": ["a"]}}, '{"a": "x"}'),
+        ({**closed_object(a=STRING), "if": {}, "then": {"required": ["a"]}}, '{"a": "x"}'),
     ],
 )
 def test_unenforceable_keywords_are_left_to_the_validator(value: Any, written: str) -> None:
@@ -216,19 +218,21 @@ def test_unenforceable_keywords_are_left_to_the_validator(value: Any, written: s
     text = schema(value, strict=False)
     constraint = maker.constraint(Options(text=text), collect_tools(Options(), ()), False)
     assert constraint is not None and constraint.partial and constraint.schema is None
-    assert held(text=text).may_write(written) and not held(text=text).may_begin('{"b"')
+    assert constrained(text=text).may_write(written) and not constrained(text=text).may_begin(
+        '{"b"'
+    )
 
 
 @pytest.mark.parametrize(("value", "word"), [(UNIQUE, "uniqueItems"), ({"not": STRING}, "not")])
 def test_strict_schema_is_enforced_completely_or_refused(value: Any, word: str) -> None:
-    error = refused(text=schema(closed(a=value)))
+    error = refusal(text=schema(closed_object(a=value)))
     assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema.properties.a")
     assert word in error.message
 
 
 def test_definitions_and_recursion() -> None:
-    tree = closed(next={"anyOf": [{"$ref": "#"}, {"type": "null"}]}, n={"$ref": "#/$defs/n"})
-    answer = held(text=schema({**tree, "$defs": {"n": INTEGER}}))
+    tree = closed_object(next={"anyOf": [{"$ref": "#"}, {"type": "null"}]}, n={"$ref": "#/$defs/n"})
+    answer = constrained(text=schema({**tree, "$defs": {"n": INTEGER}}))
     assert answer.may_write('{"next": {"next": null, "n": 1}, "n": 2}')
 
 
@@ -238,12 +242,12 @@ def test_definitions_and_recursion() -> None:
 @pytest.mark.requirement("VN-44")
 @pytest.mark.parametrize("special", [SPECIAL, ()])
 def test_constraint_starts_after_the_reasoning(special: tuple[str, ...]) -> None:
-    opened = held(thinks="think", thinking=True, special=special, text=schema(AGE))
+    opened = constrained(thinks="think", thinking=True, special=special, text=schema(AGE))
     assert opened.may_write('Hm, {"x": maybe.\n</think>\n\n{"age": 3}')
     assert opened.may_write('</think>{"age": 3}')
     assert not opened.may_write('{"age": 3}')
     assert not opened.may_write("Hm</think>\n\nThree")
-    closed_ = held(thinks="think", special=special, text=schema(AGE))
+    closed_ = constrained(thinks="think", special=special, text=schema(AGE))
     assert closed_.may_write('{"age": 3}')
     assert closed_.may_write('<think>\nHm\n</think>\n\n{"age": 3}')
     assert not closed_.may_write('Hm\n</think>\n\n{"age": 3}')
@@ -253,7 +257,7 @@ def test_constraint_starts_after_the_reasoning(special: tuple[str, ...]) -> None
 
 
 def test_required_call_is_enforced() -> None:
-    must = held(tools=(WEATHER, CLOCK), tool_choice=ToolChoice("required"))
+    must = constrained(tools=(WEATHER, CLOCK), tool_choice=ToolChoice("required"))
     assert must.may_write(OSLO) and must.may_write(TIME) and must.may_write(f"{OSLO}\n{TIME}")
     for wrong in (
         "Hello",
@@ -266,7 +270,7 @@ def test_required_call_is_enforced() -> None:
 
 
 def test_one_call_at_most() -> None:
-    one = held(
+    one = constrained(
         tools=(WEATHER, CLOCK), tool_choice=ToolChoice("required"), parallel_tool_calls=False
     )
     assert one.may_write(OSLO)
@@ -274,7 +278,7 @@ def test_one_call_at_most() -> None:
 
 
 def test_named_function_is_enforced() -> None:
-    named = held(
+    named = constrained(
         tools=(WEATHER, CLOCK), tool_choice=ToolChoice("one", frozenset({("weather", None)}))
     )
     assert named.may_write(OSLO) and not named.may_write(TIME)
@@ -283,41 +287,41 @@ def test_named_function_is_enforced() -> None:
 def test_named_function_of_a_namespace_is_enforced() -> None:
     space = Namespace(name="mcp__a", tools=(CLOCK,))
     choice = ToolChoice("one", frozenset({("clock", "mcp__a")}))
-    named = held(tools=(CLOCK, space), tool_choice=choice)
+    named = constrained(tools=(CLOCK, space), tool_choice=choice)
     assert named.may_write(call("mcp__a__clock", "{}")) and not named.may_write(TIME)
 
 
 def test_allowed_tools_are_enforced() -> None:
     allowed = frozenset({("clock", None)})
     must = ToolChoice("required", allowed)
-    required = held(tools=(WEATHER, CLOCK), tool_choice=must)
+    required = constrained(tools=(WEATHER, CLOCK), tool_choice=must)
     assert required.may_write(TIME)
     assert not required.may_write(OSLO) and not required.may_write("Hello")
     may = ToolChoice("auto", allowed)
-    auto = held(tools=(WEATHER, CLOCK), tool_choice=may)
+    auto = constrained(tools=(WEATHER, CLOCK), tool_choice=may)
     assert auto.may_write(TIME) and auto.may_write("Hello")
     assert not auto.may_write(OSLO)
 
 
 def test_forced_call_overrides_the_schema() -> None:
     """Libraries that want structure ask for both: the call is what counts."""
-    both = held(tools=(WEATHER,), tool_choice=ToolChoice("required"), text=schema(AGE))
+    both = constrained(tools=(WEATHER,), tool_choice=ToolChoice("required"), text=schema(AGE))
     assert both.may_write(OSLO) and not both.may_write('{"age": 3}')
 
 
 def test_schema_allows_an_answer_or_calls() -> None:
-    either = held(tools=(WEATHER,), text=schema(AGE))
+    either = constrained(tools=(WEATHER,), text=schema(AGE))
     assert either.may_write('{"age": 3}') and either.may_write(OSLO)
     assert not either.may_write("Hello") and not either.may_write(call("weather", "{}"))
 
 
 @pytest.mark.requirement("FM-BARE")
 def test_schema_and_json_calls_are_told_apart() -> None:
-    ages = {**closed(age={"$ref": "#/$defs/n"}), "$defs": {"n": INTEGER}}
+    ages = {**closed_object(age={"$ref": "#/$defs/n"}), "$defs": {"n": INTEGER}}
     named = Function(
-        name="named", parameters={**closed(n={"$ref": "#/$defs/n"}), "$defs": {"n": STRING}}
+        name="named", parameters={**closed_object(n={"$ref": "#/$defs/n"}), "$defs": {"n": STRING}}
     )
-    either = held("llama3_json", tools=(WEATHER, named), text=schema(ages))
+    either = constrained("llama3_json", tools=(WEATHER, named), text=schema(ages))
     assert either.may_write('{"age": 3}')
     assert either.may_write('{"name": "weather", "parameters": {"city": "Oslo"}}')
     assert either.may_write('{"name": "named", "parameters": {"n": "x"}}')
@@ -326,7 +330,7 @@ def test_schema_and_json_calls_are_told_apart() -> None:
 
 
 def test_call_follows_the_reasoning() -> None:
-    must = held(thinks="think", tools=(WEATHER,), tool_choice=ToolChoice("required"))
+    must = constrained(thinks="think", tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(f"<think>\nHm\n</think>\n\n{OSLO}") and must.may_write(OSLO)
 
 
@@ -336,7 +340,7 @@ def test_call_follows_the_reasoning() -> None:
 @pytest.mark.parametrize("special", [SPECIAL, ()])
 def test_strict_arguments_are_enforced(special: tuple[str, ...]) -> None:
     strict = Function(name="weather", parameters={**WEATHER.parameters}, strict=True)  # type: ignore[dict-item]
-    free = held(special=special, tools=(strict,))
+    free = constrained(special=special, tools=(strict,))
     for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}", f"{OSLO}\n{OSLO}"):
         assert free.may_write(right), right
     assert not free.may_write(call("weather", '{"city": 3}'))
@@ -346,7 +350,7 @@ def test_strict_arguments_are_enforced(special: tuple[str, ...]) -> None:
 def test_strict_function_closes_open_objects() -> None:
     loose = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
     strict = Function(name="weather", parameters=loose, strict=True)
-    must = held(tools=(strict,), tool_choice=ToolChoice("required"))
+    must = constrained(tools=(strict,), tool_choice=ToolChoice("required"))
     assert must.may_write(call("weather", '{"city": "Oslo", "days": 2}'))
     assert not must.may_write(call("weather", '{"city": "Oslo"}'))
     assert not must.may_begin(call("weather", '{"city": "Oslo", "days": 2, "x"')[:-15])
@@ -365,12 +369,12 @@ def test_function_that_is_not_strict_is_free_until_forced() -> None:
 def test_arguments_are_enforced_where_strict_is_absent() -> None:
     tried = constraint("hermes", WEATHER)
     assert tried is not None and not tried.needed
-    free = held(tools=(WEATHER, CLOCK))
+    free = constrained(tools=(WEATHER, CLOCK))
     for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}\n{TIME}"):
         assert free.may_write(right), right
     assert not free.may_write(call("weather", '{"city": 3}'))
     optional = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
-    some = held(tools=(Function(name="weather", parameters=optional),))
+    some = constrained(tools=(Function(name="weather", parameters=optional),))
     assert some.may_write(call("weather", '{"days": 3}')) and some.may_write(OSLO)
     assert not some.may_begin('<tool_call>\n{"name": "weather", "arguments": {"invented"')
 
@@ -378,13 +382,13 @@ def test_arguments_are_enforced_where_strict_is_absent() -> None:
 @pytest.mark.requirement("FM-BARE")
 def test_calls_without_an_opening_tag_are_enforced() -> None:
     """Nothing marks these calls: an answer that is JSON must stay possible."""
-    free = held("llama3_json", tools=(WEATHER, CLOCK))
+    free = constrained("llama3_json", tools=(WEATHER, CLOCK))
     right = '{"name": "weather", "parameters": {"city": "Oslo"}}'
     for text in ("", "Hello", "{", '{"a": 1}', '{"name": "weathered"}', right, f"{right}; {right}"):
         assert free.may_write(text), text
     for text in (right.replace('"Oslo"', "3"), right.replace("weather", "whether"), right[:-2]):
         assert not free.may_write(text), text
-    python = held("pythonic", tools=(WEATHER, CLOCK))
+    python = constrained("pythonic", tools=(WEATHER, CLOCK))
     for text in ("", "[1] Oslo", "[Chorus(x=2)] La", '[weather(city="Oslo"), clock()]'):
         assert python.may_write(text), text
     assert not python.may_write("[weather(city=3)]")
@@ -401,7 +405,7 @@ def test_doubtful_opening_text_is_valid_in_an_answer() -> None:
         assert free.may_write(text), text
     for text in (wrong, f"So: {wrong}", f"<tool_call> {wrong}", f"{OSLO}\n{wrong}"):
         assert not free.may_write(text), text
-    functionary = held("functionary_v3_2", thinks="functionary_v3_2", tools=(WEATHER, CLOCK))
+    functionary = constrained("functionary_v3_2", thinks="functionary_v3_2", tools=(WEATHER, CLOCK))
     right, wrong = 'weather\n{"city": "Oslo"}', 'weather\n{"city": 3}'
     for text in (
         "all\n>>> a\n1",
@@ -430,33 +434,38 @@ def test_requested_constraint_is_marked_as_needed(asked: Any) -> None:
 
 
 def test_unenforceable_keywords_are_dropped_unless_strict() -> None:
-    odd = {**closed(a={"type": "array", "items": STRING, "uniqueItems": True}), "$schema": "x"}
-    loose = held(tools=(Function(name="f", parameters=odd),), tool_choice=ToolChoice("required"))
+    odd = {
+        **closed_object(a={"type": "array", "items": STRING, "uniqueItems": True}),
+        "$schema": "x",
+    }
+    loose = constrained(
+        tools=(Function(name="f", parameters=odd),), tool_choice=ToolChoice("required")
+    )
     assert loose.may_write(call("f", '{"a": ["x", "x"]}'))
     assert not loose.may_write(call("f", '{"a": "x"}'))
-    error = refused(tools=(Function(name="f", parameters=odd, strict=True),))
+    error = refusal(tools=(Function(name="f", parameters=odd, strict=True),))
     assert "uniqueItems" in error.message
     assert error.param == "tools[0].parameters.properties.a"
 
 
 def test_invalid_schema_does_not_stop_a_free_answer() -> None:
-    free = held(tools=(WEATHER, Function(name="bad", parameters={"type": "objekt"})))
+    free = constrained(tools=(WEATHER, Function(name="bad", parameters={"type": "objekt"})))
     assert free.may_write(call("bad", '{"any": 1}')) and not free.may_write(call("bad", "1"))
 
 
 def test_bad_schema_of_a_function_is_refused_by_path_where_it_is_forced() -> None:
     bad = Function(name="bad", parameters={"type": "objekt"})
-    error = refused(tools=(WEATHER, bad), tool_choice=ToolChoice("required"))
+    error = refusal(tools=(WEATHER, bad), tool_choice=ToolChoice("required"))
     assert (error.param, error.code) == ("tools[1].parameters", "invalid_json_schema")
 
 
 def test_schema_cannot_set_grammar_options() -> None:
     meddling = {**AGE, "x-guidance": {"whitespace_flexible": True}}
-    assert not held(text=schema(meddling)).may_begin('{"age":    ')
+    assert not constrained(text=schema(meddling)).may_begin('{"age":    ')
 
 
 def test_number_of_calls_is_bounded() -> None:
-    must = held(tools=(CLOCK,), tool_choice=ToolChoice("required"))
+    must = constrained(tools=(CLOCK,), tool_choice=ToolChoice("required"))
     assert must.may_write("\n".join([TIME] * 16))
     assert not must.may_begin("\n".join([TIME] * 17))
 
@@ -470,26 +479,26 @@ def custom(syntax: Any, definition: str, name: str = "tool") -> Custom:
     return Custom(name=name, format=GrammarFormat(syntax=syntax, definition=definition))
 
 
-def forced(*tools: Tool, form: str = "hermes") -> ConstrainedWriter:
-    return held(form, tools=tools, tool_choice=ToolChoice("required"))
+def forced_call(*tools: Tool, form: str = "hermes") -> ConstrainedWriter:
+    return constrained(form, tools=tools, tool_choice=ToolChoice("required"))
 
 
-def given(text: str, name: str = "tool") -> str:
+def custom_call(text: str, name: str = "tool") -> str:
     return call(name, f'{{"input": "{text}"}}')
 
 
 def test_custom_tool_takes_any_text() -> None:
-    free = forced(Custom(name="tool"))
-    assert free.may_write(given('a \\"b\\" \\n c'))
+    free = forced_call(Custom(name="tool"))
+    assert free.may_write(custom_call('a \\"b\\" \\n c'))
 
 
 @pytest.mark.requirement("VN-43", "API-CUSTOM-GRAMMAR")
 def test_lark_grammar_is_enforced_inside_json() -> None:
-    patch = forced(custom("lark", PATCH))
-    assert patch.may_write(given('*** Begin\\n+a\\n+b \\\\ \\"c\\"\\n'))
-    assert not patch.may_write(given("+a\\n"))
-    assert not patch.may_write(given("*** Begin\\n"))
-    assert not patch.may_write(given("*** Begin\\n-a\\n"))
+    patch = forced_call(custom("lark", PATCH))
+    assert patch.may_write(custom_call('*** Begin\\n+a\\n+b \\\\ \\"c\\"\\n'))
+    assert not patch.may_write(custom_call("+a\\n"))
+    assert not patch.may_write(custom_call("*** Begin\\n"))
+    assert not patch.may_write(custom_call("*** Begin\\n-a\\n"))
 
 
 def test_patch_grammar_is_enforced() -> None:
@@ -520,7 +529,7 @@ eof_line: "*** End of File" LF
         "*** Add File: é.py\n+\n+# end\n*** End Patch\n"
     )
     for form in ("hermes", "mistral"):
-        held_to = forced(custom("lark", definition), form=form)
+        held_to = forced_call(custom("lark", definition), form=form)
         arguments = json.dumps({"input": patch}, ensure_ascii=False)
         said = call("tool", arguments)
         if form == "mistral":
@@ -528,34 +537,34 @@ eof_line: "*** End of File" LF
         assert held_to.may_write(said)
         assert not held_to.may_write(said.replace("*** Update", "*** Udpate"))
         assert not held_to.may_write(said.replace("@@ def", "def"))
-    tagged = forced(custom("lark", definition), form="qwen3_coder")
+    tagged = forced_call(custom("lark", definition), form="qwen3_coder")
     said = f"<tool_call>\n<function=tool>\n<parameter=input>\n{patch}\n</parameter>\n"
     assert tagged.may_write(f"{said}</function>\n</tool_call>")
 
 
 def test_regex_is_enforced() -> None:
-    number = forced(custom("regex", r"[0-9]{1,3}(\.[0-9]+)?"))
-    assert number.may_write(given("12.5"))
-    assert not number.may_write(given("1234")) and not number.may_write(given("x"))
+    number = forced_call(custom("regex", r"[0-9]{1,3}(\.[0-9]+)?"))
+    assert number.may_write(custom_call("12.5"))
+    assert not number.may_write(custom_call("1234")) and not number.may_write(custom_call("x"))
 
 
 def test_rules_of_two_grammars_do_not_collide() -> None:
     """Both have rules of the same names."""
     one = custom("lark", 'start: WORD\nWORD: "a"+', "one")
     two = custom("lark", 'start: WORD\nWORD: "b"+', "two")
-    both = forced(one, two)
-    assert both.may_write(given("aa", "one")) and both.may_write(given("bb", "two"))
-    assert not both.may_write(given("aa", "two"))
+    both = forced_call(one, two)
+    assert both.may_write(custom_call("aa", "one")) and both.may_write(custom_call("bb", "two"))
+    assert not both.may_write(custom_call("aa", "two"))
 
 
 def test_grammar_may_use_internal_rule_names() -> None:
-    own = forced(custom("lark", 'start: calls one\ncalls: "a"\none: body\nbody: "b"'))
-    assert own.may_write(given("ab")) and not own.may_write(given("a"))
+    own = forced_call(custom("lark", 'start: calls one\ncalls: "a"\none: body\nbody: "b"'))
+    assert own.may_write(custom_call("ab")) and not own.may_write(custom_call("a"))
 
 
 def test_invalid_grammar_is_refused_with_its_path() -> None:
     for syntax, definition in (("lark", "start: nowhere"), ("lark", "begin: x"), ("regex", "(")):
-        error = refused(
+        error = refusal(
             tools=(WEATHER, custom(syntax, definition)), tool_choice=ToolChoice("required")
         )
         assert (error.code, error.param) == ("invalid_grammar", "tools[1].format.definition")
@@ -563,8 +572,8 @@ def test_invalid_grammar_is_refused_with_its_path() -> None:
 
 def test_named_custom_tool() -> None:
     choice = ToolChoice("one", frozenset({("tool", None)}))
-    named = held(tools=(WEATHER, Custom(name="tool")), tool_choice=choice)
-    assert named.may_write(given("x")) and not named.may_write(OSLO)
+    named = constrained(tools=(WEATHER, Custom(name="tool")), tool_choice=choice)
+    assert named.may_write(custom_call("x")) and not named.may_write(OSLO)
 
 
 # --- formats -------------------------------------------------------------------------------------
@@ -608,7 +617,7 @@ def test_every_call_syntax_has_a_grammar(form: str, free: bool) -> None:
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     right = WRITTEN[form]
-    answer = held(form, tools=(tool, CLOCK), **asked)
+    answer = constrained(form, tools=(tool, CLOCK), **asked)
     assert answer.may_write(right)
     assert not answer.may_write(right.replace("trip", "trap"))
     assert not answer.may_write(right.replace("2", "two"))
@@ -639,7 +648,7 @@ def test_every_format_has_a_grammar(form: str, special: bool, free: bool) -> Non
     thinks = form if form in IN_MESSAGES else None
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
-    answer = held(form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **asked)
+    answer = constrained(form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **asked)
     calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
     assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
     for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
@@ -659,7 +668,7 @@ def test_every_format_can_force_one_call_after_reasoning(form: str, free: bool) 
     tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
-    answer = held(
+    answer = constrained(
         form,
         special=tuple(token for token in tokens if token),
         thinks=thinks.name,
@@ -687,7 +696,7 @@ def test_grammar_output_is_parsed(form: str) -> None:
     tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
     tokenizer = ByteTokenizer(tokens)
     cities = ["Oslo", "São Paulo", "'s-Hertogenbosch", "<br>"]
-    parameters = closed(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
+    parameters = closed_object(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
     trip = Function(name="trip", parameters=parameters)
     options = Options(tools=(trip, CLOCK), tool_choice=ToolChoice("required"))
     shown = collect_tools(options, ())
@@ -729,7 +738,7 @@ def test_grammar_output_is_parsed(form: str) -> None:
 )
 def test_line_ends_may_be_missing(form: str, tight: str) -> None:
     """What must have them cannot end where a model writes none, and goes on for ever."""
-    answer = held(form, tools=(TRIP, CLOCK), tool_choice=ToolChoice("required"))
+    answer = constrained(form, tools=(TRIP, CLOCK), tool_choice=ToolChoice("required"))
     assert answer.may_write(tight) and answer.may_write(tight + tight)
     assert answer.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 2})] * 2))
     assert not answer.may_write(tight.replace("2", "two"))
@@ -741,12 +750,15 @@ def test_schema_with_references_is_enforced_in_every_format(form: str) -> None:
     """The root of the schema is a reference, or leaves several objects open."""
     trip = {**TRIP.parameters, "title": "Trip"}  # type: ignore[dict-item]
     refers = {"$ref": "#/$defs/trip", "$defs": {"trip": trip}}
-    either = {"anyOf": [{"$ref": "#/$defs/trip"}, closed(city=STRING)], "$defs": {"trip": trip}}
+    either = {
+        "anyOf": [{"$ref": "#/$defs/trip"}, closed_object(city=STRING)],
+        "$defs": {"trip": trip},
+    }
     for parameters, rights in (
         (refers, [{"city": "Oslo", "days": 2}]),
         (either, [{"city": "Oslo", "days": 2}, {"city": "Oslo"}]),
     ):
-        answer = held(
+        answer = constrained(
             form,
             tools=(Function(name="trip", parameters=parameters),),
             tool_choice=ToolChoice("required"),
@@ -759,6 +771,6 @@ def test_schema_with_references_is_enforced_in_every_format(form: str) -> None:
 def test_undeclared_parameters_may_have_any_name() -> None:
     anything = Function(name="log", parameters={"type": "object"}, strict=False)
     for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
-        answer = held(form, tools=(anything,), tool_choice=ToolChoice("required"))
+        answer = constrained(form, tools=(anything,), tool_choice=ToolChoice("required"))
         for said in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
             assert answer.may_write(written(TOOLS[form], [("log", said)])), (form, said)

@@ -34,7 +34,7 @@ REGEXES = (
 )
 
 
-def in_json(text: str) -> str:
+def json_string_content(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -49,7 +49,7 @@ def of_lark(definition: str) -> ConstrainedWriter:
 
 
 def holds(held: ConstrainedWriter, text: str, *, plain: bool = False) -> bool:
-    return held.may_write(f"<{text if plain else in_json(text)}>")
+    return held.may_write(f"<{text if plain else json_string_content(text)}>")
 
 
 HELD = {pattern: of_regex(pattern) for pattern in REGEXES}

@@ -57,7 +57,7 @@ def user(text: str) -> it.Message:
     return it.Message(role="user", content=(it.InputText(text=text),))
 
 
-def told(text: str, role: Any = "developer") -> it.Message:
+def instruction(text: str, role: Any = "developer") -> it.Message:
     return it.Message(role=role, content=(it.InputText(text=text),))
 
 
@@ -70,7 +70,7 @@ def reasoning_done(text: str, **fields: Any) -> it.Reasoning:
     return it.Reasoning(content=(it.ReasoningText(text=text),), **fields)
 
 
-def called(call_id: str = "c1", arguments: str = '{"city":"Oslo"}') -> it.FunctionCall:
+def function_call(call_id: str = "c1", arguments: str = '{"city":"Oslo"}') -> it.FunctionCall:
     return it.FunctionCall(call_id=call_id, name="get_weather", arguments=arguments)
 
 
@@ -88,7 +88,7 @@ def ids(
     return dialect().render(conversation, Options(**asked)).prompt.ids
 
 
-def spelled(found: Sequence[int]) -> str:
+def decoded(found: Sequence[int]) -> str:
     return encoding().decode(found)
 
 
@@ -111,7 +111,7 @@ def said(text: str, channel: str) -> Line:
     return Line.from_role_and_content(Role.ASSISTANT, text).with_channel(channel)
 
 
-def asked(text: str) -> Line:
+def user_line(text: str) -> Line:
     return Line.from_role_and_content(Role.USER, text)
 
 
@@ -125,7 +125,7 @@ def answering(name: str, text: str) -> Line:
     return line.with_channel("commentary").with_recipient("assistant")
 
 
-def theirs(*lines: Line) -> tuple[int, ...]:
+def reference_ids(*lines: Line) -> tuple[int, ...]:
     return tuple(
         encoding().render_conversation_for_completion(
             Written.from_messages(lines),
@@ -137,7 +137,7 @@ def theirs(*lines: Line) -> tuple[int, ...]:
 
 SHOWN = ToolDescription.new("get_weather", "The weather.", CITY)
 USES = (
-    asked("Oslo?"),
+    user_line("Oslo?"),
     calling("get_weather", '{"city":"Oslo"}'),
     answering("get_weather", "sunny"),
 )
@@ -145,8 +145,8 @@ USES = (
 
 @pytest.mark.requirement("TR-7", "VN-31")
 def test_shortest_prompt() -> None:
-    assert ids(user("Hi")) == theirs(system(), asked("Hi"))
-    assert spelled(ids(user("Hi"))).startswith(
+    assert ids(user("Hi")) == reference_ids(system(), user_line("Hi"))
+    assert decoded(ids(user("Hi"))).startswith(
         "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
         "Knowledge cutoff: 2024-06\nCurrent date: 2026-07-09\n\nReasoning: medium\n\n"
         "# Valid channels: analysis, commentary, final."
@@ -155,23 +155,29 @@ def test_shortest_prompt() -> None:
 
 @pytest.mark.requirement("D-50", "TR-7", "VN-31")
 def test_instructions_form_one_developer_message() -> None:
-    items = (told("First.", "system"), user("Hi"), told("Then."), answer("Yes."), told("Last."))
-    assert ids(*items, instructions="Be kind.") == theirs(
+    items = (
+        instruction("First.", "system"),
+        user("Hi"),
+        instruction("Then."),
+        answer("Yes."),
+        instruction("Last."),
+    )
+    assert ids(*items, instructions="Be kind.") == reference_ids(
         system(),
         developer("Be kind.\n\nFirst.\n\nThen.\n\nLast."),
-        asked("Hi"),
+        user_line("Hi"),
         said("Yes.", "final"),
     )
 
 
 def test_tools_are_shown_and_called() -> None:
-    assert ids(user("Oslo?"), called(), result(), tools=(WEATHER,)) == theirs(
+    assert ids(user("Oslo?"), function_call(), result(), tools=(WEATHER,)) == reference_ids(
         system(), developer(None, SHOWN), *USES
     )
-    assert "'functions'.<|end|>" in spelled(ids(user("Oslo?"), tools=(WEATHER,)))
+    assert "'functions'.<|end|>" in decoded(ids(user("Oslo?"), tools=(WEATHER,)))
     nothing = ToolDescription.new("now", "", None)
-    assert ids(user("Hi"), tools=(NOW,), instructions="Go.") == theirs(
-        system(), developer("Go.", nothing), asked("Hi")
+    assert ids(user("Hi"), tools=(NOW,), instructions="Go.") == reference_ids(
+        system(), developer("Go.", nothing), user_line("Hi")
     )
 
 
@@ -180,16 +186,16 @@ def test_every_message_kind_is_rendered() -> None:
         user("Oslo?"),
         reasoning_done("Let me look."),
         answer("One moment.", phase="commentary"),
-        called(),
+        function_call(),
         result(),
         it.CustomToolCall(call_id="c2", name="sh", input='ls "a"\n'),
         it.CustomToolCallOutput(call_id="c2", output="a\nb"),
         it.McpCall(id="m1", name="add", server_label="calc", arguments='{"a":1}', output="1"),
         it.WebSearchCall(id="w1", action={"type": "search", "query": "q"}, status="completed"),
     )
-    assert ids(*items) == theirs(
+    assert ids(*items) == reference_ids(
         system(),
-        asked("Oslo?"),
+        user_line("Oslo?"),
         said("Let me look.", "analysis"),
         said("One moment.", "commentary"),
         *USES[1:],
@@ -205,7 +211,7 @@ def test_every_message_kind_is_rendered() -> None:
 @pytest.mark.requirement("D-52")
 def test_outputs_that_are_lists() -> None:
     listed = (it.InputText(text="sunny"), it.InputText(text="21 °C"))
-    assert ids(user("Oslo?"), called(), result(listed)) == theirs(
+    assert ids(user("Oslo?"), function_call(), result(listed)) == reference_ids(
         system(), *USES[:2], answering("get_weather", "sunny\n21 °C")
     )
 
@@ -214,19 +220,19 @@ def test_outputs_that_are_lists() -> None:
 def test_images_leave_a_note_or_are_refused() -> None:
     image = it.InputImage(image_url="data:image/png;base64,AAAA")
     message = it.Message(role="user", content=(it.InputText(text="What is it?"), image))
-    assert "[image omitted" in spelled(ids(message))
+    assert "[image omitted" in decoded(ids(message))
     with pytest.raises(InvalidRequest) as caught:
         dialect(unreadable="refuse").render(Conversation(items=(message,)), Options())
     assert caught.value.param == "input[0].content[1]"
 
 
 def test_results_stand_behind_their_calls() -> None:
-    items = (user("Oslo?"), called("c1"), called("c2"), called("c3"))
+    items = (user("Oslo?"), function_call("c1"), function_call("c2"), function_call("c3"))
     found = ids(*items, result("two", "c2"), result("one", "c1"))
     call = calling("get_weather", '{"city":"Oslo"}')
-    assert found == theirs(
+    assert found == reference_ids(
         system(),
-        asked("Oslo?"),
+        user_line("Oslo?"),
         *(call, answering("get_weather", "one")),
         *(call, answering("get_weather", "two")),
     )
@@ -236,26 +242,33 @@ def test_results_stand_behind_their_calls() -> None:
 def test_thinking_stays_within_a_tool_loop_only() -> None:
     items = (
         *(user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Oslo?")),
-        *(reasoning_done("Look."), called(), result()),
+        *(reasoning_done("Look."), function_call(), result()),
     )
-    loop = (asked("Hi"), said("Hello!", "final"), USES[0], said("Look.", "analysis"), *USES[1:])
-    assert ids(*items) == theirs(system(), *loop)
+    loop = (user_line("Hi"), said("Hello!", "final"), USES[0], said("Look.", "analysis"), *USES[1:])
+    assert ids(*items) == reference_ids(system(), *loop)
     after = (*items, reasoning_done("So."), answer("Sunny."), user("Thanks"))
-    assert ids(*after) == theirs(
-        system(), *loop[:3], *USES[1:], said("Sunny.", "final"), asked("Thanks")
+    assert ids(*after) == reference_ids(
+        system(), *loop[:3], *USES[1:], said("Sunny.", "final"), user_line("Thanks")
     )
 
 
 def test_reasoning_of_all_turns_is_shown_on_request() -> None:
     items = (user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Thanks"))
-    turns = (asked("Hi"), said("Greet.", "analysis"), said("Hello!", "final"), asked("Thanks"))
-    assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == theirs(system(), *turns)
+    turns = (
+        user_line("Hi"),
+        said("Greet.", "analysis"),
+        said("Hello!", "final"),
+        user_line("Thanks"),
+    )
+    assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == reference_ids(
+        system(), *turns
+    )
     assert dialect().reasoning_retention(Options()) == "current_turn"
     everything = Options(reasoning=ReasoningConfig(context="all_turns"))
     assert dialect().reasoning_retention(everything) == "all_turns"
     for context in ("auto", "current_turn"):
         found = ids(*items, reasoning=ReasoningConfig(context=context))  # type: ignore[arg-type]
-        assert found == theirs(system(), turns[0], *turns[2:])
+        assert found == reference_ids(system(), turns[0], *turns[2:])
 
 
 EFFORTS = {
@@ -270,7 +283,7 @@ EFFORTS = {
 @pytest.mark.parametrize(("effort", "level"), EFFORTS.items())
 def test_effort_levels_are_rendered(effort: Any, level: ReasoningEffort) -> None:
     found = ids(user("Hi"), reasoning=ReasoningConfig(effort=effort))
-    assert found == theirs(system(level), asked("Hi"))
+    assert found == reference_ids(system(level), user_line("Hi"))
 
 
 def test_settings_and_request_set_template_variables() -> None:
@@ -278,7 +291,7 @@ def test_settings_and_request_set_template_variables() -> None:
 
     def head(**asked: Any) -> str:
         conversation = Conversation(items=(user("Hi"),))
-        return spelled(made.render(conversation, Options(**asked)).prompt.ids)
+        return decoded(made.render(conversation, Options(**asked)).prompt.ids)
 
     assert "You are Anton.\n" in head() and "Reasoning: high" in head()
     assert "Reasoning: low" in head(reasoning=ReasoningConfig(effort="minimal"))
@@ -313,22 +326,22 @@ def test_response_format_stands_last() -> None:
     expected.content.append(shape)
     assert ids(
         user("Hi"), tools=(WEATHER,), text=TextConfig(format=form), instructions="Be kind."
-    ) == theirs(system(), expected, asked("Hi"))
-    alone = spelled(ids(user("Hi"), text=TextConfig(format=JsonObjectFormat())))
+    ) == reference_ids(system(), expected, user_line("Hi"))
+    alone = decoded(ids(user("Hi"), text=TextConfig(format=JsonObjectFormat())))
     assert '<|start|>developer<|message|># Response Formats\n\n## json_object\n\n{"type"' in alone
 
 
 def test_verbosity_and_guide_are_in_the_prompt() -> None:
-    text = spelled(ids(user("Hi"), text=TextConfig(verbosity="low"), instructions="Be kind."))
+    text = decoded(ids(user("Hi"), text=TextConfig(verbosity="low"), instructions="Be kind."))
     assert "# Instructions\n\nBe kind.\n\nKeep your answers short.<|end|>" in text
     guide = Guide(syntax="regex", definition="[ab]", path="structured_outputs.regex")
-    assert "matches this regular expression:\n[ab]<|end|>" in spelled(ids(user("Hi"), guide=guide))
+    assert "matches this regular expression:\n[ab]<|end|>" in decoded(ids(user("Hi"), guide=guide))
 
 
 def test_incomplete_answer_is_continued() -> None:
     begun = (user("Hi"), reasoning_done("Greet."), answer("Hello", status="incomplete"))
     rendered = dialect().render(Conversation(items=begun), Options())
-    assert spelled(rendered.prompt.ids).endswith(
+    assert decoded(rendered.prompt.ids).endswith(
         "analysis<|message|>Greet.<|end|><|start|>assistant<|channel|>final<|message|>Hello"
     )
     deltas = list(rendered.parser.feed(Chunk(tuple(encoding().encode(", you")))))
@@ -336,7 +349,7 @@ def test_incomplete_answer_is_continued() -> None:
     thinking = (user("Hi"), reasoning_done("Gre", status="incomplete"))
     assert dialect().render(Conversation(items=thinking), Options()).parser.is_thinking
     nothing = (user("Hi"), answer("Hello"), it.Reasoning(status="incomplete"))
-    assert spelled(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
+    assert decoded(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
 
 
 def test_turn_end_tokens_are_listed() -> None:
@@ -355,7 +368,7 @@ def test_turn_end_tokens_are_listed() -> None:
 def test_used_up_thinking_budget_closes_the_reasoning(choice: ToolChoice, end: str) -> None:
     options = Options(thinking_budget=5, tools=(WEATHER,), tool_choice=choice)
     rendered = dialect().render(Conversation(items=(user("Hi"),)), options)
-    assert spelled(rendered.reasoning_end_ids) == end
+    assert decoded(rendered.reasoning_end_ids) == end
     if choice.must_call:
         assert rendered.answer_constraint is not None and rendered.answer_constraint.needed
 
@@ -379,10 +392,10 @@ def test_builtin_tools_are_in_the_system_message() -> None:
     content.with_tools(ToolNamespaceConfig(name="python", description="Runs code.", tools=[]))
     content.with_tools(ToolNamespaceConfig(name="browser", tools=[search]))
     head = Line.from_role_and_content(Role.SYSTEM, content)
-    assert ids(user("Hi"), tools=(PYTHON, BROWSER)) == theirs(head, asked("Hi"))
-    assert "'functions'" not in spelled(ids(user("Hi"), tools=(PYTHON, BROWSER)))
+    assert ids(user("Hi"), tools=(PYTHON, BROWSER)) == reference_ids(head, user_line("Hi"))
+    assert "'functions'" not in decoded(ids(user("Hi"), tools=(PYTHON, BROWSER)))
     both = ids(user("Hi"), tools=(PYTHON, WEATHER, BROWSER))
-    assert both == theirs(head, developer(None, SHOWN), asked("Hi"))
+    assert both == reference_ids(head, developer(None, SHOWN), user_line("Hi"))
 
 
 def test_builtin_tools_are_called_in_reasoning() -> None:
@@ -406,9 +419,11 @@ def test_builtin_tools_are_called_in_reasoning() -> None:
         own(said('{"city":"x"}', "analysis"), "browser.search").with_content_type("code"),
         replied("browser.search", "found"),
     )
-    tail = theirs(system(), asked("Hi"), *lines)[len(theirs(system(), asked("Hi"))) - 2 :]
+    tail = reference_ids(system(), user_line("Hi"), *lines)[
+        len(reference_ids(system(), user_line("Hi"))) - 2 :
+    ]
     assert found[-len(tail) :] == tail
-    assert spelled(ids(*items, answer("Done."), user("Go on."), tools=(PYTHON, BROWSER))).endswith(
+    assert decoded(ids(*items, answer("Done."), user("Go on."), tools=(PYTHON, BROWSER))).endswith(
         "Hi<|end|><|start|>assistant<|channel|>final<|message|>Done.<|end|>"
         "<|start|>user<|message|>Go on.<|end|><|start|>assistant"
     )
@@ -433,7 +448,7 @@ def test_code_of_the_builtin_python_tool_is_plain_text() -> None:
 
 
 def test_functions_named_like_builtins_stay_functions() -> None:
-    text = spelled(ids(user("Hi"), tools=(Function(name="python", parameters=CITY),)))
+    text = decoded(ids(user("Hi"), tools=(Function(name="python", parameters=CITY),)))
     assert "type python = (_: {" in text and "'functions'" in text
 
 
@@ -466,12 +481,12 @@ def test_control_tokens_that_are_spelled_stay_text(place: str) -> None:
 def test_half_surrogate_pairs_are_replaced() -> None:
     assert ids(user("a\ud83d")) == ids(user("a\ufffd"))
     tool = Function(name="f", description="\ud83d", parameters=CITY)
-    assert "\ufffd" in spelled(ids(user("Hi"), tools=(tool,), instructions="\udc00"))
+    assert "\ufffd" in decoded(ids(user("Hi"), tools=(tool,), instructions="\udc00"))
 
 
 def test_white_space_in_names_is_replaced() -> None:
     odd = it.FunctionCall(call_id="c1", name="f to=x y", arguments="{}")
-    assert "assistant to=functions.f_to=x_y<|channel|>" in spelled(ids(user("Hi"), odd, result()))
+    assert "assistant to=functions.f_to=x_y<|channel|>" in decoded(ids(user("Hi"), odd, result()))
 
 
 # --- kept tokens ---------------------------------------------------------------------------------
@@ -494,11 +509,16 @@ def prompt_tokens(prompt: Sequence[int], text: str, fingerprint: str = "f") -> P
 def test_sampled_tokens_are_extended() -> None:
     prompt = ids(user("Oslo?"), tools=(WEATHER,))
     held = prompt_tokens(prompt, SAMPLED_CALL)
-    talk = (user("Oslo?"), reasoning_done("Look."), called(arguments='{"city": "Oslo"}'), result())
+    talk = (
+        user("Oslo?"),
+        reasoning_done("Look."),
+        function_call(arguments='{"city": "Oslo"}'),
+        result(),
+    )
     found = ids(*talk, stored=held, tools=(WEATHER,))
     assert found[: len(held.ids)] == held.ids
     rest = "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>sunny<|end|>"
-    assert spelled(found[len(held.ids) :]) == f"{rest}<|start|>assistant"
+    assert decoded(found[len(held.ids) :]) == f"{rest}<|start|>assistant"
     assert found != ids(*talk, tools=(WEATHER,)), "the library writes it otherwise"
 
 
@@ -519,7 +539,7 @@ SAME: dict[str, tuple[str, tuple[it.Item, ...]]] = {
     ),
     "arguments that were read otherwise": (
         '<|channel|>commentary to=functions.get_weather<|message|>{ "city":"Oslo" }<|call|>',
-        (called(), result()),
+        (function_call(), result()),
     ),
     "a custom tool": (
         '<|channel|>commentary to=functions.sh<|message|>{"input":"ls"}<|call|>',
@@ -538,10 +558,10 @@ def test_equivalent_headers_are_preserved(text: str, items: tuple[it.Item, ...])
     found = ids(user("Hi"), *items, user("Go on."), stored=held)
     body = text.removesuffix("<|return|>").removesuffix("<|end|>")
     end = "" if text.endswith("<|call|>") else "<|end|>"
-    assert spelled(found).startswith(f"{spelled(prompt)}{body}{end}<|start|>")
+    assert decoded(found).startswith(f"{decoded(prompt)}{body}{end}<|start|>")
     over = len(sampled(body))
     assert found[: len(prompt) + over] == (*prompt, *sampled(body))
-    assert found[-len(theirs(asked("Go on."))) :] == theirs(asked("Go on."))
+    assert found[-len(reference_ids(user_line("Go on."))) :] == reference_ids(user_line("Go on."))
 
 
 OTHERS: dict[str, tuple[str, tuple[it.Item, ...]]] = {
@@ -552,9 +572,12 @@ OTHERS: dict[str, tuple[str, tuple[it.Item, ...]]] = {
     ),
     "another tool": (
         '<|channel|>commentary to=functions.now<|message|>{"city":"Oslo"}<|call|>',
-        (called(), result()),
+        (function_call(), result()),
     ),
-    "no call": ('<|channel|>final<|message|>{"city":"Oslo"}<|return|>', (called(), result())),
+    "no call": (
+        '<|channel|>final<|message|>{"city":"Oslo"}<|return|>',
+        (function_call(), result()),
+    ),
     "thinking that is not shown again": (
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
         "Hello!<|return|>",
@@ -614,7 +637,7 @@ def test_namespaces_and_custom_tools_are_functions() -> None:
         Namespace(name="mcp", description="Of weather.", tools=(WEATHER,)),
         Custom(name="sh", description="A shell."),
     )
-    text = spelled(ids(user("Hi"), tools=tools))
+    text = decoded(ids(user("Hi"), tools=tools))
     assert "type mcp__get_weather = (_: {\ncity: string,\n})" in text
     assert "The functions mcp__… belong together: Of weather." in text
     assert "// A shell.\ntype sh = (_: {\ninput: string,\n})" in text

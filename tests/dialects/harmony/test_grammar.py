@@ -26,7 +26,7 @@ END = "<|endoftext|>"
 TOKENIZER = ByteTokenizer([*CONTROL_TOKENS.values(), END])
 
 
-def closed(**properties: Any) -> dict[str, Any]:
+def closed_object(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -35,8 +35,8 @@ def closed(**properties: Any) -> dict[str, Any]:
     }
 
 
-WEATHER = Function(name="weather", parameters=closed(city={"type": "string"}), strict=True)
-LOOSE = Function(name="loose", parameters=closed(), strict=False)
+WEATHER = Function(name="weather", parameters=closed_object(city={"type": "string"}), strict=True)
+LOOSE = Function(name="loose", parameters=closed_object(), strict=False)
 PATCH = Custom(name="patch", format=GrammarFormat(syntax="regex", definition=r'[a-z"]+\n'))
 
 
@@ -100,7 +100,7 @@ def test_free_request_has_no_constraint() -> None:
             )
             is None
         )
-    options = Options(tools=(Function(name="f", parameters=closed()),))
+    options = Options(tools=(Function(name="f", parameters=closed_object()),))
     found = HarmonyGrammar(TOKENIZER).constraint_for_reply(
         options, collect_tools(options, ()), None
     )
@@ -108,7 +108,7 @@ def test_free_request_has_no_constraint() -> None:
 
 
 AGE = TextConfig(
-    format=JsonSchemaFormat(name="n", schema=closed(age={"type": "integer"}), strict=True)
+    format=JsonSchemaFormat(name="n", schema=closed_object(age={"type": "integer"}), strict=True)
 )
 OBJECT = TextConfig(format=JsonObjectFormat())
 
@@ -177,7 +177,7 @@ def test_builtin_tools_are_called_in_reasoning() -> None:
 ODD = Custom(name="odd", format=GrammarFormat(syntax="regex", definition="[a-c<|>]+"))
 FORM = TextConfig(
     format=JsonSchemaFormat(
-        name="n", schema=closed(a={"type": "string"}, n={"type": "integer"}), strict=True
+        name="n", schema=closed_object(a={"type": "string"}, n={"type": "integer"}), strict=True
     )
 )
 ASKED: dict[str, dict[str, Any]] = {

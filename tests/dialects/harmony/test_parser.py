@@ -30,8 +30,10 @@ def ids_of(text: str) -> list[int]:
     return TOKENIZER.encode(text, special=True)
 
 
-def said(text: str, reason: FinishReason = "stop", **how: Any) -> tuple[list[dict[str, Any]], bool]:
-    """The items of a reply, which are the same wherever it is cut."""
+def parse_reply(
+    text: str, reason: FinishReason = "stop", **how: Any
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return the items of a reply, which are the same for any chunking."""
     ids = ids_of(text)
     whole = read(parser(**how), [ids], reason)
     for at in range(len(ids) + 1):
@@ -125,7 +127,7 @@ WELL_FORMED: dict[str, tuple[str, list[dict[str, Any]]]] = {
 @pytest.mark.requirement("VN-60", "D-13")
 @pytest.mark.parametrize(("text", "meant"), WELL_FORMED.values(), ids=WELL_FORMED)
 def test_well_formed_replies_are_parsed(text: str, meant: list[dict[str, Any]]) -> None:
-    assert said(text) == (meant, False)
+    assert parse_reply(text) == (meant, False)
 
 
 FINAL = "<|start|>assistant<|channel|>final<|message|>Yes.<|return|>"
@@ -328,12 +330,14 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 @pytest.mark.requirement("D-70", "D-71", "VN-60")
 @pytest.mark.parametrize(("text", "meant"), SLIPS.values(), ids=SLIPS)
 def test_malformed_replies_lose_no_text(text: str, meant: list[dict[str, Any]]) -> None:
-    assert said(text) == (meant, False)
+    assert parse_reply(text) == (meant, False)
 
 
 def test_without_tools_nothing_is_called() -> None:
-    assert said(f"<|channel|>commentary {TO}", tools=False) == ([preamble(PARIS)], False)
-    assert said("<|channel|>analysis to=python code<|message|>1 + 1<|call|>", tools=False) == (
+    assert parse_reply(f"<|channel|>commentary {TO}", tools=False) == ([preamble(PARIS)], False)
+    assert parse_reply(
+        "<|channel|>analysis to=python code<|message|>1 + 1<|call|>", tools=False
+    ) == (
         [reasoning_done("1 + 1")],
         False,
     )
@@ -347,7 +351,7 @@ def test_one_call_if_one_is_allowed() -> None:
         False,
     )
     assert reader.done
-    assert said(text, parallel=False) == (
+    assert parse_reply(text, parallel=False) == (
         [reasoning_done("Hm."), call("get_weather", PARIS)],
         False,
     )
@@ -369,7 +373,7 @@ def test_one_call_if_one_is_allowed() -> None:
 )
 @pytest.mark.requirement("D-72", "D-73")
 def test_truncated_item_stays_open(text: str, meant: list[dict[str, Any]], is_open: bool) -> None:
-    assert said(text, "length") == (meant, is_open)
+    assert parse_reply(text, "length") == (meant, is_open)
 
 
 def test_incomplete_character_is_dropped() -> None:
@@ -388,7 +392,7 @@ def test_constrained_reply_ends_after_the_answer() -> None:
     literal = '{"a": "<|end|><|start|>assistant<|channel|>x<|message|>"}'
     for end in ("<|return|>", "<|end|>"):
         final = f"<|channel|>final<|message|>{literal}{end}"
-        assert said(
+        assert parse_reply(
             f"{THINK}<|start|>assistant{final}{FINAL}", constrained=True, json_answer=True
         ) == (
             [reasoning_done("Hm."), answer(literal)],
@@ -398,17 +402,17 @@ def test_constrained_reply_ends_after_the_answer() -> None:
     reader = parser(constrained=True)
     assert items(read(reader, [ids_of(f"{calling}{FINAL}")])) == ([call("now", literal)], False)
     assert reader.done
-    assert said(f"<|channel|>final<|message|>Yes.<|end|>{FINAL}", constrained=True) == (
+    assert parse_reply(f"<|channel|>final<|message|>Yes.<|end|>{FINAL}", constrained=True) == (
         [answer("Yes.")],
         False,
     )
     bare = '{"a": "<|end|>"}'
-    assert said(f"{bare}<|return|>{FINAL}", constrained=True, json_answer=True) == (
+    assert parse_reply(f"{bare}<|return|>{FINAL}", constrained=True, json_answer=True) == (
         [answer(bare)],
         False,
     )
     begun = '{"a": "<|end|>"}<|return|>'
-    assert said(begun, open_kind="final", constrained=True, json_answer=True) == (
+    assert parse_reply(begun, open_kind="final", constrained=True, json_answer=True) == (
         [answer(begun[:-10])],
         False,
     )
@@ -417,7 +421,7 @@ def test_constrained_reply_ends_after_the_answer() -> None:
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
 def test_message_opened_by_the_prompt_is_parsed(kind: MessageKind) -> None:
     began = {"final": answer, "commentary": preamble, "analysis": reasoning_done}[kind]
-    assert said(f" more.<|end|>{FINAL}", open_kind=kind) == (
+    assert parse_reply(f" more.<|end|>{FINAL}", open_kind=kind) == (
         [began(" more."), answer("Yes.")],
         False,
     )
@@ -491,7 +495,7 @@ SHREDS = (
 )
 
 
-def cut(ids: Sequence[int], dice: random.Random, most: int) -> list[list[int]]:
+def random_chunks(ids: Sequence[int], dice: random.Random, most: int) -> list[list[int]]:
     chunks, at = [], 0
     while at < len(ids):
         size = dice.randint(1, most)
@@ -513,7 +517,7 @@ def test_any_chunking_gives_the_same_items(
     whole = read(parser(parallel=parallel), [ids], reason)
     items(whole)  # in the order that deltas may come in
     for most in (1, 2, 9):
-        assert read(parser(parallel=parallel), cut(ids, dice, most), reason) == whole
+        assert read(parser(parallel=parallel), random_chunks(ids, dice, most), reason) == whole
     if reason == "stop" and whole:
         assert isinstance(whole[-1], Close)
 

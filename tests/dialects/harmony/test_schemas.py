@@ -22,7 +22,7 @@ def typescript(schema: dict[str, Any]) -> str:
     return " ".join(body.split())
 
 
-def shown(inner: Any, **whole: Any) -> str:
+def rendered_property(inner: Any, **whole: Any) -> str:
     """How the one property ``a`` is written."""
     text = typescript({"type": "object", "properties": {"a": inner}, "required": ["a"], **whole})
     assert text.startswith("(_: { ") and text.endswith(" })"), text
@@ -77,30 +77,33 @@ CASES: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("inner", "expected"), CASES, ids=[str(case[0])[:60] for case in CASES])
 def test_schema_is_rendered_as_typescript(inner: Any, expected: str) -> None:
-    assert shown(inner) == expected
+    assert rendered_property(inner) == expected
 
 
 def test_references_are_expanded() -> None:
     definitions = {"City": {"type": "object", "properties": {"name": STRING}}, "a/b~": STRING}
-    assert shown({"$ref": "#/$defs/City"}, **{"$defs": definitions}) == "a: { name?: string, }"
-    assert shown({"$ref": "#/$defs/a~1b~0"}, **{"$defs": definitions}) == "a: string"
-    assert shown({"$ref": "#/definitions/City", "description": "d"}, definitions=definitions) == (
-        "// d a: // d { name?: string, }"
+    assert (
+        rendered_property({"$ref": "#/$defs/City"}, **{"$defs": definitions})
+        == "a: { name?: string, }"
     )
+    assert rendered_property({"$ref": "#/$defs/a~1b~0"}, **{"$defs": definitions}) == "a: string"
+    assert rendered_property(
+        {"$ref": "#/definitions/City", "description": "d"}, definitions=definitions
+    ) == ("// d a: // d { name?: string, }")
 
 
 def test_circular_and_missing_references_are_named() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}, "value": INTEGER}}
-    assert shown({"$ref": "#/$defs/Node"}, **{"$defs": {"Node": node}}) == (
+    assert rendered_property({"$ref": "#/$defs/Node"}, **{"$defs": {"Node": node}}) == (
         "a: { // (Node) next?: any, value?: number, }"
     )
-    assert shown({"$ref": "#"}).count("a:") == 2  # the whole, once in itself
+    assert rendered_property({"$ref": "#"}).count("a:") == 2  # the whole, once in itself
     for nowhere in ("#/$defs/Absent", "https://example.com/x", "#/required/0"):
-        assert "a: any" in shown({"$ref": nowhere})
+        assert "a: any" in rendered_property({"$ref": nowhere})
     loop = {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}
-    assert "a: any" in shown({"$ref": "#/$defs/A"}, **{"$defs": loop})
+    assert "a: any" in rendered_property({"$ref": "#/$defs/A"}, **{"$defs": loop})
     own = {"A": {"allOf": [{"$ref": "#/$defs/A"}, STRING]}}
-    assert shown({"$ref": "#/$defs/A"}, **{"$defs": own}).endswith("a: string")
+    assert rendered_property({"$ref": "#/$defs/A"}, **{"$defs": own}).endswith("a: string")
 
 
 def test_small_schema_does_not_grow_huge() -> None:
@@ -109,11 +112,11 @@ def test_small_schema_does_not_grow_huge() -> None:
         for n in range(20)
     }
     definitions["D20"] = STRING
-    assert len(shown({"$ref": "#/$defs/D0"}, **{"$defs": definitions})) < 200_000
+    assert len(rendered_property({"$ref": "#/$defs/D0"}, **{"$defs": definitions})) < 200_000
     deep: dict[str, Any] = STRING
     for _ in range(60):
         deep = {"type": "array", "items": deep}
-    assert shown(deep).startswith("a: Array<any>[]")
+    assert rendered_property(deep).startswith("a: Array<any>[]")
 
 
 def test_empty_and_alternative_arguments_are_rendered() -> None:

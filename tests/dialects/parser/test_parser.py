@@ -1,4 +1,4 @@
-"""The scanner's laws: any cut means the same, nothing raises, no text is lost, ends are right."""
+"""The laws of ``FormatParser``: the same items for any chunking, no exception, no lost text."""
 
 from __future__ import annotations
 
