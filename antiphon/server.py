@@ -274,6 +274,7 @@ def _policy(settings: Settings) -> Policy:
         share_prefix_cache=settings.shares_prefix_cache,
         webhooks=settings.webhook_url is not None,
         max_files_bytes=settings.max_files_bytes or None,
+        max_vector_stores=settings.max_vector_stores or None,
         file_search=settings.file_search,
         file_search_embeddings=settings.file_search_embeddings,
         mcp_labels={

@@ -242,6 +242,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 10 * 2**30
+    max_vector_stores: Annotated[
+        int, _limits("Maximum number of vector stores of a tenant; 0 for no limit.", ge=0)
+    ] = 10_000
     max_items: Annotated[int, _limits("Maximum number of input items in a request.", ge=1)] = 10_000
     max_tools: Annotated[int, _limits("Maximum number of tools in a request.", ge=1)] = 1_024
     max_nesting: Annotated[

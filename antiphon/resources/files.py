@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, TooLarge
 from antiphon.pagination import page_of
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
@@ -55,7 +55,7 @@ class Files:
         self._max_bytes = max_bytes
 
     async def create(self, tenant: str, upload: Upload) -> File:
-        """Store a file. Raises ``InvalidRequest`` when the tenant's quota is exhausted."""
+        """Store a file. Raises ``TooLarge`` when the tenant's quota is exhausted."""
         now = int(self._clock())
         wait = upload.expires_after
         seconds = wait.seconds if wait is not None else None
@@ -70,7 +70,7 @@ class Files:
             expires_at=UNSET if seconds is None else now + seconds,
         )
         if not await self._files.put(tenant, file, upload.content, max_bytes=self._max_bytes):
-            raise InvalidRequest(
+            raise TooLarge(
                 "The storage quota is exceeded: all files together may have at most"
                 f" {self._max_bytes} bytes. Delete some and try again.",
                 param="file",

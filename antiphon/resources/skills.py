@@ -17,7 +17,7 @@ from antiphon.attachments.skill_bundles import (
     pack,
     unpack,
 )
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, TooLarge
 from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
@@ -159,8 +159,8 @@ class Skills:
         )
         return draft, content
 
-    def _quota_exceeded(self) -> InvalidRequest:
-        return InvalidRequest(
+    def _quota_exceeded(self) -> TooLarge:
+        return TooLarge(
             "The storage quota is exceeded: all skills together may have at most"
             f" {self._max_bytes} bytes. Delete some and try again.",
             param="files",

@@ -97,7 +97,7 @@ class ChunkedUploads:
         )
         record = _Record(upload=upload, request=request)
         if not await self._save(tenant, record):
-            raise InvalidRequest(
+            raise TooLarge(
                 "The storage quota is exceeded: all pending uploads together may have at most"
                 f" {self._max_bytes} bytes. Complete or cancel some and try again.",
                 param="bytes",

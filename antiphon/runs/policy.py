@@ -21,7 +21,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     ``summary_model``: the model that summarizes reasoning; None: the model that answers.
     ``share_prefix_cache``: tenants share the engines' prefix caches. ``webhooks``: send a webhook
     at the end of a background response. ``max_files_bytes``: the size of all files of a tenant;
-    None: no limit. ``file_search``: responses may search vector stores.
+    None: no limit. ``max_vector_stores``: the number of vector stores of a tenant; None: no limit.
+    ``file_search``: responses may search vector stores.
     ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
     only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for. ``reraise``:
     raise unexpected exceptions of a run (for tests)."""
@@ -37,6 +38,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     unstored_retention_s: float = 600.0
     webhooks: bool = False
     max_files_bytes: int | None = None
+    max_vector_stores: int | None = None
     file_search: bool = True
     file_search_embeddings: str | None = None
     mcp_labels: Mapping[str, str] = {}

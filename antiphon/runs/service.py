@@ -136,6 +136,7 @@ class Service:
             model=policy.file_search_embeddings,
             clock=clock,
             ids=ids,
+            max_stores=policy.max_vector_stores,
         )
         providers = features.providers
         if policy.file_search:

@@ -212,9 +212,9 @@ async def test_file_and_total_size_limits(serve: Serve, client_of: Clients) -> N
             await client.files.create(file=("a", b"x" * size), purpose="vision")
         assert (rejection.value.status_code, rejection.value.code) == (413, "request_too_large")
     await client.files.create(file=("a", b"x" * 100), purpose="vision")
-    with pytest.raises(openai.BadRequestError) as full:
+    with pytest.raises(openai.APIStatusError) as full:
         await client.files.create(file=("b", b"x" * 51), purpose="vision")
-    assert full.value.code == "storage_limit_exceeded"
+    assert (full.value.status_code, full.value.code) == (413, "storage_limit_exceeded")
     assert [file.filename async for file in client.files.list()] == ["a"]
 
 

@@ -177,6 +177,7 @@ async def test_tenant_quota(serve: Serve) -> None:
     skill = await create_skill(server)
     for url in (URL, f"{URL}/{skill['id']}/versions"):
         rejection = await server.client.post(url, files=skill_form())
+        assert rejection.status_code == 413
         assert rejection.json()["error"]["code"] == "storage_limit_exceeded"
 
 

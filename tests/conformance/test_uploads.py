@@ -130,9 +130,9 @@ async def test_upload_limits(stores: Store, serve: Serve, client_of: Clients) ->
             await client.uploads.create(bytes=101, **NEW)
         assert (large.value.status_code, large.value.code) == (413, "file_too_large")
         upload = await client.uploads.create(bytes=100, **NEW)
-        with pytest.raises(openai.BadRequestError) as full:
+        with pytest.raises(openai.APIStatusError) as full:
             await client.uploads.create(bytes=51, **NEW)
-        assert full.value.code == "storage_limit_exceeded"
+        assert (full.value.status_code, full.value.code) == (413, "storage_limit_exceeded")
         first = await client.uploads.parts.create(upload.id, data=b"x" * 60)
         for data, code in ((b"y" * 41, "upload_size_exceeded"), (b"", "empty_file")):
             with pytest.raises(openai.BadRequestError) as refused:

@@ -1,0 +1,38 @@
+"""The quota of vector stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.errors import TooLarge
+from antiphon.resources.files import Files
+from antiphon.resources.vector_stores import VectorStores
+from antiphon.store.memory.store import MemoryStore
+from antiphon.wire.parsing.vector_stores import CreateVectorStore
+
+
+async def test_quota_of_vector_stores_counts_each_tenant_alone() -> None:
+    store, numbers = MemoryStore(), iter(range(99))
+
+    def ids(prefix: str) -> str:
+        return f"{prefix}_{next(numbers)}"
+
+    files = Files(store, clock=lambda: 0.0, ids=ids)
+    stores = VectorStores(
+        store,
+        files,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        model=None,
+        clock=lambda: 0.0,
+        ids=ids,
+        max_stores=2,
+    )
+    first = await stores.create("a", CreateVectorStore())
+    await stores.create("a", CreateVectorStore())
+    with pytest.raises(TooLarge, match="at most 2") as refusal:
+        await stores.create("a", CreateVectorStore())
+    assert refusal.value.code == "vector_store_limit_exceeded"
+    await stores.create("b", CreateVectorStore())
+    await stores.delete("a", first.id)
+    await stores.create("a", CreateVectorStore())
