@@ -41,12 +41,21 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class InputTokensDetails(Struct, frozen=True, kw_only=True):
+    """The arrays are vLLM's; they are set only on request."""
+
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    input_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
+    cached_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
 
 
 class OutputTokensDetails(Struct, frozen=True, kw_only=True):
+    """``tool_output_tokens`` and the arrays are vLLM's; they are set only on request."""
+
     reasoning_tokens: int = 0
+    tool_output_tokens: int | UnsetType = UNSET
+    output_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
+    tool_output_tokens_per_turn: tuple[int, ...] | UnsetType = UNSET
 
 
 class Usage(Struct, frozen=True, kw_only=True):

@@ -9,10 +9,13 @@ import pytest
 
 from antiphon import __version__
 from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Options
 from antiphon.engines.base import Sampling
 from antiphon.store.memory.store import MemoryStore
+from antiphon.tools.web_search.index import PageIndex
+from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
@@ -390,6 +393,36 @@ async def test_raw_messages_need_a_model_with_tokens(serve: Serve, ask_foregroun
 async def test_timings_can_be_returned(serve: Serve, ask: Ask) -> None:
     metrics = (await ask(serve(), return_metrics=True)).terminal_response["metrics"]
     assert set(metrics) == {"time_to_first_token_ms", "generation_time_ms", "total_time_ms"}
+
+
+async def test_usage_has_the_tokens_of_each_turn_on_request(serve: Serve, ask: Ask) -> None:
+    usage = (await ask(serve(), return_metrics=True)).terminal_response["usage"]
+    counts = (usage["input_tokens"], usage["output_tokens"])
+    assert usage["input_tokens_details"]["input_tokens_per_turn"] == [counts[0]]
+    assert usage["output_tokens_details"]["output_tokens_per_turn"] == [counts[1]]
+    assert usage["output_tokens_details"]["tool_output_tokens_per_turn"] == [0]
+    assert usage["output_tokens_details"]["tool_output_tokens"] == 0
+    plain = (await ask(serve())).terminal_response["usage"]
+    assert set(plain["output_tokens_details"]) == {"reasoning_tokens"}
+
+
+async def test_raw_messages_of_a_model_that_loads_during_the_run(serve: Serve, ask: Ask) -> None:
+    """A hosted tool renders the prompt in the run, when the first prompt is not known."""
+    scripted_engine = engine(["Hello"])
+
+    async def make(progress: object) -> LocalBackend:
+        return local(scripted_engine)
+
+    backend = OnDemandBackend("tiny", make, ready_timeout_s=0)
+    providers = {"web_search": WebSearchProvider(PageIndex(":memory:"), is_external=False)}
+    answer = await ask(
+        serve(backend, providers=providers),
+        enable_response_messages=True,
+        tools=[{"type": "web_search"}],
+    )
+    assert answer.terminal_response["status"] == "completed", answer.error
+    (said,) = answer.terminal_response["output_messages"]
+    assert said["tokens"] == scripted_engine.sampled[-1]
 
 
 # --- routes of vLLM's server ----------------------------------------------------------------------

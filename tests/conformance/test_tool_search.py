@@ -195,3 +195,12 @@ async def test_metrics_count_turns_by_kind(serve: Serve, ask_foreground: Ask) ->
     assert sum(metrics["output_tokens_per_turn"]) == used["output_tokens"]
     before, after = metrics["tool_output_tokens_per_turn"]
     assert before == 0 < after
+    details = used["input_tokens_details"]
+    assert details["input_tokens_per_turn"] == metrics["input_tokens_per_turn"]
+    assert details["cached_tokens_per_turn"] == metrics["cached_tokens_per_turn"]
+    details = used["output_tokens_details"]
+    assert details["output_tokens_per_turn"] == metrics["output_tokens_per_turn"]
+    assert (details["tool_output_tokens"], details["tool_output_tokens_per_turn"]) == (
+        after,
+        [0, after],
+    )

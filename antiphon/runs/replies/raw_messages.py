@@ -9,12 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import ResumePoint
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.runs.execution.token_log import last_turn
-from antiphon.stream.deltas import Delta
+from antiphon.stream.deltas import Delta, Finish
 from antiphon.wire.response import Usage
 
 __all__ = ["RawMessagesReply"]
@@ -64,6 +66,9 @@ class RawMessagesReply(ReplyWrapper):
             async for batch in deltas:
                 if len(self._times) == 1:
                     self._times.append(self._clock())
+                if self._with_metrics and batch and isinstance(last := batch[-1], Finish):
+                    usage = _with_turns(last.usage, self._turn_usages or (last.usage,))
+                    batch = (*batch[:-1], Finish(last.reason, usage))
                 yield batch
         self._times.append(self._clock())
 
@@ -72,10 +77,13 @@ class RawMessagesReply(ReplyWrapper):
         fields: dict[str, Any] = {}
         if self._detokenizer is not None:
             prompt_tokens = self.prompt_tokens
-            if prompt_tokens is None:  # the model was being loaded when the request was checked
+            if prompt_tokens is None and not sampled:
                 raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
-            prompt, sampled = last_turn(prompt_tokens.ids, sampled)
-            fields["input_messages"] = (_message(self._detokenizer, prompt),)
+            # Unknown if the model was being loaded when the request was checked.
+            first_prompt = () if prompt_tokens is None else prompt_tokens.ids
+            prompt, sampled = last_turn(first_prompt, sampled)
+            if prompt:
+                fields["input_messages"] = (_message(self._detokenizer, prompt),)
             fields["output_messages"] = (_message(self._detokenizer, sampled),)
         if self._with_metrics and len(self._times) == 3:
             start, first_delta, end = self._times
@@ -104,6 +112,26 @@ def _per_turn(usages: Sequence[Usage]) -> dict[str, list[int]]:
             for previous, turn in zip(previous_usages, usages, strict=True)
         ],
     }
+
+
+def _with_turns(usage: Usage, turns: Sequence[Usage]) -> Usage:
+    """Return the usage with the tokens of each turn, under vLLM's names."""
+    per_turn = {name: tuple(counts) for name, counts in _per_turn(turns).items()}
+    tool_tokens = per_turn["tool_output_tokens_per_turn"]
+    return replace(
+        usage,
+        input_tokens_details=replace(
+            usage.input_tokens_details,
+            input_tokens_per_turn=per_turn["input_tokens_per_turn"],
+            cached_tokens_per_turn=per_turn["cached_tokens_per_turn"],
+        ),
+        output_tokens_details=replace(
+            usage.output_tokens_details,
+            tool_output_tokens=sum(tool_tokens),
+            output_tokens_per_turn=per_turn["output_tokens_per_turn"],
+            tool_output_tokens_per_turn=tool_tokens,
+        ),
+    )
 
 
 def _message(backend: Backend, ids: Sequence[int]) -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""Raw messages of a reply whose first prompt is not known."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import RunError
+from antiphon.runs.execution.token_log import append_prompt
+from antiphon.runs.replies.raw_messages import RawMessagesReply
+from tests.conformance.served import engine, local
+
+
+async def _reply() -> RawMessagesReply:
+    """A reply whose inner reply knows no prompt, as that of a model that loads during the run."""
+    reply = await ScriptedBackend().prepare(Conversation(items=()), Options())
+    assert reply.prompt_tokens is None
+    return RawMessagesReply(
+        reply, local(engine(["x"])), with_messages=True, with_metrics=False, clock=lambda: 0.0
+    )
+
+
+async def test_output_is_reported_without_its_unknown_prompt() -> None:
+    fields = (await _reply()).final_fields(array("I", [72, 105]))
+    assert set(fields) == {"output_messages"}
+    assert fields["output_messages"][0]["tokens"] == [72, 105]
+
+
+async def test_prompt_of_a_later_turn_is_known() -> None:
+    log = array("I", [72])
+    append_prompt(log, (), (1, 2, 3))
+    log.extend([105])
+    fields = (await _reply()).final_fields(log)
+    assert fields["input_messages"][0]["tokens"] == [1, 2, 3]
+    assert fields["output_messages"][0]["tokens"] == [105]
+
+
+async def test_output_without_any_token_ids_is_an_error() -> None:
+    with pytest.raises(RunError):
+        (await _reply()).final_fields(array("I"))
