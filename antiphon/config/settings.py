@@ -280,7 +280,7 @@ class Settings(Struct, frozen=True, kw_only=True):
                 "tenant may hold, if the API keys belong to several tenants. The rest stays free "
                 "for the others. 1 for no limit."
             ),
-            gt=0,
+            ge=0.01,
             le=1,
         ),
     ] = 0.75

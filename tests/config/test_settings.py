@@ -77,6 +77,7 @@ def test_missing_config_file_is_an_error() -> None:
 def test_every_option_has_a_flag_and_a_variable() -> None:
     texts = {
         "a text": ("x", "x"),
+        "a number from 0.01 to 1": ("0.5", 0.5),
         "a path": ("x", Path("x")),
         "a list of texts": ("x,y", ("x", "y")),
         "true or false": ("true", True),
@@ -91,7 +92,8 @@ def test_every_option_has_a_flag_and_a_variable() -> None:
             text = value = option.kind.split('"')[1]
         assert getattr(load({name: text}, environ={}).settings, name) == value
         assert getattr(load(environ={option.env: text}).settings, name) == value
-        content = f'{name} = "{text}"' if text != "9" and text != "true" else f"{name} = {text}"
+        is_bare = text in ("9", "0.5", "true")
+        content = f"{name} = {text}" if is_bare else f'{name} = "{text}"'
         if option.kind == "a list of texts":
             content = f'{name} = ["x", "y"]'
         assert getattr(read(content).settings, name) == value
