@@ -608,6 +608,8 @@ NOT_SCANNERS = {
     "engines/llama/tokenizer.py": "one token",
     "engines/openvino/worker.py": _PROGRAM,
     "retrieval/vector_search.py": _CACHE,
+    "runs/background/event_codec.py": "visits each line once",
+    "runs/background/snapshots.py": _CACHE,
     "runs/execution/token_log.py": "the turns of a response",
     "runs/history/chain_cache.py": _CACHE,
     "runs/history/visible_history.py": "visits each item once",
