@@ -108,10 +108,21 @@ class Database:
             notices = _notices.get() or []
         finally:
             _notices.reset(token)
+        everybody = [notice for notice in notices if isinstance(notice, _Ended)]
         for connection in self.connections:
-            if connection is not origin:
-                connection.notify(notices)
+            connection.notify(everybody if connection is origin else notices)
         return result, notices
+
+
+class _Ended:
+    """The notification that runs ended. A process receives also its own: the answer to the call
+    that ended the run may be lost."""
+
+    def __init__(self, keys: Collection[_Key] | None) -> None:
+        self._keys = keys
+
+    def __call__(self, connection: Connection) -> None:
+        connection.subscriptions.mark_stale(self._keys)
 
 
 class _Recorder(Subscriptions):
@@ -122,7 +133,7 @@ class _Recorder(Subscriptions):
 
     def mark_stale(self, keys: Iterable[_Key] | None = None) -> None:
         stale = None if keys is None else list(keys)
-        _record(lambda connection: connection.subscriptions.mark_stale(stale))
+        _record(_Ended(stale))
 
     def on_run_queued(self) -> None:
         _record(lambda connection: connection.listener.on_run_queued())

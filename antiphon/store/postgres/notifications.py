@@ -126,12 +126,13 @@ class RunNotifications:
             notice = _decode(text)
         except msgspec.MsgspecError:
             return  # not from Antiphon
+        # Also of this process: the answer to the statement that ended the run may be lost.
+        self._subscriptions.mark_stale(notice.over)
         if notice.by == self._process_id:
             return
         if notice.queued:
             self.notify_queued()
         self.notify_lost(notice.lost)
-        self._subscriptions.mark_stale(notice.over)
         if not (notice.grown or notice.all) or not self._subscriptions.subscribed_runs():
             return
         self._rows_to_fetch.update(notice.grown)

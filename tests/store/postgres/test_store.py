@@ -174,9 +174,12 @@ async def test_lock_passes_on_with_its_run(database: Postgres) -> None:
         await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
         await one.runs.release("dead")
         assert not await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=60)
-        assert await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0), (
-            "its owner is dead"
+        assert not await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0), (
+            "another owner continues its run"
         )
+        claim = await one.runs.take_over("t", "resp_a")
+        assert claim is not None and await one.runs.end(claim, ended("a"), batch(9))
+        assert await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0)
 
 
 async def test_store_recovers_from_a_server_restart() -> None:
@@ -315,3 +318,16 @@ async def test_append_of_more_runs_than_a_notice_can_name(database: Postgres) ->
                     last = page.batches[-1].last if page.batches else last
                 else:
                     await tail.wait()
+
+
+async def test_reader_sees_an_end_whose_answer_was_lost(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that ended the run does not know that it has."""
+    async with two(database) as (one, _, _), asyncio.timeout(30):
+        claim = await begin_run(one, "a")
+        with one.runs.subscribe("t", "resp_a") as tail:
+            monkeypatch.setattr(one.runs, "mark_stale", lambda tenant, response_id: None)
+            assert await one.runs.end(claim, ended("a"), batch(2, 0))
+            await tail.wait()
+            assert tail.is_stale
