@@ -16,29 +16,42 @@ from antiphon.wire.items import Annotation, Item, Logprob, OutputText
 
 from .kinds import TextChannel
 
-__all__ = ["Draft", "PartDraft"]
+__all__ = ["MAX_PIECES", "Draft", "PartDraft"]
+
+#: Pieces of text from which on they are joined: a string for each token takes ten times its text.
+MAX_PIECES = 1024
 
 
 class PartDraft:
     """One text under construction: a part, or the whole text of a kind without parts."""
 
-    __slots__ = ("annotations", "channel", "index", "logprobs", "make_delta", "texts")
+    __slots__ = ("annotations", "channel", "index", "joined", "logprobs", "make_delta", "texts")
 
     def __init__(self, channel: TextChannel, index: int) -> None:
         self.channel = channel
         self.index = index
         #: Makes a delta event from the sequence number, the text and its logprobs.
         self.make_delta: Callable[[int, str, tuple[Logprob, ...]], Event]
+        #: The newest pieces. Whoever adds one calls ``join_pieces`` at ``MAX_PIECES``.
         self.texts: list[str] = []
+        #: The text before them, in long pieces.
+        self.joined: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []
 
     def text(self) -> str:
         """Return the whole text so far. The pieces are joined in place, so that a second call is
         cheap."""
-        if len(self.texts) > 1:
-            self.texts = ["".join(self.texts)]
-        return self.texts[0] if self.texts else ""
+        if self.texts:
+            self.join_pieces()
+        if len(self.joined) > 1:
+            self.joined = ["".join(self.joined)]
+        return self.joined[0] if self.joined else ""
+
+    def join_pieces(self) -> None:
+        """Join the newest pieces to one."""
+        self.joined.append("".join(self.texts))
+        self.texts.clear()
 
     def part(self) -> Struct:
         """Return the part as it stands now."""

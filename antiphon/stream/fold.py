@@ -14,7 +14,7 @@ from antiphon.wire import events as ev
 from antiphon.wire.items import Item, ItemBase
 from antiphon.wire.response import Response
 
-from .draft import Draft, PartDraft
+from .draft import MAX_PIECES, Draft, PartDraft
 from .kinds import KINDS, Kind, TextChannel
 
 __all__ = ["Fold", "fold"]
@@ -81,6 +81,8 @@ class Fold:
                 if part is None or part.channel is not channel:
                     part = self.open_parts[index] = draft.open_part(channel)
                 part.texts.append(event.delta)  # type: ignore[attr-defined]
+                if len(part.texts) >= MAX_PIECES:
+                    part.join_pieces()
                 part.logprobs.extend(getattr(event, "logprobs", ()))
             elif type(event) is channel.done:
                 if channel.part is None and draft.whole_text is None:

@@ -16,7 +16,7 @@ from antiphon.wire.items import Annotation, Item, ItemBase, Logprob
 from antiphon.wire.response import IncompleteDetails, Response, ResponseError, Usage
 
 from .deltas import Channel
-from .draft import Draft, PartDraft
+from .draft import MAX_PIECES, Draft, PartDraft
 from .fold import Fold
 from .kinds import KINDS, Kind, TextChannel
 
@@ -70,7 +70,10 @@ class ItemWriter:
         # The hot path: one event, whose position was looked up when the part was opened.
         part = self._open_part(channel) if channel != self._channel else self._part
         assert part is not None
-        part.texts.append(text)
+        texts = part.texts
+        texts.append(text)
+        if len(texts) >= MAX_PIECES:
+            part.join_pieces()
         if logprobs:
             part.logprobs.extend(logprobs)
         out = self._out

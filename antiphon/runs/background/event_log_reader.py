@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 from antiphon.errors import InvalidRequest
 from antiphon.store.base import Store
+from antiphon.store.records import EventBatch
 
 from .event_codec import lines_after
 
@@ -38,12 +39,28 @@ class EventLogReader:
         """Yield the events of a run after sequence number ``after`` in batches, each event as a
         line of JSON. Ends with the run.
         """
+        async with aclosing(self._batches(tenant, response_id, after)) as batches:
+            async for batch in batches:
+                for lines in lines_after(batch, after):
+                    yield lines
+                after = batch.last
+
+    async def wait(self, tenant: str, response_id: str) -> None:
+        """Wait until the run has ended or was deleted."""
+        async with aclosing(self._batches(tenant, response_id, -1)) as batches:
+            async for _ in batches:
+                pass
+
+    async def _batches(
+        self, tenant: str, response_id: str, after: int
+    ) -> AsyncGenerator[EventBatch, None]:
+        """Yield the batches with events after sequence number ``after``. Ends with the run."""
         runs = self._store.runs
         with runs.subscribe(tenant, response_id) as tail:
             tail.is_stale = True
             while True:
                 if (batch := tail.next_batch(after)) is not None:
-                    yield lines_after(batch, after)
+                    yield batch
                     after = batch.last
                 elif not tail.is_stale:
                     await tail.wait()
@@ -53,14 +70,8 @@ class EventLogReader:
                     if page is None:
                         return
                     for batch in page.batches:
-                        yield lines_after(batch, after)
+                        yield batch
                         after = batch.last
                     if page.ended:
                         return
                     tail.is_stale = tail.is_stale or bool(page.batches)
-
-    async def wait(self, tenant: str, response_id: str) -> None:
-        """Wait until the run has ended or was deleted."""
-        async with aclosing(self.follow(tenant, response_id)) as batches:
-            async for _ in batches:
-                pass

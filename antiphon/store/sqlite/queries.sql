@@ -188,7 +188,7 @@ WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
 -- events
 SELECT r.ended_at IS NOT NULL, b.first, b.count, b.lines
-FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first >= (
+FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first + b.count > ? AND b.first >= (
     SELECT coalesce(max(first), 0) FROM batches WHERE run = r.seq AND first <= ?
 )
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first

@@ -232,7 +232,8 @@ class SqliteRuns(SingleProcessRuns):
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         def work(connection: sqlite3.Connection) -> EventPage | None:
-            arguments = (min(after + 1, _MAX_SEQUENCE_NUMBER), tenant, response_id)
+            first = min(after + 1, _MAX_SEQUENCE_NUMBER)
+            arguments = (first, first, tenant, response_id)
             with closing(connection.execute(self._queries["events"], arguments)) as rows:
                 return _page(rows, after, limit)
 

@@ -19,6 +19,7 @@ class Served:
     """A service whose event log is scripted: lines, events to wait for, an error to raise."""
 
     keepalive_s = 0.001
+    keepalive_events = True
 
     def __init__(self, *steps: Any) -> None:
         self._steps = steps
