@@ -7,6 +7,7 @@ under other names.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,8 @@ from antiphon.wire.parsing.fields import convert, read_object
 __all__ = ["Guide", "StructuredOutputs", "read_generation_config", "read_structured_outputs"]
 
 Json = dict[str, Any]
+#: A rule of EBNF or GBNF, at the beginning of a line. Lark writes ":".
+_EBNF_RULE = re.compile(r"(?m)^[ \t]*[A-Za-z_][A-Za-z0-9_-]*[ \t]*::=")
 
 
 class Guide(Struct, frozen=True, kw_only=True):
@@ -72,6 +75,13 @@ def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
         one_of = ", ".join(f"'{name}'" for name in read.__struct_fields__)
         raise InvalidRequest(
             f"Invalid '{path}': give exactly one of {one_of}.", param=path, code="invalid_value"
+        )
+    if read.grammar is not None and _EBNF_RULE.search(read.grammar):
+        raise InvalidRequest(
+            f"Unsupported value: '{path}.grammar' is written in EBNF ('::='). Write it in Lark,"
+            " with the rule 'start'.",
+            param=f"{path}.grammar",
+            code="unsupported_value",
         )
     if isinstance(read.json, str):
         schema = _parse_json(read.json, f"{path}.json")

@@ -227,6 +227,23 @@ async def test_generation_config_as_transformers_writes_it(
         assert rejection["param"] == f"generation_config.{field}"
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"grammar": 'root ::= "a" | "b"'}, "grammar"),
+        ({"grammar": 'x: "y"\n  my-rule::= "a"'}, "grammar"),
+        ({"structural_tag": "{}"}, "structural_tag"),
+    ],
+)
+async def test_unsupported_grammar_syntax_is_named(
+    serve: Serve, ask_foreground: Ask, given: Json, field: str
+) -> None:
+    rejection = (await ask_foreground(serve(), structured_outputs=given)).rejection
+    assert rejection["param"] == f"structured_outputs.{field}"
+    accepted = await ask_foreground(serve(), structured_outputs={"grammar": 'start: "::="'})
+    assert accepted.error is None or accepted.error["param"] != "structured_outputs.grammar"
+
+
 async def test_input_may_be_a_single_item(serve: Serve, ask: Ask) -> None:
     backend = ScriptedBackend()
     answer = await ask(serve(backend), input={"role": "user", "content": "Hello"})
