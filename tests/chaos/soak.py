@@ -137,7 +137,7 @@ class _Soak:
     async def _chain(self) -> None:
         previous = None
         for _ in range(4):
-            fields = {} if previous is None else {"previous_response_id": previous}
+            fields: dict[str, Any] = {} if previous is None else {"previous_response_id": previous}
             previous = (await self._post(**fields))["id"]
         (await self._http.delete(f"/responses/{previous}")).raise_for_status()
 

@@ -125,7 +125,7 @@ class Client:
         words = [f"{self.name}.{number}"]
         words += [word for word in ("tool", "tokens") if random.random() < 0.5]
         words += [word for word in ("slow", "fails") if random.random() < 0.1]
-        seen = ()
+        seen: tuple[str, ...] = ()
         if self._chained and self._previous is not None:
             seen = (*self._previous.seen, self._previous.text)
         return Turn(

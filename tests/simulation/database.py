@@ -70,7 +70,7 @@ class Database:
         self.store = MemoryStore()
         self.connections: list[Connection] = []
         self._recorder = _Recorder()
-        self.store.runs._subscriptions = self._recorder  # type: ignore[assignment]
+        self.store.runs._subscriptions = self._recorder
         self.store.runs.set_listener(self._recorder)
         #: Unset while the database is paused.
         self.running = asyncio.Event()
@@ -108,7 +108,7 @@ class Database:
             notices = _notices.get() or []
         finally:
             _notices.reset(token)
-        everybody = [notice for notice in notices if isinstance(notice, _Ended)]
+        everybody: list[_Notice] = [notice for notice in notices if isinstance(notice, _Ended)]
         for connection in self.connections:
             connection.notify(everybody if connection is origin else notices)
         return result, notices

@@ -39,7 +39,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self.on_task: Callable[[asyncio.Task[Any]], None] = lambda task: None
         #: What callbacks and tasks raised without anybody to catch it.
         self.unhandled: list[dict[str, Any]] = []
-        self.set_task_factory(self._new_task)  # type: ignore[arg-type]
+        self.set_task_factory(self._new_task)
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
 
     def time(self) -> float:
@@ -105,7 +105,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def _drop_cancelled(self, scheduled: list[Any]) -> None:
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
-            self._timer_cancelled_count -= 1  # type: ignore[has-type]
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
 
 
 def _task_number(handle: Any) -> int:

@@ -84,7 +84,7 @@ class Process:
         return Service(
             RunDependencies(
                 models=_OneModel(SimulatedBackend(server.random, server.broken)),  # type: ignore[arg-type]
-                store=self.store,  # type: ignore[arg-type]
+                store=self.store,
                 clock=server.clock,
                 ids=lambda prefix: f"{prefix}_{server.number}x{next(numbers)}",
                 policy=Policy(
@@ -97,7 +97,7 @@ class Process:
     async def _sweep(self, server: Server) -> None:
         """Delete expired data as long as the process lives."""
         log = structlog.get_logger(__name__)
-        async with Sweeper(self.store, _RETENTION, clock=server.clock, log=log):  # type: ignore[arg-type]
+        async with Sweeper(self.store, _RETENTION, clock=server.clock, log=log):
             await asyncio.Event().wait()
 
     async def request(self, operation: Callable[[Service], Coroutine[Any, Any, _T]]) -> _T:

@@ -85,14 +85,15 @@ def _simulated(loop: SimulationLoop) -> Iterator[list[Any]]:
     """Use the loop and its time. Yields the list of log entries."""
     collects = gc.isenabled()
     gc.disable()  # what a collection finalizes would depend on what ran before
-    clock, locks.time = locks.time, _Clock(loop)  # type: ignore[assignment]
+    clock = vars(locks)["time"]
+    vars(locks)["time"] = _Clock(loop)
     asyncio.set_event_loop(loop)
     loop.on_task = _register
     try:
         with structlog.testing.capture_logs() as entries:
             yield entries
     finally:
-        locks.time = clock  # type: ignore[assignment]
+        vars(locks)["time"] = clock
         asyncio.set_event_loop(None)
         loop.close()
         if collects:
