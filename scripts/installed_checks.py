@@ -157,7 +157,7 @@ def check_server() -> None:
             text=True,
         )
         try:
-            response = _ask(_wait_for_url(server))
+            response = _create(_wait_for_url(server))
         finally:
             server.terminate()
             server.communicate(timeout=_TIMEOUT_S)
@@ -175,7 +175,7 @@ def _wait_for_url(server: subprocess.Popen[str]) -> str:
     raise AssertionError("the server ended before it served")
 
 
-def _ask(url: str) -> Any:
+def _create(url: str) -> Any:
     body = json.dumps({"model": "echo", "input": "Hello?"}).encode()
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/responses", body, headers)
