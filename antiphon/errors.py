@@ -180,7 +180,7 @@ class BackendError(RunError):
     """The engine or the upstream failed.
 
     ``permanent``: a retry would fail again. ``retry_after_s``: seconds to wait before a retry, if
-    known.
+    known. ``for_operator``: only the operator can correct it, whatever the request says.
     """
 
     def __init__(
@@ -191,9 +191,11 @@ class BackendError(RunError):
         param: str | None = None,
         permanent: bool = False,
         retry_after_s: float | None = None,
+        for_operator: bool = False,
     ) -> None:
         super().__init__(message, code=code, param=param)
         self.permanent = permanent
+        self.for_operator = for_operator
         self.retry_after_s = retry_after_s
 
     @property

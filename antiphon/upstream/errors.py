@@ -159,7 +159,10 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
         status = 400
     if (operator_error := _OPERATOR_ERRORS.get(status)) is not None:
         return BackendError(
-            operator_error[1], code=operator_error[0], permanent=status != _RETRYABLE_STATUS
+            operator_error[1],
+            code=operator_error[0],
+            permanent=status != _RETRYABLE_STATUS,
+            for_operator=True,
         )
     if 400 <= status < 500:
         where = f" (its '{fields.param[:100]}')" if fields.param and path != fields.param else ""
@@ -175,6 +178,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             f"The upstream redirects to another address. {_ASK_OPERATOR}",
             code=_OPERATOR_CODE,
             permanent=True,
+            for_operator=True,
         )
     return BackendError("The upstream failed.")
 

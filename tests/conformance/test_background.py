@@ -154,7 +154,10 @@ async def test_failed_run_fails_for_all_readers(serve: Serve, stores: Store) -> 
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         ended = await poll(asking, queued.id)
         assert ended.status == "failed" and ended.error is not None
-        assert (ended.error.code, ended.error.message) == ("server_error", "It broke.")
+        assert (ended.error.code, ended.error.message) == (
+            "server_error",
+            "It broke. You can retry your request.",
+        )
         replay = await server.get(f"responses/{queued.id}", stream=True)
         assert b"event: response.failed" in replay.content
 

@@ -16,15 +16,15 @@ from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask
 from tests.conformance.test_code_interpreter import CODE, OUTPUTS
 from tests.dialects import gpt_oss
-from tests.golden.models import Letters, Player
+from tests.golden.models import CharacterTokenizer, ChunkPlayer
 from tests.sandbox.boxes import SMALL, sandbox
 
 
-class Turns(Player):
+class Turns(ChunkPlayer):
     """An engine that plays one reply per turn and records the prompts."""
 
     def __init__(self, *replies: str) -> None:
-        super().__init__(((),), Letters(gpt_oss.encoding()), end="<|return|>")
+        super().__init__(((),), CharacterTokenizer(gpt_oss.encoding()), end="<|return|>")
         self._replies = list(replies)
         self.prompts: list[str] = []
 

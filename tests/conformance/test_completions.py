@@ -237,9 +237,12 @@ async def test_on_demand_model_is_loaded(serve: Serve) -> None:
 async def test_engine_failure(serve: Serve) -> None:
     server = serve(engine([BackendError("The engine is gone.")]))
     reply = await post(server)
-    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "The engine is gone.")
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        500,
+        "The engine is gone. You can retry your request.",
+    )
     *_, last = await streamed(server)
-    assert last["error"]["message"] == "The engine is gone."
+    assert last["error"]["message"] == "The engine is gone. You can retry your request."
 
 
 @pytest.mark.requirement("CO-STREAM")

@@ -40,7 +40,7 @@ async def test_model_aliases_are_served(serve: Serve, ask: Ask) -> None:
     ("fields", "param", "code"),
     [
         ({"input": None}, "input", "missing_required_parameter"),
-        ({"input": {"role": "user"}}, "input", "invalid_type"),
+        ({"input": {"role": "user"}}, "input[0].content", "missing_required_parameter"),
         ({"input": [{"role": "user"}]}, "input[0].content", "missing_required_parameter"),
         ({"temperature": 3}, "temperature", "decimal_above_max_value"),
         ({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value"),

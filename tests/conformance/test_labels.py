@@ -14,7 +14,7 @@ from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, message_deltas
 from tests.conformance.served import Ask, engine, local
-from tests.conformance.test_hosted import namespaced
+from tests.conformance.test_hosted import with_namespace
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.golden.models import MODELS
 
@@ -107,6 +107,8 @@ async def test_server_tools_are_available_for_every_model(
 @pytest.mark.requirement("VO-7")
 async def test_server_tools_are_available_for_upstreams(serve: Serve, ask_foreground: Ask) -> None:
     scripts = [call('{"query": "fjord"}', name="search"), message_deltas("So it is.")]
-    server = serve(namespaced(scripts, "browser"), providers={"web_search": await _search_script()})
+    server = serve(
+        with_namespace(scripts, "browser"), providers={"web_search": await _search_script()}
+    )
     answer = await ask_foreground(server, tools=[{"type": "web_search"}])
     assert answer.output[0]["action"]["query"] == "fjord" and answer.text == "So it is."

@@ -118,13 +118,13 @@ async def test_failure_closes_open_items_and_sends_two_events(serve: Serve, kind
     said_ = answer.events[-2]
     assert (said_["code"], said_["message"], said_["param"]) == (
         "server_error",
-        "The engine broke.",
+        "The engine broke. You can retry your request.",
         None,
     )
     assert said_["error"] == {
         "type": "server_error",
         "code": "server_error",
-        "message": "The engine broke.",
+        "message": "The engine broke. You can retry your request.",
         "param": None,
     }
     assert answer.terminal_response["error"] == said_["error"]

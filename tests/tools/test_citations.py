@@ -116,8 +116,8 @@ def test_citations_of_a_resumed_message_follow_its_text() -> None:
     turn = Turn(
         {},
         lambda prefix: f"{prefix}_1",
-        begun=interrupted,
-        reader=lambda: CitationReader(NOTATIONS),
+        open_item=interrupted,
+        new_citation_reader=lambda: CitationReader(NOTATIONS),
     )
     text, annotate, _ = turn.take([Text("【1†L3】"), Close()])
     assert isinstance(text, Text) and text.text == f" {LINK}"

@@ -47,6 +47,7 @@ OURS = {
         (tag, "caller"): "where a program made the call: it goes on by it"
         for tag in ("mcp_call", "mcp_approval_request", "code_interpreter_call")
     },
+    ("response.function_call_arguments.done", "name"): "OpenAI sends it, its client lacks it",
     ("error", "error"): "the nested form, which OpenAI's servers send",
     ("response", "store"): "Open Responses demands it",
     ("response", "presence_penalty"): "Open Responses demands it",
@@ -149,8 +150,16 @@ def test_response_has_the_fields_of_the_sdk() -> None:
 #: What stands inside of items, tools and responses: ours, the SDK's, and what only one has.
 INNER: list[tuple[Any, Any, set[str]]] = [
     (rs.Usage, sdk.ResponseUsage, set()),
-    (rs.InputTokensDetails, response_usage.InputTokensDetails, {"cache_write_tokens_details"}),
-    (rs.OutputTokensDetails, response_usage.OutputTokensDetails, set()),
+    (
+        rs.InputTokensDetails,
+        response_usage.InputTokensDetails,
+        {"cache_write_tokens_details", "cached_tokens_per_turn", "input_tokens_per_turn"},
+    ),
+    (
+        rs.OutputTokensDetails,
+        response_usage.OutputTokensDetails,
+        {"tool_output_tokens", "tool_output_tokens_per_turn", "output_tokens_per_turn"},
+    ),
     (rs.ResponseError, sdk.ResponseError, {"misalignment"}),
     (rs.IncompleteDetails, sdk.response.IncompleteDetails, set()),
     (rs.ConversationRef, sdk.response.Conversation, set()),

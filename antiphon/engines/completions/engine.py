@@ -216,7 +216,7 @@ class CompletionsEngine:
         try:
             return await self._extra_tokens(image_encoder.measuring_prompt(image))
         except BackendError as error:
-            if error.code != "invalid_prompt":
+            if error.code != "invalid_prompt" or error.for_operator:
                 raise
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 

@@ -244,7 +244,7 @@ async def test_marker_is_reread_after_a_server_restart() -> None:
     ("answer", "error", "code"),
     [
         (json_answer({"error": {"message": "no image"}}, 400), InvalidRequest, "image_parse_error"),
-        (json_answer({"error": {"message": "no"}}, 401), BackendError, "server_error"),
+        (json_answer({"error": {"message": "no"}}, 401), BackendError, "invalid_prompt"),
         (Answer(sse({"error": {"message": "no", "code": 500}})), BackendError, "server_error"),
         (Answer(sse({"content": "a", "tokens": [97]})), BackendError, "server_error"),
         (Answer(sse("{")), BackendError, "server_error"),
