@@ -119,7 +119,7 @@ def test_citations_of_a_resumed_message_follow_its_text() -> None:
         open_item=interrupted,
         new_citation_reader=lambda: CitationReader(NOTATIONS),
     )
-    text, annotate, _ = turn.take([Text("【1†L3】"), Close()])
+    text, annotate, _ = turn.feed([Text("【1†L3】"), Close()])
     assert isinstance(text, Text) and text.text == f" {LINK}"
     assert isinstance(annotate, Annotate) and isinstance(annotate.annotation, UrlCitation)
     assert annotate.annotation.start_index == len("So 🦊 ")
