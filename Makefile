@@ -8,7 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 # Stamp files: an environment is installed again if pyproject.toml is newer.
-LLAMA := $(VENV)/.with-llama
+LOCAL := $(VENV)/.with-local
 DEV   := $(VENV)/.with-dev
 CLIENTS := .venv-clients/.with-clients
 
@@ -36,10 +36,10 @@ RELEASE := .venv-release/.with-hatchling
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-serve: $(LLAMA) ## serve the default model, or MODEL=…; flags: ARGS="--port 9000 …"
+serve: $(LOCAL) ## serve the default model, or MODEL=…; flags: ARGS="--port 9000 …"
 	@exec $(BIN)/antiphon serve $(MODEL) $(ARGS)
 
-chat: $(LLAMA) ## chat with the running server
+chat: $(LOCAL) ## chat with the running server
 	@exec $(BIN)/antiphon chat $(ARGS)
 
 check: $(DEV) ## run lint, types and test, as continuous integration does
@@ -118,16 +118,16 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Python's venv module is missing; on Debian: apt install python3-venv" >&2; exit 1; }
 
-$(LLAMA): pyproject.toml | $(BIN)/python
-	@echo "Installing Antiphon and llama.cpp"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[llama,hub]'
+$(LOCAL): pyproject.toml | $(BIN)/python
+	@echo "Installing Antiphon with llama.cpp and its tools"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[local]'
 	@touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and the dependencies of its tests"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/python -m compileall -q antiphon  # once, instead of in each server that a test starts
-	@touch $@ $(LLAMA)
+	@touch $@ $(LOCAL)
 
 $(RELEASE):
 	@echo "Installing the build tool"

@@ -26,6 +26,7 @@ from antiphon.http import uvicorn_server
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
+from antiphon.installation import needs_extra
 from antiphon.logs import capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.catalog import ServedModel
@@ -324,7 +325,7 @@ def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
         return None
     if find_spec("aiohttp") is None and not networks:
         if log is not None:
-            log.info('URLs in requests are not fetched: pip install "antiphon[fetch]"')
+            log.info(needs_extra("URLs in requests are not fetched", "fetch"))
         return None
     return Fetcher.open(max_bytes=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 

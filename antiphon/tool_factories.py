@@ -17,6 +17,7 @@ from antiphon.attachments.documents import DocumentReader, Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 from antiphon.plugins import load_plugin, load_plugins
 from antiphon.sandbox.base import Sandbox
 from antiphon.security.encryption import Encryptor
@@ -219,7 +220,7 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
         from antiphon.tools.mcp.transport import McpEndpoint
     except ImportError:
         if any(server.tool is None for server in settings.mcp_servers.values()):
-            raise SetupError('MCP servers need an extra: pip install "antiphon[mcp]".') from None
+            raise SetupError(needs_extra("The MCP client is not installed", "mcp")) from None
         yield {}
         return
     configured = {

@@ -10,10 +10,19 @@ PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Leaf modules of the package root that any layer may import.
-ROOTS = {"errors", "text", "tokens", "sampling", "conversation", "fair_limiter"}
+ROOTS = {
+    "errors",
+    "text",
+    "tokens",
+    "sampling",
+    "conversation",
+    "fair_limiter",
+    "installation",
+}
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
+    "installation": set(),
     "text": set(),
     "tokens": set(),
     "sampling": set(),
@@ -33,18 +42,18 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "grammar_check", "wire", "stream"},
-    "upstream": {"errors"},
+    "upstream": {"errors", "installation"},
     "engines": {*ROOTS, "dialects", "upstream"},
     "embeddings": {*ROOTS, "engines", "upstream"},
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
     "models": {*ROOTS, "plugins", "config", "dialects", "engines", "embeddings", "backends"},
     # state, tools and runs
-    "store": {"errors", "plugins", "wire", "search_terms"},
+    "store": {"errors", "installation", "plugins", "wire", "search_terms"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
-    "sandbox": {"errors", "fair_limiter"},
-    "attachments": {"errors", "security", "sandbox", "fair_limiter"},
-    "retrieval": {"errors", "embeddings", "store"},
-    "webhooks": {"errors", "security", "store"},
+    "sandbox": {"errors", "fair_limiter", "installation"},
+    "attachments": {"errors", "security", "sandbox", "fair_limiter", "installation"},
+    "retrieval": {"errors", "embeddings", "installation", "store"},
+    "webhooks": {"errors", "installation", "security", "store"},
     "tools": {
         *ROOTS,
         "wire",
@@ -59,6 +68,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     "tool_factories": {
         "errors",
+        "installation",
         "plugins",
         "config",
         "security",

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.fair_limiter import FairLimiter
+from antiphon.installation import needs_extra
 from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
 
 __all__ = ["FetchError", "FetchResult", "Fetcher", "check"]
@@ -88,7 +89,7 @@ class Fetcher:
             )
         except ImportError:
             raise SetupError(
-                'Fetching URLs needs an extra: pip install "antiphon[fetch]".'
+                needs_extra("The HTTP client that fetches URLs is not installed", "fetch")
             ) from None
         return cls(session, max_bytes, clock)
 

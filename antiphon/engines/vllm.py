@@ -27,6 +27,7 @@ from antiphon.engines.common.request_checks import (
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
+from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 
 from .huggingface.model_folder import read_folder
@@ -49,7 +50,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
     Raises ``SetupError``: the extra is not installed, or vLLM cannot load the model.
     """
     if importlib.util.find_spec("vllm") is None:
-        raise SetupError(f'vLLM is not installed: pip install "antiphon[{EXTRA}]"')
+        raise SetupError(needs_extra("vLLM is not installed", EXTRA))
     model_folder = await asyncio.to_thread(
         read_folder, folder, name=options.name, context_size=options.context_size
     )

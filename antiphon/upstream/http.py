@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
 if TYPE_CHECKING:
     import aiohttp
@@ -66,7 +67,9 @@ class HttpClient:
         try:
             import aiohttp  # noqa: F401
         except ImportError:
-            raise SetupError('Upstreams need a package: pip install "antiphon[upstream]"') from None
+            raise SetupError(
+                needs_extra("The HTTP client for upstreams is not installed", "upstream")
+            ) from None
         if any(_CONTROL.search(f"{name}: {value}") for name, value in headers.items()):
             raise ValueError("a header has a control character in it")
         self._headers = headers

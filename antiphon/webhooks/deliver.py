@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from antiphon.errors import RunError, SetupError
+from antiphon.installation import needs_extra
 from antiphon.security.ssrf import AddressNotAllowed, guarded_session, is_ip_address, is_public
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
@@ -74,7 +75,9 @@ class WebhookSender:
                 resolver=resolver,
             )
         except ImportError:
-            raise SetupError('Webhooks need an extra: pip install "antiphon[webhooks]".') from None
+            raise SetupError(
+                needs_extra("The HTTP client of webhooks is not installed", "webhooks")
+            ) from None
         return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:

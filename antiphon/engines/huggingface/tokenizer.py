@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
 __all__ = ["FastTokenizer", "require_tokenizers"]
 
@@ -50,7 +51,7 @@ def require_tokenizers() -> None:
         import tokenizers  # noqa: F401
     except ImportError:
         raise SetupError(
-            'The package tokenizers is not installed: pip install "antiphon[upstream]"'
+            needs_extra("The package tokenizers is not installed", "upstream")
         ) from None
 
 

@@ -26,6 +26,7 @@ from antiphon.engines.common.request_checks import check_request, images_unsuppo
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
+from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
@@ -331,7 +332,7 @@ def _check_constraint(constraint: Constraint) -> None:
     try:
         import llguidance
     except ImportError:
-        raise SetupError('llguidance is not installed: pip install "antiphon[llama]"') from None
+        raise SetupError(needs_extra("llguidance is not installed", "llama")) from None
     problem = llguidance.LLMatcher.validate_grammar(
         llguidance.grammar_from("lark", constraint.lark)
     )

@@ -20,13 +20,13 @@ from types import MappingProxyType
 from typing import Any
 
 from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
 from .long_words import split_long_words
 
 __all__ = ["LlamaTokenizer", "library_path", "require_llama"]
 
 BINDING = "xllamacpp"
-NOT_INSTALLED = 'llama.cpp is not installed: pip install "antiphon[llama]"'
 
 # enum llama_token_attr, llama.h
 UNKNOWN, CONTROL, USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
@@ -86,7 +86,7 @@ _SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 def require_llama() -> None:
     """Raise ``SetupError`` unless the binding is installed."""
     if importlib.util.find_spec(BINDING) is None:
-        raise SetupError(NOT_INSTALLED)
+        raise SetupError(needs_extra("llama.cpp is not installed", "llama"))
 
 
 class _Library:
@@ -118,7 +118,7 @@ class _Library:
         if (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) != (-1, 1, True):
             version = importlib.metadata.version(BINDING)
             raise SetupError(
-                f"This version of {BINDING} ({version}) is not supported: {NOT_INSTALLED}"
+                needs_extra(f"This version of {BINDING} ({version}) is not supported", "llama")
             )
         params.vocab_only = True
         with self.loading:
@@ -143,7 +143,7 @@ def library_path() -> str:
     try:
         import xllamacpp.xllamacpp as extension
     except ImportError:
-        raise SetupError(NOT_INSTALLED) from None
+        raise SetupError(needs_extra("llama.cpp is not installed", "llama")) from None
     return str(extension.__file__)
 
 

@@ -27,6 +27,7 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.fair_limiter import FairLimiter
+from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 
 from .process import WorkerProcess
@@ -64,7 +65,7 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
     Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
     """
     if importlib.util.find_spec("openvino_genai") is None:
-        raise SetupError('openvino-genai is not installed: pip install "antiphon[openvino]"')
+        raise SetupError(needs_extra("openvino-genai is not installed", "openvino"))
     properties = dict(options.engine_options)
     device = str(properties.pop("device", "CPU"))
     scheduler_options = dict(properties.pop("scheduler", {}))

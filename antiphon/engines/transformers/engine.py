@@ -23,6 +23,7 @@ from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.fair_limiter import FairLimiter
+from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 
 from .continuous_batching import BatchRunner
@@ -94,7 +95,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
 def _require() -> None:
     for package in ("torch", "transformers", "tokenizers", "llguidance"):
         if importlib.util.find_spec(package) is None:
-            raise SetupError(f'{package} is not installed: pip install "antiphon[{EXTRA}]"')
+            raise SetupError(needs_extra(f"{package} is not installed", EXTRA))
 
 
 def _has_image_processor(folder: Path) -> bool:

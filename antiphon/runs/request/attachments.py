@@ -22,6 +22,7 @@ from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
+from antiphon.installation import needs_extra
 from antiphon.resources.files import Files
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
@@ -359,7 +360,6 @@ _ERROR_CODES: Mapping[str, tuple[str, str]] = {
 _DOWNLOAD_CODES = ("failed_to_download_image", "failed_to_download_file")
 _DOCUMENT_ERRORS: Mapping[str, str] = {
     "unsupported": "it is neither text nor a document of a known type",
-    "missing": "this server reads text files only",
     "encrypted": "it is protected by a password",
     "bomb": "it takes too much to be read",
     "slow": "it takes too long to be read",
@@ -380,7 +380,7 @@ def _refusal(
     if error.reason == "unknown":
         return NotFound(str(error), param=param, code=_ERROR_CODES["unknown"][is_file])
     code = _ERROR_CODES.get(error.reason, _ERROR_CODES["bomb"])[is_file]
-    reason = _DOCUMENT_ERRORS[error.reason] if isinstance(error, UnreadableDocument) else str(error)
+    reason = _document_error(error) if isinstance(error, UnreadableDocument) else str(error)
     return InvalidRequest(f"Invalid {what} in '{param}': {reason}.", param=param, code=code)
 
 
@@ -394,3 +394,9 @@ def _field(part: _AttachmentPart, error: Exception) -> str:
     if not isinstance(part, it.InputFile):
         return ".image_url"
     return ".file_data" if source.inline is not None else ".file_url"
+
+
+def _document_error(error: UnreadableDocument) -> str:
+    if error.reason == "missing":
+        return needs_extra("this server reads text files only", "documents")
+    return _DOCUMENT_ERRORS[error.reason]

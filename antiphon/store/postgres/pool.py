@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
+from antiphon.installation import needs_extra
 from antiphon.store.sql import migrations, queries
 
 __all__ = ["ConnectionPool", "Transaction", "index_key"]
@@ -72,7 +73,7 @@ class ConnectionPool:
             import asyncpg
         except ImportError:
             raise SetupError(
-                'PostgreSQL needs an extra: pip install "antiphon[postgres]".'
+                needs_extra("The client of PostgreSQL is not installed", "postgres")
             ) from None
         address = _address(url)
         pool: Any = None

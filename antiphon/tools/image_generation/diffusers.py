@@ -19,6 +19,7 @@ import structlog
 from msgspec import Struct, field
 
 from antiphon.errors import BackendError, SetupError, first_line
+from antiphon.installation import needs_extra
 
 from .base import GeneratedImage, Image, ImageRequest, ImageTask, PartialImage, UnsupportedOption
 from .encoding import WRITABLE_FORMATS, encode_picture
@@ -90,7 +91,7 @@ class Diffusers:
             from diffusers import DiffusionPipeline
         except ImportError:
             raise SetupError(
-                'image_generation = "diffusers" needs an extra: pip install "antiphon[diffusers]"'
+                needs_extra("diffusers or torch is not installed", "diffusers")
             ) from None
         device = options.device or _best_device(torch)
         default_dtype = "float32" if device == "cpu" else "bfloat16"

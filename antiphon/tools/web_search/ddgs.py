@@ -14,6 +14,7 @@ import structlog
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.fair_limiter import FairLimiter
+from antiphon.installation import needs_extra
 
 from .browser import SearchOptions
 from .page import SearchResult
@@ -62,7 +63,7 @@ class Ddgs:
             from ddgs import DDGS
         except ImportError:
             raise SetupError(
-                'web_search = "ddgs" needs an extra: pip install "antiphon[ddgs]".'
+                needs_extra('The package of web_search = "ddgs" is not installed', "ddgs")
             ) from None
         return cls(DDGS)
 

@@ -9,6 +9,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
+from antiphon.installation import needs_extra
 
 from .browser import SearchOptions
 from .page import SearchResult
@@ -145,7 +146,7 @@ class HttpSearchEngine:
             import aiohttp
         except ImportError:
             raise SetupError(
-                'Searching the web needs an extra: pip install "antiphon[web]".'
+                needs_extra("The HTTP client of web search is not installed", "web")
             ) from None
         headers = {"user-agent": "antiphon"}
         if spec.key is not None:

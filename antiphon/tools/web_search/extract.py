@@ -10,6 +10,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import SetupError, ToolError
+from antiphon.installation import needs_extra
 
 from .index import PageDocument
 from .page import domain, plain_line
@@ -27,7 +28,6 @@ _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 _UNREADABLE_TEXT = {
     "unsupported": "has no format that can be read as text",
-    "missing": 'needs an extra to be read: pip install "antiphon[documents]"',
     "encrypted": "is protected by a password",
     "bomb": "needs too many resources to be read",
     "broken": "is damaged",
@@ -50,6 +50,9 @@ async def extract_document(
     try:
         text = await documents.text(content, name=name, mime=mime, tenant=tenant)
     except UnreadableDocument as error:
+        if error.reason == "missing":
+            message = needs_extra(f"{url}: the reader of documents is not installed", "documents")
+            raise ToolError(message) from None
         raise ToolError(f"{url} {_UNREADABLE_TEXT[error.reason]}.") from None
     match = _HEADING.search(text)
     title = match.group(1) if match else name.rpartition(".")[0] or name
@@ -61,7 +64,7 @@ def _extract_html(url: str, content: bytes) -> PageDocument:
         import trafilatura
         from trafilatura.utils import decode_file
     except ImportError:
-        raise SetupError('Reading pages needs an extra: pip install "antiphon[web]".') from None
+        raise SetupError(needs_extra("The reader of web pages is not installed", "web")) from None
     markup = decode_file(content)
     text = trafilatura.extract(
         markup, url=url, output_format="markdown", include_links=True, include_tables=True
