@@ -14,6 +14,7 @@ from antiphon.dialects.base import ReasoningRetention
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.stream.deltas import Delta
 from antiphon.upstream.retries import RetryState, track_retries
+from antiphon.wire.items import Item
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 __all__ = [
@@ -98,9 +99,9 @@ class Reply(Protocol):
         within one token. Raises ``RunError``.
         """
 
-    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
+    def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         """Further fields of the response at its end. ``sampled``: the token ids of the output.
-        Raises ``RunError`` if a requested field cannot be provided.
+        ``output``: its items. Raises ``RunError`` if a requested field cannot be provided.
         """
         return {}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.stream.deltas import Delta
+from antiphon.wire.items import Item
 
 from .base import Backend, BackendCapabilities, Reply, Status
 
@@ -81,5 +82,5 @@ class ReplyWrapper(Reply):
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         return self._reply.deltas()
 
-    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
-        return self._reply.final_fields(sampled)
+    def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
+        return self._reply.final_fields(sampled, output)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply
 from antiphon.backends.catalog import CatalogModel
-from antiphon.conversation import Conversation, Options
+from antiphon.conversation import Conversation, Options, PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
@@ -100,6 +100,7 @@ class Preparer:
         context = replace(
             await self._load_context(tenant, request, model, session_chains),
             prompt_items=prompt_items,
+            client_tokens=_client_tokens(request),
         )
         tool_context = ResponseContext(
             tenant=tenant,
@@ -202,6 +203,7 @@ class Preparer:
                 with_metrics=with_metrics,
                 clock=self._clock,
                 turn_usages=turn_usages,
+                items=reply_request.context.visible.items,
             )
         return reply
 
@@ -301,6 +303,14 @@ class Preparer:
             chains=self._chains,
             ids=self._ids,
         )
+
+
+def _client_tokens(request: CreateResponse) -> PromptTokens | None:
+    """Return the tokens of the raw messages in the request."""
+    previous = request.previous_input_messages
+    if previous is None or previous.tokenizer is None:
+        return None
+    return PromptTokens(ids=previous.token_ids, fingerprint=previous.tokenizer)
 
 
 def _approved_calls(context: ConversationContext, tools: ToolSelection) -> tuple[ApprovedCall, ...]:

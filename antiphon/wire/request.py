@@ -32,6 +32,7 @@ __all__ = [
     "FieldTreatment",
     "Include",
     "InputTokensRequest",
+    "PreviousMessages",
     "StreamOptions",
     "refuse_unsupported",
 ]
@@ -67,6 +68,18 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
     """Options of a stream. ``include_obfuscation`` asks for padding; servers may omit it."""
 
     include_obfuscation: bool | None = None
+
+
+class PreviousMessages(Struct, frozen=True, kw_only=True):
+    """``previous_input_messages``, translated to items.
+
+    ``token_ids``: the tokens of these items, if the client sent back the raw messages of a
+    response; ``tokenizer`` is the fingerprint of their tokenizer.
+    """
+
+    items: tuple[Item, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    tokenizer: str | None = None
 
 
 class CreateResponse(Struct, frozen=True, kw_only=True):
@@ -142,7 +155,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     request_id: _Key | None = None
     enable_response_messages: bool | None = None
     return_metrics: bool | None = None
-    previous_input_messages: tuple[Item, ...] | None = None
+    previous_input_messages: PreviousMessages | None = None
     #: W3C trace context; over HTTP it comes in headers.
     trace: dict[str, str] | None = None
 

@@ -14,6 +14,7 @@ from .items import InputFile, InputImage, InputText, Item
 from .tools import Tool, ToolChoiceParam
 
 __all__ = [
+    "RAW_MESSAGE_TYPE",
     "CompactedResponse",
     "ContextManagement",
     "ConversationRef",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
+#: The type of ``input_messages`` and ``output_messages``, which are vLLM's.
+RAW_MESSAGE_TYPE = "raw_message_tokens"
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

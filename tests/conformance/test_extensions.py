@@ -11,7 +11,7 @@ from antiphon import __version__
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.backends.scripted import ScriptedBackend
-from antiphon.conversation import Options
+from antiphon.conversation import Options, PromptTokens
 from antiphon.engines.base import Sampling
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.web_search.index import PageIndex
@@ -397,6 +397,69 @@ async def test_raw_input_and_output_messages_can_be_returned(serve: Serve, ask: 
         "input_messages" not in plain.terminal_response and "metrics" not in plain.terminal_response
     )
     assert isinstance(server.backend, LocalBackend)
+
+
+@pytest.mark.requirement("VN-64", "VN-33")
+async def test_raw_messages_continue_the_conversation(serve: Serve, ask: Ask) -> None:
+    scripted_engine = engine(["Hello", "Again"])
+    server = serve(local(scripted_engine))
+    first = (
+        await ask(server, input="Hi", store=False, enable_response_messages=True)
+    ).terminal_response
+    messages = [*first["input_messages"], *first["output_messages"]]
+    again = await ask(
+        server,
+        previous_input_messages=messages,
+        input="And now?",
+        enable_response_messages=True,
+    )
+    assert again.terminal_response["status"] == "completed"
+    tokens = [*messages[0]["tokens"], *messages[1]["tokens"]]
+    prompt = scripted_engine.requests[-1][0]
+    assert list(prompt.ids[: len(tokens)]) == tokens
+    items = again.terminal_response["input_messages"][0]["items"]
+    assert [item["content"][0]["text"] for item in items] == ["Hi", "Hello", "And now?"]
+
+
+async def test_tokens_of_raw_messages_are_reused(serve: Serve, ask: Ask) -> None:
+    backend = ScriptedBackend()
+    entry = {"type": "raw_message_tokens", "tokenizer": "bytes", "message": "ignored"}
+    user = {"role": "user", "content": "Hi"}
+    said = {"role": "assistant", "content": "Hello"}
+    raw = [{**entry, "tokens": [1, 2], "items": [user]}, {**entry, "tokens": [3], "items": [said]}]
+    await ask(serve(backend), previous_input_messages=raw, input="More")
+    conversation = backend.requests[-1][0]
+    assert conversation.stored_tokens == PromptTokens((1, 2, 3), "bytes")
+    assert len(conversation.items) == 3
+    mixed = [raw[0], {**raw[1], "tokenizer": "another"}, {"role": "user", "content": "Then?"}]
+    await ask(serve(backend), previous_input_messages=mixed, input="More")
+    conversation = backend.requests[-1][0]
+    assert conversation.stored_tokens is None and len(conversation.items) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ([{"items": None}], "[0].items"),
+        ([{"items": [{"role": "king", "content": "a"}]}], "[0].items[0].role"),
+        ([{"tokens": ["a"]}], "[0].tokens[0]"),
+        ([{"tokens": [-1]}], "[0].tokens[0]"),
+        ([{"tokenizer": 4}], "[0].tokenizer"),
+        ([{}, {}, {}], "[2]"),
+    ],
+)
+async def test_invalid_raw_messages_are_rejected(
+    serve: Serve, ask_foreground: Ask, changes: list[Json], field: str
+) -> None:
+    entry = {"type": "raw_message_tokens", "tokens": [1], "tokenizer": "a", "items": []}
+    messages = [
+        {name: value for name, value in {**entry, **change}.items() if value is not None}
+        for change in changes
+    ]
+    rejection = (
+        await ask_foreground(serve(), input="a", previous_input_messages=messages)
+    ).rejection
+    assert (rejection["http"], rejection["param"]) == (400, f"previous_input_messages{field}")
 
 
 async def test_raw_messages_need_a_model_with_tokens(serve: Serve, ask_foreground: Ask) -> None:

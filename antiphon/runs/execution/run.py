@@ -12,6 +12,7 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import structlog
@@ -300,14 +301,18 @@ class Run:
         already continue the response.
         """
         status, reason = self._terminal_status()
-        response = self._writer.finalize(
+        finalize = partial(
+            self._writer.finalize,
             status,
             at=int(self._spec.clock()),
             usage=self.recorder.usage,
             reason=reason,
             **self._tool_usage(),
-            **self._spec.reply.final_fields(self.recorder.sampled),
         )
+        response = finalize()
+        sampled, output = self.recorder.sampled, response.output
+        if extra_fields := self._spec.reply.final_fields(sampled, output):
+            response = finalize(**extra_fields)
         stored = StoredResponse(response=response, input=self._spec.input, tokens=self._tokens())
         if self._spec.save is not None:
             await self._flush()

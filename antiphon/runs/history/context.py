@@ -36,7 +36,9 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     visible: VisibleHistory
     input: tuple[it.Item, ...]
     instructions: str | None = None
+    #: The tokens of the chain, and those that the client sent back with raw messages.
     prompt_tokens: PromptTokens | None = None
+    client_tokens: PromptTokens | None = None
     #: The responses that the request continues, oldest first.
     chain: tuple[StoredResponse, ...] = ()
     #: Items of a stored prompt. They precede all others, in this request only.
@@ -51,7 +53,7 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
         return Conversation(
             items=items,
             instructions=self.instructions,
-            stored_tokens=self.prompt_tokens,
+            stored_tokens=self.prompt_tokens or self.client_tokens,
             past_count=len(items) - input_count,
         )
 

@@ -215,7 +215,9 @@ def _compacted_conversation(request: ReplyRequest, visible: VisibleHistory) -> C
     """Return the conversation for the backend. The stored prompt tokens belong to the items that
     the summary replaces.
     """
-    return replace(request.context, visible=visible, prompt_tokens=None).conversation
+    return replace(
+        request.context, visible=visible, prompt_tokens=None, client_tokens=None
+    ).conversation
 
 
 async def _prepare_or_none(

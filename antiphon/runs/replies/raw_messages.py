@@ -7,8 +7,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Reply
@@ -17,7 +19,8 @@ from antiphon.conversation import ResumePoint
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.runs.execution.token_log import last_turn
 from antiphon.stream.deltas import Delta, Finish
-from antiphon.wire.response import Usage
+from antiphon.wire.items import Item
+from antiphon.wire.response import RAW_MESSAGE_TYPE, Usage
 
 __all__ = ["RawMessagesReply"]
 
@@ -31,8 +34,9 @@ _UNSUPPORTED = (
 class RawMessagesReply(ReplyWrapper):
     """``Reply`` that adds raw messages and metrics to the final fields.
 
-    ``turn_usages``: the usage of each turn of the tool loop, filled while it runs. ``clock``
-    returns seconds. Raises ``InvalidRequest`` if the backend cannot detokenize.
+    ``turn_usages``: the usage of each turn of the tool loop, filled while it runs. ``items``: the
+    conversation before the response. ``clock`` returns seconds. Raises ``InvalidRequest`` if the
+    backend cannot detokenize.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class RawMessagesReply(ReplyWrapper):
         with_metrics: bool,
         clock: Callable[[], float],
         turn_usages: Sequence[Usage] = (),
+        items: tuple[Item, ...] = (),
     ) -> None:
         super().__init__(reply)
         self._detokenizer: Backend | None = None
@@ -54,6 +59,7 @@ class RawMessagesReply(ReplyWrapper):
         self._with_metrics = with_metrics
         self._clock = clock
         self._turn_usages = turn_usages
+        self._items = items
         self._times: list[float] = []
 
     def resume(self, point: ResumePoint) -> Reply:
@@ -72,8 +78,10 @@ class RawMessagesReply(ReplyWrapper):
                 yield batch
         self._times.append(self._clock())
 
-    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
-        """Raises ``RunError`` if the token ids turn out to be unknown."""
+    def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
+        """The client can send the messages back as ``previous_input_messages``. Raises ``RunError``
+        if the token ids turn out to be unknown.
+        """
         fields: dict[str, Any] = {}
         if self._detokenizer is not None:
             prompt_tokens = self.prompt_tokens
@@ -82,9 +90,11 @@ class RawMessagesReply(ReplyWrapper):
             # Unknown if the model was being loaded when the request was checked.
             first_prompt = () if prompt_tokens is None else prompt_tokens.ids
             prompt, sampled = last_turn(first_prompt, sampled)
+            tokenizer = None if prompt_tokens is None else prompt_tokens.fingerprint
+            message = partial(_message, self._detokenizer, tokenizer)
             if prompt:
-                fields["input_messages"] = (_message(self._detokenizer, prompt),)
-            fields["output_messages"] = (_message(self._detokenizer, sampled),)
+                fields["input_messages"] = (message(prompt, self._items),)
+            fields["output_messages"] = (message(sampled, output),)
         if self._with_metrics and len(self._times) == 3:
             start, first_delta, end = self._times
             fields["metrics"] = {
@@ -134,5 +144,14 @@ def _with_turns(usage: Usage, turns: Sequence[Usage]) -> Usage:
     )
 
 
-def _message(backend: Backend, ids: Sequence[int]) -> dict[str, Any]:
-    return {"type": "raw_message_tokens", "message": backend.detokenize(ids), "tokens": list(ids)}
+def _message(
+    backend: Backend, tokenizer: str | None, ids: Sequence[int], items: tuple[Item, ...]
+) -> dict[str, Any]:
+    """Return a raw message with vLLM's fields, and with what a request needs to continue it."""
+    return {
+        "type": RAW_MESSAGE_TYPE,
+        "message": backend.detokenize(ids),
+        "tokens": list(ids),
+        "tokenizer": tokenizer,
+        "items": to_builtins(items),
+    }

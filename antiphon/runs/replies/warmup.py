@@ -16,6 +16,7 @@ from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import ResumePoint
 from antiphon.errors import CannotContinue
 from antiphon.stream.deltas import Delta, Finish
+from antiphon.wire.items import Item
 from antiphon.wire.response import Usage
 
 __all__ = ["WarmupReply"]
@@ -36,5 +37,5 @@ class WarmupReply(ReplyWrapper):
         usage = Usage(input_tokens=self.input_tokens, total_tokens=self.input_tokens)
         yield (Finish("stop", usage),)
 
-    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
+    def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         return {}

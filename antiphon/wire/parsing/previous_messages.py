@@ -1,18 +1,26 @@
 """Parse ``previous_input_messages``, an extension of vLLM: earlier messages in a model's format.
 
-Messages of Chat Completions and of harmony are translated to items.
+Messages of Chat Completions and of harmony are translated to items. Raw messages of this server
+(``input_messages``, ``output_messages``) contain their items, and the tokens that these were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
+from antiphon.wire.request import PreviousMessages
+from antiphon.wire.response import RAW_MESSAGE_TYPE
 
 from .errors import invalid_type, invalid_value, json_type_name, missing_parameter
 from .fields import convert, read_array, read_object
+from .items import read_items
+from .json_body import BodyLimits
 
 __all__ = ["read_previous_messages"]
 
@@ -24,21 +32,65 @@ _ROLES = ("assistant", "developer", "system", "tool", "user")
 _FUNCTION_PREFIX = "functions."
 #: Built-in tools of gpt-oss.
 _BUILTIN_TOOLS = frozenset({"browser", "container", "python"})
+#: The prompt and the output of one response.
+_MAX_RAW_MESSAGES = 2
 
 
-def read_previous_messages(raw: Any, path: str, limit: int) -> tuple[it.Item, ...]:
+class _RawMessage(Struct, frozen=True, kw_only=True):
+    """The tokens of a raw message. Its ``items`` have a parser of their own."""
+
+    tokens: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
+    tokenizer: str | None = None
+
+
+def read_previous_messages(raw: Any, path: str, limits: BodyLimits) -> PreviousMessages:
     """Translate the messages to items. Raises ``InvalidRequest``.
 
     Results are matched with calls by id or, since harmony has no ids, in order.
     """
-    messages = read_array(raw, path, limit)
+    messages = read_array(raw, path, limits.items)
+    raw_count = next(
+        (at for at, message in enumerate(messages) if not _is_raw(message)), len(messages)
+    )
+    previous = _read_raw_messages(messages[:raw_count], path, limits)
     reader = _PreviousMessageReader()
     items = [
         item
-        for at, message in enumerate(messages)
+        for at, message in enumerate(messages[raw_count:], raw_count)
         for item in reader.items(read_object(message, f"{path}[{at}]"), f"{path}[{at}]")
     ]
-    return tuple(items)
+    return replace(previous, items=(*previous.items, *items))
+
+
+def _is_raw(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("type") == RAW_MESSAGE_TYPE
+
+
+def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> PreviousMessages:
+    """Read ``input_messages`` and ``output_messages`` of a response of this server."""
+    items: list[it.Item] = []
+    token_ids: list[int] = []
+    tokenizers = set()
+    for at, message in enumerate(messages):
+        where = f"{path}[{at}]"
+        if at >= _MAX_RAW_MESSAGES:
+            raise InvalidRequest(
+                f"Invalid '{where}': raw messages of several responses. The raw messages of the"
+                " last response contain the whole conversation.",
+                param=where,
+                code="invalid_value",
+            )
+        if "items" not in message:
+            raise missing_parameter(f"{where}.items")
+        items += read_items(message["items"], f"{where}.items", limits)
+        raw = convert(message, _RawMessage, where)
+        token_ids += raw.tokens
+        tokenizers.add(raw.tokenizer)
+    if len(tokenizers) != 1:
+        return PreviousMessages(items=tuple(items))
+    return PreviousMessages(
+        items=tuple(items), token_ids=tuple(token_ids), tokenizer=tokenizers.pop()
+    )
 
 
 class _PreviousMessageReader:

@@ -109,7 +109,11 @@ def _prepend_previous_messages(request: CreateResponse) -> CreateResponse:
             "Only one of 'previous_input_messages' and 'previous_response_id' can be set.",
             param="previous_response_id",
         )
-    return replace(request, input=(*earlier, *(request.input or ())), previous_input_messages=None)
+    return replace(
+        request,
+        input=(*earlier.items, *(request.input or ())),
+        previous_input_messages=replace(earlier, items=()),
+    )
 
 
 def parse_input_tokens_request(
@@ -389,8 +393,6 @@ _READERS: Mapping[str, Callable[[Any, str, BodyLimits], Any]] = {
     "stop": _read_stop,
     "metadata": _read_metadata,
     "logit_bias": _read_logit_bias,
-    "previous_input_messages": lambda raw, path, limits: read_previous_messages(
-        raw, path, limits.items
-    ),
+    "previous_input_messages": read_previous_messages,
     "structured_outputs": lambda raw, path, _: read_structured_outputs(raw, path),
 }

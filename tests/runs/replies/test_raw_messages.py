@@ -24,7 +24,7 @@ async def _reply() -> RawMessagesReply:
 
 
 async def test_output_is_reported_without_its_unknown_prompt() -> None:
-    fields = (await _reply()).final_fields(array("I", [72, 105]))
+    fields = (await _reply()).final_fields(array("I", [72, 105]), ())
     assert set(fields) == {"output_messages"}
     assert fields["output_messages"][0]["tokens"] == [72, 105]
 
@@ -33,11 +33,11 @@ async def test_prompt_of_a_later_turn_is_known() -> None:
     log = array("I", [72])
     append_prompt(log, (), (1, 2, 3))
     log.extend([105])
-    fields = (await _reply()).final_fields(log)
+    fields = (await _reply()).final_fields(log, ())
     assert fields["input_messages"][0]["tokens"] == [1, 2, 3]
     assert fields["output_messages"][0]["tokens"] == [105]
 
 
 async def test_output_without_any_token_ids_is_an_error() -> None:
     with pytest.raises(RunError):
-        (await _reply()).final_fields(array("I"))
+        (await _reply()).final_fields(array("I"), ())
