@@ -129,6 +129,15 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     thinking_budget: int | None = None
     include_stop_text: bool = False
 
+    @property
+    def allows_parallel_calls(self) -> bool:
+        """Whether the model may make several calls. A tool that ``tool_choice`` names is called
+        exactly once (OpenAI's guide to function calling). The calls of a tool that the upstream
+        runs itself are its own matter.
+        """
+        is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
+        return self.parallel_tool_calls and not is_named
+
     def requests(self, option: str) -> bool:
         """Return whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. If so, a server
         that does not support it must reject the request.

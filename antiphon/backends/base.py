@@ -99,6 +99,14 @@ class Reply(Protocol):
         within one token. Raises ``RunError``.
         """
 
+    def stop(self) -> None:
+        """End the reply early, between two batches of its deltas: the caller needs nothing more.
+
+        The model stops, and the deltas end soon with a ``Finish`` of the reason ``length``. Its
+        usage is exact where tokens are counted here, else an estimate. A reply that is buffered or
+        short may ignore this and end as usual, which is the default."""
+        return
+
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         """Further fields of the response at its end. ``sampled``: the token ids of the output.
         ``output``: its items. Raises ``RunError`` if a requested field cannot be provided.

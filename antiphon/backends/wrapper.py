@@ -82,5 +82,8 @@ class ReplyWrapper(Reply):
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         return self._reply.deltas()
 
+    def stop(self) -> None:
+        self._reply.stop()
+
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         return self._reply.final_fields(sampled, output)

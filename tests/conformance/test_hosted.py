@@ -76,6 +76,34 @@ class Dice:
         yield ToolResult(text="six", fields={"output": "six"})
 
 
+@pytest.mark.requirement("API-TOOL-CHOICE-HOSTED-ONCE")
+async def test_forced_hosted_tool_is_called_once(serve: Serve, ask: Ask) -> None:
+    """The turn ends with the call, and the model is free in the next one."""
+    dice = Dice()
+    rolls = "\n".join(tool_call("dice__roll", {"n": n}) for n in range(100))
+    both = "\n".join(tool_call("dice__roll", {"n": n}) for n in (7, 8))
+    scripted_engine = engine([rolls, both, "Done."])
+    server = serve(local(scripted_engine), providers={"mcp": dice})
+    choice = {"type": "mcp", "server_label": "dice"}
+    answer = await ask(server, tools=[MCP], tool_choice=choice)
+    types = [item["type"] for item in answer.output]
+    assert types == ["mcp_list_tools", "mcp_call", "mcp_call", "mcp_call", "message"]
+    assert dice.rolled == ['{"n": 0}', '{"n": 7}', '{"n": 8}']
+    assert answer.terminal_response["usage"]["output_tokens"] < len(rolls) / 2
+
+
+@pytest.mark.requirement("API-MAX-TOOL-CALLS")
+async def test_calls_beyond_max_tool_calls_are_not_generated(serve: Serve, ask: Ask) -> None:
+    dice = Dice()
+    rolls = "\n".join(tool_call("dice__roll", {"n": n}) for n in range(100))
+    server = serve(local(engine([rolls, "Two."])), providers={"mcp": dice})
+    answer = await ask(server, tools=[MCP], max_tool_calls=2)
+    assert dice.rolled == ['{"n": 0}', '{"n": 1}'] and answer.text == "Two."
+    response = answer.terminal_response
+    assert (response["status"], response["max_tool_calls"]) == ("completed", 2)
+    assert response["usage"]["output_tokens"] < len(rolls) / 2
+
+
 @pytest.mark.requirement("D-16")
 async def test_hosted_tool_is_listed_and_called(serve: Serve, ask: Ask) -> None:
     dice = Dice()

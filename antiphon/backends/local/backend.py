@@ -241,6 +241,7 @@ class LocalReply(Reply):
         self._budget = options.thinking_budget if rendered.reasoning_end_ids else None
         #: The reasoning budget was used up and the end of the reasoning was forced.
         self._reasoning_cut = False
+        self._is_stopped = False
         self.dropped_ids = dropped_ids
 
     @property
@@ -281,6 +282,9 @@ class LocalReply(Reply):
             sampled_before=point.sampled_ids,
         )
 
+    def stop(self) -> None:
+        self._is_stopped = True
+
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate. Stops the engine as soon as the rest of its output cannot matter."""
         parser = self._rendered.parser
@@ -310,7 +314,9 @@ class LocalReply(Reply):
                         break
                     if deltas:
                         yield deltas
-                    if self._budget_spent:
+                    if self._is_stopped:
+                        reason, deltas = "length", ()
+                    if reason is not None or self._budget_spent:
                         break
                 else:
                     raise BackendError("The engine stopped without saying why.")
@@ -324,7 +330,7 @@ class LocalReply(Reply):
         before the engine does, the chunk is read token by token, and the tokens behind the end
         are dropped."""
         parser, deltas = self._rendered.parser, list[Delta]()
-        is_exact = self._budget is not None or not self._options.parallel_tool_calls
+        is_exact = self._budget is not None or not self._options.allows_parallel_calls
         for piece in _single_tokens(chunk) if is_exact else (chunk,):
             sampled.extend(piece.ids)
             deltas += parser.feed(self._with_stop(piece))

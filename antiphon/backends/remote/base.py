@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, BackendCapabilities, Reply
+from antiphon.backends.base import Backend, BackendCapabilities, Reply, upstream_usage
 from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, trusted_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
@@ -40,7 +40,7 @@ from antiphon.errors import (
     InvalidRequest,
     context_length_exceeded,
 )
-from antiphon.stream.deltas import Delta, Finish, Open, Text
+from antiphon.stream.deltas import Delta, Finish, FinishReason, Open, Text
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.sse import MAX_RESPONSE_BYTES
 from antiphon.wire.items import CustomToolCall, FunctionCall
@@ -63,6 +63,9 @@ __all__ = [
 _TOKEN_BYTES = 4
 #: Estimated bytes of a stored item or log-probability, besides its text.
 _DELTA_BYTES = 200
+#: Estimated bytes of a further call that are read although nobody sees it: most often the answer
+#: ends within them, and tells its usage.
+_MAX_DISCARDED_BYTES = 4096
 #: Option → the field of the request that sets it, if the names differ.
 _OPTION_FIELDS: Mapping[str, str] = {
     "adapter": "model",
@@ -259,11 +262,15 @@ class UpstreamReply(Reply):
         self._body = request.body
         self.input_tokens = request.input_tokens
         self.dropped_ids = request.dropped_ids
+        self._is_stopped = False
 
     def resume(self, point: ResumePoint) -> UpstreamReply:
         if point.sampled_ids:
             raise CannotContinue("a remote server sampled its tokens")
         return self
+
+    def stop(self) -> None:
+        self._is_stopped = True
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Send the request and yield the deltas of the answer.
@@ -271,20 +278,33 @@ class UpstreamReply(Reply):
         If the upstream rejects the conversation as too long and truncation is allowed, send a
         shorter one, unless the answer has begun.
         """
-        may_shorten = self._options.truncate
+        may_shorten, written = self._options.truncate, 0
         while True:
             offered_calls = OfferedCalls(self._options, self._shown)
-            first_call = None if self._options.parallel_tool_calls else _FirstCall()
+            calls = _AllCalls() if self._options.allows_parallel_calls else _FirstCall()
             try:
                 async with aclosing(self._stream_with_retries()) as batches:
                     async for batch in batches:
                         may_shorten = False
+                        written += sum(map(_estimated_bytes, batch))
                         batch = offered_calls.filter(self._without_shared_cache(batch))
-                        yield batch if first_call is None else first_call.filter(batch)
+                        yield calls.filter(batch)
+                        if self._is_stopped or calls.discarded_bytes > _MAX_DISCARDED_BYTES:
+                            if not (batch and isinstance(batch[-1], Finish)):
+                                yield (
+                                    self._cut_off(
+                                        "length" if self._is_stopped else "stop", written
+                                    ),
+                                )
+                            return
                 return
             except BackendError as error:
                 if error.code != CONTEXT_LENGTH_EXCEEDED or not may_shorten or not self._shorten():
                     raise
+
+    def _cut_off(self, reason: FinishReason, written: int) -> Finish:
+        """The end of an answer that was not read to its end. ``written``: its estimated bytes."""
+        return Finish(reason, upstream_usage(self.input_tokens, written // _TOKEN_BYTES))
 
     def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
         """Drop the count of cached tokens if it may count those of another tenant."""
@@ -348,15 +368,27 @@ class UpstreamReply(Reply):
         return True
 
 
-class _FirstCall:
+class _AllCalls:
+    """Passes on all calls."""
+
+    #: Estimated bytes of what was not passed on.
+    discarded_bytes = 0
+
+    def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
+        """Return the deltas to pass on."""
+        return deltas
+
+
+class _FirstCall(_AllCalls):
     """Passes on only the first call of a client's tool: not every server obeys
-    ``parallel_tool_calls``. The rest of the stream is still read, because usage comes at its end.
+    ``parallel_tool_calls``. The rest of the stream is still read for a while, because usage comes
+    at its end.
     """
 
     def __init__(self) -> None:
         self._has_seen_call = self._is_skipping = False
 
-    def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
+    def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
         return tuple(filter(self._passes, deltas))
 
     def _passes(self, delta: Delta) -> bool:
@@ -364,7 +396,10 @@ class _FirstCall:
             is_call = isinstance(delta.item, FunctionCall | CustomToolCall)
             self._is_skipping = is_call and self._has_seen_call
             self._has_seen_call = self._has_seen_call or is_call
-        return not self._is_skipping or isinstance(delta, Finish)
+        if self._is_skipping and not isinstance(delta, Finish):
+            self.discarded_bytes += _estimated_bytes(delta)
+            return False
+        return True
 
 
 def check_server_options(

@@ -105,6 +105,8 @@ class RetryingReply(ReplyWrapper):
         self._rules = calls
         self._conversation = conversation
         self._prepare = prepare
+        #: The reply of the current attempt.
+        self._attempt_reply = reply
         self._usage = Usage()
         self._fault = ""
         #: Items that tell the model what was wrong with the last attempt.
@@ -119,6 +121,9 @@ class RetryingReply(ReplyWrapper):
             raise CannotContinue("its output had to be validated as a whole")
         return self
 
+    def stop(self) -> None:
+        self._attempt_reply.stop()
+
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         return self.continue_from(self._reply.deltas())
 
@@ -132,7 +137,8 @@ class RetryingReply(ReplyWrapper):
             if attempt:
                 items = (*conversation.items, *self._feedback)
                 conversation = replace(conversation, items=items, stored_tokens=None)
-                deltas = (await self._prepare(conversation)).deltas()
+                self._attempt_reply = await self._prepare(conversation)
+                deltas = self._attempt_reply.deltas()
             async with aclosing(self._attempt(deltas)) as valid_deltas:
                 async for delta in valid_deltas:
                     yield (delta,)
@@ -251,6 +257,9 @@ class MonitoredReply(ReplyWrapper):
 
     def resume(self, point: ResumePoint) -> Reply:
         return MonitoredReply(self._reply.resume(point), self._validator, self._retrying)
+
+    def stop(self) -> None:
+        (self._retrying if self._uses_retries else self._reply).stop()
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         validator, is_out = self._validator, False

@@ -183,7 +183,7 @@ class ChatDialect:
                 tools=self.tools if prompt_tools.tools else None,
                 shapes=prompt_tools.shapes,
                 thinking=thinking,
-                parallel=options.parallel_tool_calls,
+                parallel=options.allows_parallel_calls,
                 constrained=constraint is not None,
                 json_answer=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
                 lexer=self._lexers[bool(prompt_tools.tools)],

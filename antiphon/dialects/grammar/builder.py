@@ -87,12 +87,12 @@ class GrammarBuilder:
             return None
         rules = LarkRules(prompt_tools.required)
         if prompt_tools.required:
-            calls = self._calls(rules, prompt_tools, options.parallel_tool_calls)
+            calls = self._calls(rules, prompt_tools, options.allows_parallel_calls)
             body = f"{self._lead}{self._empty_answer()}{calls}"
         elif has_format:
             body = self._answer_or_calls(rules, prompt_tools, options, schema)
         else:
-            body = self._free_answer(rules, prompt_tools, options.parallel_tool_calls)
+            body = self._free_answer(rules, prompt_tools, options.allows_parallel_calls)
         before = "" if reasoning_done else self._thinking(rules, thinking)
         start = f"{before}{rules.add('body', body)}"
         alone = not (
@@ -160,7 +160,7 @@ class GrammarBuilder:
         answer = rules.add("answer", self._answer(rules, schema, options.guide))
         if not prompt_tools.callable:
             return answer
-        return f"{answer} | {self._calls(rules, prompt_tools, options.parallel_tool_calls)}"
+        return f"{answer} | {self._calls(rules, prompt_tools, options.allows_parallel_calls)}"
 
     @property
     def _is_json(self) -> bool:

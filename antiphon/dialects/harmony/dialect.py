@@ -110,7 +110,7 @@ class HarmonyDialect:
                 self._codes,
                 shapes=prompt_tools.shapes,
                 plain_inputs=[name for name, recipient in called.items() if recipient == PYTHON],
-                parallel=options.parallel_tool_calls,
+                parallel=options.allows_parallel_calls,
                 open_kind=open_kind,
                 constrained=constraint is not None and constraint.needed,
                 json_answer=bool(_format_section(options)),

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
-from antiphon.wire import tools as tl
 from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
@@ -60,7 +59,7 @@ def build_options(
     """Build the backend's options from a tenant's request, without its tools. ``cache_scope``: see
     ``RunDependencies.cache_scope``. Raises ``InvalidRequest``."""
     return Options(
-        parallel_tool_calls=_allows_parallel_calls(request),
+        parallel_tool_calls=request.parallel_tool_calls is not False,
         text=_format(request),
         guide=request.structured_outputs.guide if request.structured_outputs else None,
         reasoning=request.reasoning,
@@ -89,15 +88,6 @@ def build_options(
         trace=request.trace or {},
         extra={**given_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )
-
-
-def _allows_parallel_calls(request: CreateResponse) -> bool:
-    """Whether the model may make several calls. A function that ``tool_choice`` names is called
-    exactly once (OpenAI's guide to function calling).
-    """
-    choice = request.tool_choice
-    is_named = isinstance(choice, tl.ToolChoiceObject) and choice.type in ("function", "custom")
-    return request.parallel_tool_calls is not False and not is_named
 
 
 def _format(request: CreateResponse) -> TextConfig:

@@ -92,6 +92,8 @@ class ToolLoop(ReplyWrapper):
         #: Seconds of the event loop's clock.
         self._started_at = 0.0
         self._is_last_turn = False
+        #: The model has been told that no more calls are possible.
+        self._limit_is_told = False
         #: Bytes of the prompt for the result of each call of the last turn.
         self._max_result_bytes = 0
         #: Why the loop ends; None while it continues.
@@ -135,6 +137,8 @@ class ToolLoop(ReplyWrapper):
                     async for batch in deltas:
                         if out := turn.feed(batch):
                             yield out
+                        if turn.is_over:
+                            self._turn_reply.stop()
                 calls = self._calls_to_run(turn)
                 async with aclosing(run_calls(calls, self._call_environment(calls))) as progress:
                     async for delta in progress:
@@ -151,7 +155,7 @@ class ToolLoop(ReplyWrapper):
         open_item = None
         if point is not None and not interrupted_in_tools(point):
             open_item = next(iter(point.open_items), None)
-        self._is_last_turn = self._must_answer
+        self._is_last_turn = self._must_answer or self._limit_is_told
         has_programs = self._spec.tools.program_functions is not None
         return Turn(
             self._functions,
@@ -180,6 +184,7 @@ class ToolLoop(ReplyWrapper):
         elif self._is_last_turn or self._must_end(turn):
             self._end_reason = "turns"
         else:
+            self._limit_is_told = turn.is_over
             batch = await self._prepare_turn(turn.new_items, turn)
             if batch is not None:
                 return self._new_turn(), batch

@@ -303,6 +303,8 @@ class Turn:
         #: The client has to answer a call.
         self.awaits_client = isinstance(open_item, _CLIENT_CALLS)
         self.finish: Finish | None = None
+        #: The model began a call that may not run: the rest of the reply does not count.
+        self.is_over = False
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -324,8 +326,9 @@ class Turn:
         return (*written, *(item for call in self._tool_calls for item in output_items(call)))
 
     def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
-        """Return ``prompt`` with the ids sampled in this turn; None if no ids are known."""
-        if prompt is None or not self._sampled:
+        """Return ``prompt`` with the ids sampled in this turn; None if no ids are known, or if they
+        end within a call."""
+        if prompt is None or not self._sampled or self.is_over:
             return None
         return replace(prompt, ids=(*prompt.ids, *self._sampled))
 
@@ -336,7 +339,9 @@ class Turn:
         stored in ``finish``."""
         out: list[Delta] = []
         for delta in batch:
-            if isinstance(delta, Text):  # nearly all are Text or SampledTokens
+            if self.is_over:
+                self._read_end(delta)
+            elif isinstance(delta, Text):  # nearly all are Text or SampledTokens
                 out += self._feed_text(delta)
             elif isinstance(delta, SampledTokens):
                 self._sampled.extend(delta.ids)
@@ -344,6 +349,11 @@ class Turn:
             else:
                 out += self._feed_other(delta)
         return tuple(out)
+
+    def _read_end(self, delta: Delta) -> None:
+        """Process a delta behind a call that may not run."""
+        if isinstance(delta, Finish):
+            self.finish = replace(delta, reason="stop", stopped_by_string=False)
 
     def _feed_text(self, delta: Text) -> Iterable[Delta]:
         current = self._current
@@ -385,17 +395,24 @@ class Turn:
             namespace = None if item.namespace is UNSET else item.namespace
             function = self._functions.get((item.name, namespace))
             rejection = self._rejection(item.name, namespace)
-        if rejection and self._remaining_calls != 0:
+        if function is not None and function.handler is not None and self._remaining_calls == 0:
+            return self._end_at(function, item)
+        if rejection:
             self._add_call(_REJECTED_FUNCTION, item, is_ignored=True, rejection=rejection)
             return ()
         if function is None:
             return self._open_plain(delta)
-        runs_here = function.handler is not None
-        is_ignored = runs_here and self._remaining_calls == 0
-        if runs_here and self._remaining_calls:
+        if function.handler is not None and self._remaining_calls:
             self._remaining_calls -= 1
-        call = self._add_call(function, item, is_ignored=is_ignored, caller=self._caller)
-        return () if is_ignored else call.open_deltas()
+        return self._add_call(function, item, is_ignored=False, caller=self._caller).open_deltas()
+
+    def _end_at(self, function: ToolFunction, item: it.Item) -> tuple[Delta, ...]:
+        """End the turn at a call that may not run. The model sees it without its arguments."""
+        call = self._add_call(function, item, is_ignored=True)
+        if isinstance(item, it.FunctionCall):
+            call.add_text("{}")
+        self.is_over = True
+        return ()
 
     def _add_call(
         self,

@@ -295,6 +295,18 @@ async def test_parallel_calls_are_allowed_by_default() -> None:
 
 
 @pytest.mark.requirement("GO-13")
+async def test_stopped_reply_ends_with_its_usage() -> None:
+    scripted = engine("abcdefgh" * 50, chunk=1)
+    reply = await local(scripted).prepare(Conversation((user("hi"),)), Options())
+    batches = []
+    async for batch in reply.deltas():
+        batches.append(batch)
+        reply.stop()
+    last = batches[-1][-1]
+    assert isinstance(last, Finish) and last.reason == "length"
+    assert 0 < last.usage.output_tokens < 10
+
+
 async def test_closing_the_deltas_stops_the_engine() -> None:
     played = engine("a long story")
     reply = await local(played).prepare(Conversation(items=(user("Hi"),)), Options())

@@ -287,6 +287,28 @@ async def test_limit_can_end_the_response_incomplete() -> None:
     assert loop.finish.reason == "turns" and len(loop.closed_calls) == 1
 
 
+async def test_turn_ends_at_the_call_beyond_the_limit() -> None:
+    """The model is told so once: a model that calls again ends the response."""
+    most = {"max_calls": 1}
+    first = [*look('{"n": 1}'), *look('{"n": 2}'), *message_deltas("Not read.")]
+    loop = await LoopRun(first, message_deltas("One."), limits=most).all()
+    assert loop.opened_types == ["mcp_call", "message"] and loop.finish.reason == "stop"
+    _, one, two, *outputs = loop.conversation(1)
+    assert isinstance(one, it.FunctionCall) and isinstance(two, it.FunctionCall)
+    assert (one.arguments, two.arguments, len(outputs)) == ('{"n": 1}', "{}", 2)
+    assert "No more calls" in loop.tool_outputs()[1]
+    loop = await LoopRun(first, look(), look(), look(), limits=most).all()
+    assert loop.finish.reason == "turns" and len(loop.backend.requests) == 2
+    assert len(loop.closed_calls) == 1
+
+
+async def test_unknown_call_at_the_limit_does_not_reach_the_client() -> None:
+    unknown = call("{}", name="nowhere")
+    loop = await LoopRun(look(), unknown, message_deltas("Sorry."), limits={"max_calls": 1}).all()
+    assert loop.opened_types == ["mcp_call", "message"]
+    assert "There is no tool" in loop.tool_outputs(2)[1]
+
+
 @pytest.mark.parametrize(("at_limit", "asked"), [("answer", 2), ("incomplete", 1)])
 async def test_time_for_tools_is_limited(at_limit: str, asked: int) -> None:
     """A call that runs at the limit is stopped, and the model sees that."""

@@ -199,7 +199,7 @@ def _tools(options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
     body: dict[str, Any] = {"tools": [_tool(tool) for tool in prompt_tools.callable]}
     if prompt_tools.required:
         body["tool_choice"] = _tool_choice(options, prompt_tools)
-    if not options.parallel_tool_calls:
+    if not options.allows_parallel_calls:
         body["parallel_tool_calls"] = False
     return body
 

@@ -228,7 +228,7 @@ def _tools(
             body["tools"] = tools
         if body and (choice := _function_choice(options.tool_choice, prompt_tools)) is not None:
             body["tool_choice"] = choice
-    if body and not options.parallel_tool_calls:
+    if body and not options.allows_parallel_calls:
         body["parallel_tool_calls"] = False
     return body
 

@@ -18,7 +18,7 @@ from antiphon.backends.remote.factory import chat_completions
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
-from antiphon.stream.deltas import Text
+from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, CONVERSATION, Check
 from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.wire.extensions import Guide
@@ -427,6 +427,31 @@ async def test_only_one_call_passes_without_parallel_tool_calls() -> None:
             reply = await read(backend, Options(tools=(tool,), parallel_tool_calls=parallel))
         assert len(reply.items) == (2 if parallel else 1)
         assert reply.finish is not None and reply.finish.reason == "stop"
+
+
+async def test_stopped_reply_closes_the_connection_and_estimates_its_usage() -> None:
+    never = asyncio.Event()
+    first, *rest = chunks({"content": "word " * 8}, {"content": "b"})
+    async with served(Answer([first, never, *rest])) as (_, backend), asyncio.timeout(10):
+        reply = await backend.prepare(CONVERSATION, Options())
+        deltas = []
+        async for delta in flatten(reply.deltas()):
+            deltas.append(delta)
+            reply.stop()
+    end = deltas[-1]
+    assert isinstance(end, Finish) and end.reason == "length"
+    assert end.usage.input_tokens > 0 and end.usage.output_tokens >= 10
+
+
+@pytest.mark.requirement("API-PARALLEL")
+async def test_calls_without_end_are_cut_off_behind_the_first() -> None:
+    never = asyncio.Event()
+    first, second, *rest = calling(("look", "{}"), ("look", '{"text": "' + "x" * 10_000))
+    tool = Function(name="look", parameters={})
+    async with served(Answer([first, second, never, *rest])) as (_, backend), asyncio.timeout(10):
+        reply = await read(backend, Options(tools=(tool,), parallel_tool_calls=False))
+    assert len(reply.items) == 1
+    assert reply.finish is not None and reply.finish.reason == "stop"
 
 
 async def test_answer_beside_strict_tools_streams() -> None:
