@@ -17,6 +17,7 @@ AntiphonError
 │   ├── CannotContinue
 │   ├── ToolError             (ConnectorError: HTTP 424)
 │   ├── StoreError            the store does not answer: HTTP 503
+│   ├── ConversationLost
 │   ├── ServerStopped
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
@@ -31,6 +32,7 @@ __all__ = [
     "CannotContinue",
     "Conflict",
     "ConnectorError",
+    "ConversationLost",
     "Forbidden",
     "GrammarError",
     "InvalidRequest",
@@ -233,6 +235,19 @@ class StoreError(RunError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="server_is_overloaded")
+
+
+class ConversationLost(RunError):
+    """While the server was cut off from its store, the response lost the lock of its conversation:
+    other responses may have been added."""
+
+    is_transient = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another response may have been added to the conversation while this one was made, so "
+            "it was not added."
+        )
 
 
 class ServerStopped(RunError):

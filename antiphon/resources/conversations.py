@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from msgspec import Struct
+
 from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.input_items import resolve_items
 from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
+from antiphon.store.records import ConversationLock
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import ConversationResource, CreateConversation
 from antiphon.wire.items import Item
@@ -16,7 +19,31 @@ from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import duplicate_item
 from antiphon.wire.response import ConversationRef
 
-__all__ = ["Conversations"]
+__all__ = ["Conversations", "HeldConversation", "conversation_locked"]
+
+
+async def _no_op() -> None:
+    """Release nothing: there is no lock."""
+
+
+class HeldConversation(Struct, frozen=True):
+    """The conversation that a response has locked: its lock, and the function that unlocks it,
+    which may be called repeatedly and does not raise ``StoreError``. Without a conversation, there
+    is no lock."""
+
+    lock: ConversationLock | None = None
+    release: Callable[[], Awaitable[None]] = _no_op
+
+
+def conversation_locked() -> InvalidRequest:
+    """Return the error for a conversation that another response has locked. It is a 400, since
+    clients would retry a 409 at once."""
+    return InvalidRequest(
+        "Another process is currently operating on this conversation. Please retry in a few "
+        "seconds.",
+        param="conversation",
+        code="conversation_locked",
+    )
 
 
 class Conversations:
@@ -109,15 +136,12 @@ class Conversations:
 
     async def lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
-    ) -> Callable[[], Awaitable[None]]:
-        """Lock the conversation for one response and return the function that unlocks it.
-
-        The function may be called repeatedly and does not raise ``StoreError``. Raises
-        ``NotFound``, and ``InvalidRequest`` while another response holds the lock. That is a 400,
-        since clients would retry a 409 at once.
+    ) -> HeldConversation:
+        """Lock the conversation for one response. Raises ``NotFound``, and ``InvalidRequest`` while
+        another response holds the lock.
         """
         if conversation is None:
-            return _no_op
+            return HeldConversation()
         await self.retrieve(tenant, conversation.id, param="conversation")
 
         async def release() -> None:
@@ -135,7 +159,7 @@ class Conversations:
         except BaseException:  # the store may have locked it, or may do so later
             self._unlock_later(tenant, conversation.id, response_id)
             raise
-        return release
+        return HeldConversation(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
         """Unlock a conversation as soon as the store answers. Otherwise the heartbeats of this
@@ -166,16 +190,7 @@ class Conversations:
             tenant, conversation.id, response_id, self._owner, lease_s=self._lease_s
         )
         if not acquired:
-            raise InvalidRequest(
-                "Another process is currently operating on this conversation. Please retry in a "
-                "few seconds.",
-                param="conversation",
-                code="conversation_locked",
-            )
-
-
-async def _no_op() -> None:
-    """Release nothing: there is no lock."""
+            raise conversation_locked()
 
 
 def _item_not_found(item_id: str) -> NotFound:

@@ -24,8 +24,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     None: no limit. ``max_vector_stores``: the number of vector stores of a tenant; None: no limit.
     ``file_search``: responses may search vector stores.
     ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
-    only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for. ``reraise``:
-    raise unexpected exceptions of a run (for tests)."""
+    only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for.
+    ``save_retry_s``: how long the store is tried again when it does not take a foreground response.
+    ``reraise``: raise unexpected exceptions of a run (for tests)."""
 
     keepalive_s: float = 15.0
     first_delta_wait_s: float = 3.0
@@ -42,6 +43,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     file_search: bool = True
     file_search_embeddings: str | None = None
     mcp_labels: Mapping[str, str] = {}
+    save_retry_s: float = 5.0
     lease: LeaseConfig = LeaseConfig()
     tool_limits: ToolLimits = ToolLimits()
     reraise: bool = False

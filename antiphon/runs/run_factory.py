@@ -11,13 +11,16 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.conversation import PromptTokens
+from antiphon.errors import ConversationLost
+from antiphon.resources.conversations import HeldConversation
+from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun
 from antiphon.runs.execution.recorder import ExtraFields, Recorder
 from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.context import chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
@@ -41,17 +44,15 @@ class RunFactory:
         #: Background runs are released when the server stops, not failed: nobody drains this one.
         self._background_supervisor = Supervisor()
 
-    def foreground_run(
-        self, tenant: str, prepared: PreparedRequest, release: Callable[[], Awaitable[None]]
-    ) -> Run:
-        """Create a run for the caller to drive. ``release`` unlocks the conversation at its end."""
+    def foreground_run(self, tenant: str, prepared: PreparedRequest, held: HeldConversation) -> Run:
+        """Create a run for the caller to drive. ``held``: its conversation, unlocked at its end."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if response.store and not all(stored.response.store for stored in chain):
             # It continues a response that is not stored, so its history is stored as its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
-        spec = self._spec(prepared.reply, input, release)
-        save = self._save(tenant, request) if response.store else None
+        spec = self._spec(prepared.reply, input, held.release)
+        save = self._save(tenant, held.lock) if response.store else None
         writer = ResponseWriter(
             response, ids=self._dependencies.ids, kinds=self._dependencies.kinds
         )
@@ -121,17 +122,19 @@ class RunFactory:
         )
 
     def _save(
-        self, tenant: str, request: CreateResponse
+        self, tenant: str, lock: ConversationLock | None
     ) -> Callable[[StoredResponse], Awaitable[None]]:
         """Return the function that stores the response. A failed response is stored, but is not
-        added to its conversation."""
-        conversation = request.conversation.id if request.conversation is not None else None
+        added to its conversation. ``lock``: that of the conversation."""
+        store, save_retry_s = self._dependencies.store, self._dependencies.policy.save_retry_s
 
-        def save(stored: StoredResponse) -> Awaitable[None]:
-            succeeded = stored.response.status in ("completed", "incomplete")
-            return self._dependencies.store.save(
-                tenant, stored, conversation=conversation if succeeded else None
-            )
+        async def save(stored: StoredResponse) -> None:
+            if stored.response.status not in ("completed", "incomplete"):
+                await store.save(tenant, stored)
+            elif not await retry_until_available(
+                lambda: store.save(tenant, stored, lock=lock), limit_s=save_retry_s
+            ):
+                raise ConversationLost
 
         return save
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import PageParams, make_page
 from antiphon.resources.containers import Containers
-from antiphon.resources.conversations import Conversations
+from antiphon.resources.conversations import Conversations, HeldConversation
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.skills import Skills
@@ -202,10 +201,10 @@ class Service:
         """
         if generate and request.store is not False:
             await self.store_health.require()
-        prepared, release = await self._prepared(tenant, request, session_chains, claim=generate)
+        prepared, held = await self._prepared(tenant, request, session_chains, claim=generate)
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
-        return self._runs.foreground_run(tenant, prepared, release)
+        return self._runs.foreground_run(tenant, prepared, held)
 
     async def complete(
         self, tenant: str, request: CreateResponse, prompt: str | tuple[int, ...]
@@ -228,8 +227,8 @@ class Service:
         """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
         stored. Raises ``RequestError``.
         """
-        prepared, release = await self._prepared(tenant, request.as_create(), claim=False)
-        return CompactionRun(self._runs.foreground_run(tenant, prepared, release), prepared.context)
+        prepared, held = await self._prepared(tenant, request.as_create(), claim=False)
+        return CompactionRun(self._runs.foreground_run(tenant, prepared, held), prepared.context)
 
     async def enqueue(
         self, tenant: str, request: CreateResponse, response_id: str | None = None
@@ -239,16 +238,16 @@ class Service:
         """
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
-        prepared, release = await self._prepared(tenant, request, response_id=response_id)
+        prepared, held = await self._prepared(tenant, request, response_id=response_id)
         try:
-            response = await self._jobs.enqueue(tenant, prepared)
+            response = await self._jobs.enqueue(tenant, prepared, held.lock)
         except RunError:  # a concurrent call may have created it
-            await release()
+            await held.release()
             if (existing := await self._existing_run(tenant, response_id)) is None:
                 raise
             return existing
         except BaseException:
-            await release()
+            await held.release()
             raise
         self._background.on_run_queued()
         return EnqueuedRun(response, prepared.ignored_tools)
@@ -292,9 +291,8 @@ class Service:
         *,
         response_id: str | None = None,
         claim: bool = True,
-    ) -> tuple[PreparedRequest, Callable[[], Awaitable[None]]]:
-        """Prepare a request. Returns also the function that unlocks its conversation. ``claim``: as
-        in ``Preparer.prepare``."""
+    ) -> tuple[PreparedRequest, HeldConversation]:
+        """Prepare a request, and lock its conversation. ``claim``: as in ``Preparer.prepare``."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
@@ -303,7 +301,7 @@ class Service:
         await model.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
-        release = await self.conversations.lock(tenant, request.conversation, response_id)
+        held = await self.conversations.lock(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
                 tenant,
@@ -314,9 +312,9 @@ class Service:
                 resolved.leading_items,
                 claim=claim,
             )
-            return prepared, release
+            return prepared, held
         except BaseException:
-            await release()
+            await held.release()
             raise
 
     # --- what is stored --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import FileStore
-from .records import StoredResponse, SweepRecord
+from .records import ConversationLock, StoredResponse, SweepRecord
 from .runs import RunStore
 from .skills import SkillStore
 from .vectors import VectorIndex
@@ -70,12 +70,15 @@ class Store(Protocol):
         """The vector stores of this store."""
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-    ) -> None:
+        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+    ) -> bool:
         """Store a response, replacing one with the same id. Return when it is durable.
 
-        ``stored.response.previous_response_id`` links to the parent. ``conversation``: append the
-        input and the output to this conversation in the same transaction, if it still exists.
+        ``stored.response.previous_response_id`` links to the parent. ``lock``: append the input and
+        the output to this conversation in the same transaction, if it still exists. False, and
+        nothing is stored, if the response has lost this lock: other responses may have been added.
+        A response with a ``lock`` that is stored already is left as it is, so a caller without an
+        answer can repeat the call.
         """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:

@@ -52,6 +52,10 @@ class ConversationLocks:
         """Return the response that holds the lock; "" if there is none."""
         return self._locks.get((tenant, conversation_id), ("", ""))[0]
 
+    def is_held(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
+        """Return whether ``holder`` holds the lock, for ``owner``."""
+        return self._locks.get((tenant, conversation_id)) == (holder, owner)
+
     def acquire(
         self,
         tenant: str,

@@ -11,6 +11,7 @@ from antiphon.wire.response import Response
 __all__ = [
     "Append",
     "Claim",
+    "ConversationLock",
     "DueWebhook",
     "EventBatch",
     "EventPage",
@@ -65,6 +66,14 @@ class Claim(Struct, frozen=True, kw_only=True):
     job: Job
     epoch: int
     attempts: int = 1
+
+
+class ConversationLock(Struct, frozen=True):
+    """The lock of a conversation, as the response that holds it names it. ``owner``: the server
+    that locked it for this response."""
+
+    conversation: str
+    owner: str
 
 
 class EventBatch(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Protocol
 from .records import (
     Append,
     Claim,
+    ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
@@ -44,11 +45,19 @@ class RunStore(Protocol):
     All methods raise ``StoreError`` if the store does not answer.
     """
 
-    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
+    async def create(
+        self,
+        job: Job,
+        stored: StoredResponse,
+        batch: EventBatch,
+        *,
+        lock: ConversationLock | None = None,
+    ) -> bool:
         """Store a new, unclaimed run: its response with the input, and its first events.
 
         The response can be loaded at once. Its items can be referenced after its end, and only if
-        ``response.store`` is true.
+        ``response.store`` is true. ``lock``: that of the conversation it continues, which it keeps
+        until its end. False, and nothing is stored, if the response has lost this lock.
         """
 
     async def claim(
@@ -105,9 +114,10 @@ class RunStore(Protocol):
         """Store the last events of a run (``batch.count`` may be 0) and its response in a terminal
         state, in one transaction.
 
-        ``conversation``: as in ``Store.save``; its lock is released. ``expires_at``: unix seconds
-        at which the response is deleted. ``webhook`` is kept until it is delivered, even if the
-        response is deleted. False, and nothing is stored, if the run was lost.
+        ``conversation``: append the input and the output to it, if it still exists; its lock is
+        released. ``expires_at``: unix seconds at which the response is deleted. ``webhook`` is kept
+        until it is delivered, even if the response is deleted. False, and nothing is stored, if the
+        run was lost.
         """
 
     async def take_due_webhooks(

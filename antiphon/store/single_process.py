@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .locks import ConversationLocks, OwnerHeartbeats
+from .records import ConversationLock
 from .runs import RunListener
 from .subscriptions import Subscription, Subscriptions
 
@@ -52,6 +53,14 @@ class SingleProcessRuns:
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         self._locks.release(tenant, conversation_id, holder)
+
+    def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
+        """Return whether the response ``holder`` still has this lock. Its owner is alive: the lock
+        does not expire while what follows is written."""
+        is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
+        if is_locked:
+            self._owners.record(lock.owner)
+        return is_locked
 
     def set_listener(self, listener: RunListener) -> None:
         self._listener = listener

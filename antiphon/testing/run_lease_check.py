@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from antiphon.store.base import Store
-from antiphon.store.records import Append
+from antiphon.store.records import Append, ConversationLock
 
 from .run_check import batch, begin_run, ended, job, numbers, queued
 
@@ -236,6 +236,20 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
 
 
+async def begins_no_run_without_the_lock(store: Store) -> None:
+    """A lock may expire between the lock and the creation of the run, but not afterwards."""
+    hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
+    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is False
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is True
+    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is False
+    assert await store.load("t", "resp_a") is None
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
+    lock = ConversationLock("conv_a", "two")
+    assert await store.runs.create(job("b"), queued("b"), batch(0), lock=lock) is True
+    assert await hold("t", "conv_a", "resp_c", "three", lease_s=0) is False, "its run waits"
+
+
 async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     """Two tenants may use the same id."""
     hold = store.runs.lock_conversation
@@ -268,6 +282,7 @@ CHECKS: Mapping[str, Check] = {
         locks_a_conversation_for_one_run,
         conversation_lock_lasts_as_long_as_its_owner,
         conversation_lock_moves_with_its_run,
+        begins_no_run_without_the_lock,
         only_its_run_releases_a_conversation_lock,
     )
 }

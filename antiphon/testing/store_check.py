@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import StoredResponse, TurnTokens
+from antiphon.store.records import ConversationLock, StoredResponse, TurnTokens
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Item, Message, OutputText
 from antiphon.wire.response import Response, Usage
@@ -231,13 +231,54 @@ async def stores_conversations(store: Store) -> None:
 async def adds_a_turn_to_its_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     stored = turn("a")
-    await store.save("t", stored, conversation="conv_a")
+    lock = await _locked(store, "conv_a", "resp_a")
+    assert await store.save("t", stored, lock=lock) is True
     expected = (*stored.input, *stored.response.output)
     assert await store.load_conversation_items("t", "conv_a") == expected
-    await store.save("t", turn("b"), conversation="conv_gone")
+    lock = await _locked(store, "conv_gone", "resp_b")
+    assert await store.save("t", turn("b"), lock=lock) is True
     assert await store.load("t", "resp_b") is not None
     await store.delete("t", "resp_a")
     assert await store.load_conversation_items("t", "conv_a") == expected
+
+
+async def _locked(store: Store, conversation: str, response_id: str) -> ConversationLock:
+    """Lock a conversation for a response, for the server ``one``."""
+    assert await store.runs.lock_conversation("t", conversation, response_id, "one", lease_s=60)
+    return ConversationLock(conversation, "one")
+
+
+async def adds_no_turn_without_the_lock(store: Store) -> None:
+    """A server that lost the lock of a conversation adds nothing to it: others were added."""
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
+    lock = ConversationLock("conv_a", "one")
+    assert await store.save("t", turn("never"), lock=lock) is False
+    await _locked(store, "conv_a", "resp_slow")
+    assert await store.save("t", turn("other"), lock=lock) is False, "another response has it"
+    foreign = ConversationLock("conv_a", "two")
+    assert await store.save("t", turn("slow"), lock=foreign) is False, "for another server"
+    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=0)
+    assert await store.save("t", turn("slow"), lock=lock) is False
+    assert await store.save("t", turn("b"), lock=foreign) is True
+    await store.runs.unlock_conversation("t", "conv_a", "resp_b")
+    assert await store.save("t", turn("slow"), lock=lock) is False, "the lock was released"
+    assert await store.load("t", "resp_slow") is None
+    items = await store.load_conversation_items("t", "conv_a")
+    assert [item.id for item in items] == ["msg_i_b", "msg_o_b"]
+
+
+async def a_repeated_save_changes_nothing(store: Store) -> None:
+    """Also when the lock is lost since: the answer to the first attempt was lost."""
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
+    lock = await _locked(store, "conv_a", "resp_a")
+    assert await store.save("t", turn("a"), lock=lock) is True
+    assert await store.remove_conversation_item("t", "conv_a", "msg_i_a") is True
+    assert await store.save("t", turn("a"), lock=lock) is True
+    await store.runs.unlock_conversation("t", "conv_a", "resp_a")
+    assert await store.save("t", turn("a", text="new"), lock=lock) is True
+    assert await store.load("t", "resp_a") == turn("a")
+    items = await store.load_conversation_items("t", "conv_a")
+    assert [item.id for item in items] == ["msg_o_a"]
 
 
 async def an_approval_is_claimed_once(store: Store) -> None:
@@ -290,6 +331,8 @@ CHECKS: Mapping[str, Check] = {
         supports_concurrent_saves,
         stores_conversations,
         adds_a_turn_to_its_conversation,
+        adds_no_turn_without_the_lock,
+        a_repeated_save_changes_nothing,
         an_approval_is_claimed_once,
         close_completes_pending_writes,
     )

@@ -11,7 +11,7 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError, RunError
 from antiphon.store.base import Retention, Store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
@@ -264,11 +264,12 @@ async def test_response_is_stored_before_its_terminal_event(serve: Serve) -> Non
 
     class Slow(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-        ) -> None:
+            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        ) -> bool:
             await asyncio.sleep(0)
-            await super().save(tenant, stored)
+            is_saved = await super().save(tenant, stored, lock=lock)
             order.append("kept")
+            return is_saved
 
     server = serve(on=Slow())
 
@@ -300,8 +301,8 @@ async def _message_texts(server: Server, send: Any) -> None:
 async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
     class Full(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-        ) -> None:
+            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        ) -> bool:
             raise RunError("The store could not be written.")
 
     server = serve(on=Full())

@@ -28,7 +28,7 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS as IDS
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import PageIndex
@@ -104,10 +104,10 @@ class CountingStore(MemoryStore):
         self.saved: list[str] = []
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-    ) -> None:
+        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+    ) -> bool:
         self.saved.append(stored.response.status)
-        await super().save(tenant, stored, conversation=conversation)
+        return await super().save(tenant, stored, lock=lock)
 
 
 class UpstreamServer(Server):

@@ -67,6 +67,6 @@ async def test_conversation_is_unlocked_after_a_lost_answer(method: str) -> None
         with pytest.raises(StoreError):
             await conversations.lock("t", ConversationRef(id=made.id), "resp_1")
     else:
-        release = await conversations.lock("t", ConversationRef(id=made.id), "resp_1")
-        await release()
+        held = await conversations.lock("t", ConversationRef(id=made.id), "resp_1")
+        await held.release()
     assert await _is_unlocked(store, made.id)

@@ -385,6 +385,8 @@ def _check_interruption(turn: Turn) -> None:
     assert turn.terminal is not None and turn.terminal.error is not None
     error = turn.terminal.error.message
     expected = ("cannot be continued", "store does not answer", "server was stopped")
+    if turn.conversation is not None and not turn.background:
+        expected = (*expected, "was not added")
     if not any(words in error for words in expected):
         raise Violation(f"{turn.id} failed: {error}")
     if turn.background and "tokens" in turn.text.split() and "cannot be continued" in error:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import Append, Claim, EventBatch, StoredResponse
+from antiphon.store.records import Append, Claim, ConversationLock, EventBatch, StoredResponse
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
@@ -43,6 +43,11 @@ class StoreUnderTest(Struct):
         """Close the subscription of this run."""
         if (tenant, name) in self.readers:
             self.readers.pop((tenant, name))[0].__exit__(None, None, None)
+
+
+def lock_of(conversation: str | None, owner: str) -> ConversationLock | None:
+    """The lock of this conversation, None without one."""
+    return None if conversation is None else ConversationLock(f"conv_{conversation}", owner)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -119,13 +124,32 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- responses -------------------------------------------------------------------------------
 
-    @rule(tenant=TENANTS, name=NAMES, on=st.none() | NAMES, added=NAMES, talk=st.none() | NAMES)
-    def save(self, tenant: str, name: str, on: str | None, added: str, talk: str | None) -> None:
+    @rule(
+        tenant=TENANTS,
+        name=NAMES,
+        on=st.none() | NAMES,
+        added=NAMES,
+        talk=st.none() | NAMES,
+        owner=OWNERS,
+        locked=st.booleans(),
+    )
+    def save(
+        self,
+        tenant: str,
+        name: str,
+        on: str | None,
+        added: str,
+        talk: str | None,
+        owner: str,
+        locked: bool,
+    ) -> None:
         """Save a response, perhaps again, in a conversation, or with an item of another
         response."""
         items = () if added == name else turn(added).input
         stored = self.with_unique_time(turn(name, self.parent(tenant, name, on), added=items))
-        self.all("save", tenant, stored, conversation=None if talk is None else f"conv_{talk}")
+        if locked and talk is not None:
+            self.lock(tenant, talk, name, owner, 10_000)
+        self.all("save", tenant, stored, lock=lock_of(talk, owner))
 
     @rule(tenant=TENANTS, name=NAMES)
     def delete(self, tenant: str, name: str) -> None:
@@ -180,11 +204,24 @@ class StoreMachine(RuleBasedStateMachine):
 
     # --- runs ------------------------------------------------------------------------------------
 
-    @rule(tenant=TENANTS, name=NAMES, on=st.none() | NAMES, model=st.sampled_from("mmn"))
-    def begin(self, tenant: str, name: str, on: str | None, model: str) -> None:
+    @rule(
+        tenant=TENANTS,
+        name=NAMES,
+        on=st.none() | NAMES,
+        model=st.sampled_from("mmn"),
+        lock=st.none() | st.builds(ConversationLock, NAMES.map("conv_{}".format), OWNERS),
+    )
+    def begin(
+        self,
+        tenant: str,
+        name: str,
+        on: str | None,
+        model: str,
+        lock: ConversationLock | None = None,
+    ) -> None:
         stored = self.with_unique_time(queued(name, previous=self.parent(tenant, name, on)))
-        begin_run = self.run_all("create", job(name, tenant, model), stored, batch(0, 2))
-        if begin_run is None:  # subscriptions of a former run of this id end
+        created = self.run_all("create", job(name, tenant, model), stored, batch(0, 2), lock=lock)
+        if created is True:  # subscriptions of a former run of this id end
             for world in self.worlds:
                 world.unsubscribe(tenant, f"resp_{name}")
 
@@ -195,7 +232,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Start a run without failures."""
         if talk is not None:
             self.lock("t", talk, name, owner, 10_000)
-        self.begin("t", name, on, "m")
+        self.begin("t", name, on, "m", lock_of(talk, owner))
         self.claim(owner, 9, 10_000, True)
         self.read_on("t", name)
         self.append([(0, count)])

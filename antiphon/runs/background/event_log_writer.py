@@ -8,6 +8,7 @@ that another server has taken over raises ``ReaderGone``.
 from __future__ import annotations
 
 import asyncio
+import math
 from array import array
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -189,14 +190,21 @@ def _joins_conversation(stored: StoredResponse) -> bool:
     return response.store and response.status in ("completed", "incomplete")
 
 
-async def retry_until_available(operation: Callable[[], Awaitable[_T]]) -> _T:
+async def retry_until_available(
+    operation: Callable[[], Awaitable[_T]], *, limit_s: float | None = None
+) -> _T:
     """Retry a store operation until it succeeds, so that a short outage does not end a run. During
-    a long one, another server takes the run over, and the operation reports that."""
+    a long one, another server takes the run over, and the operation reports that. ``limit_s``:
+    seconds after which no new attempt is made; None: no limit."""
     pause_s = _RETRY_S
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limit_s if limit_s is not None else math.inf
     while True:
         try:
             return await operation()
         except StoreError as error:
+            if loop.time() + pause_s > end:
+                raise
             _log.warning("the store does not answer", error=error.message, retry_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _RETRY_MAX_S)

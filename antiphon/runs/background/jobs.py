@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply
 from antiphon.conversation import PromptTokens
 from antiphon.errors import CannotContinue, RequestError, RunError, StoreError
-from antiphon.resources.conversations import Conversations
+from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
@@ -24,7 +24,14 @@ from antiphon.runs.preparer import PreparedRequest, Preparer
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
-from antiphon.store.records import Claim, EventBatch, Job, StoredResponse, WebhookEvent
+from antiphon.store.records import (
+    Claim,
+    ConversationLock,
+    EventBatch,
+    Job,
+    StoredResponse,
+    WebhookEvent,
+)
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
@@ -66,9 +73,12 @@ class BackgroundJobs:
         #: By response id, oldest first.
         self._prepared_requests: dict[str, PreparedRequest] = {}
 
-    async def enqueue(self, tenant: str, prepared: PreparedRequest) -> Response:
-        """Store a job with its first events. Returns the queued response. Raises ``RunError`` if
-        a response of this id is stored already."""
+    async def enqueue(
+        self, tenant: str, prepared: PreparedRequest, lock: ConversationLock | None = None
+    ) -> Response:
+        """Store a job with its first events. Returns the queued response. ``lock``: that of its
+        conversation. Raises ``RunError`` if a response of this id is stored already, and
+        ``InvalidRequest`` if the lock was lost."""
         dependencies = self._dependencies
         response = replace(prepared.response, status="queued")
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
@@ -85,11 +95,19 @@ class BackgroundJobs:
         self._prepared_requests[response.id] = prepared
         if len(self._prepared_requests) > _MAX_PREPARED:
             del self._prepared_requests[next(iter(self._prepared_requests))]
-        await dependencies.store.runs.create(
-            job,
-            StoredResponse(response=response, input=prepared.context.input),
-            EventBatch(first=0, count=len(events), lines=encode_events(events)),
-        )
+        is_created = False
+        try:
+            is_created = await dependencies.store.runs.create(
+                job,
+                StoredResponse(response=response, input=prepared.context.input),
+                EventBatch(first=0, count=len(events), lines=encode_events(events)),
+                lock=lock,
+            )
+        finally:
+            if not is_created:  # if the client repeats it, the conversation may have grown
+                self._prepared_requests.pop(response.id, None)
+        if not is_created:
+            raise conversation_locked()
         return response
 
     async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:

@@ -16,6 +16,7 @@ from antiphon.store.fair_claims import choose_fairly
 from antiphon.store.records import (
     Append,
     Claim,
+    ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
@@ -78,14 +79,24 @@ class MemoryRuns(SingleProcessRuns):
         self._runs: dict[_Key, _Run] = {}
         self._webhooks: dict[str, tuple[WebhookEvent, int]] = {}
 
-    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
+    async def create(
+        self,
+        job: Job,
+        stored: StoredResponse,
+        batch: EventBatch,
+        *,
+        lock: ConversationLock | None = None,
+    ) -> bool:
         self._check()
+        if lock is not None and not self.is_locked(job.tenant, job.id, lock):
+            return False
         if (job.tenant, job.id) in self._runs:
             raise StoreError("The store has a run of this id.")
         run = self._runs[job.tenant, job.id] = _Run(job)
         self._save(job.tenant, stored, listed=False)
         self._add_batch(run, batch)
         self._notify_queued()
+        return True
 
     async def claim(
         self,

@@ -10,7 +10,7 @@ from msgspec import Struct
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.eviction import TenantTotals
-from antiphon.store.records import StoredResponse, SweepRecord
+from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
@@ -76,10 +76,19 @@ class MemoryStore:
         self.files = MemoryFiles(self._check, on_deleted=self.vectors.forget_file)
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-    ) -> None:
+        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+    ) -> bool:
         self._check()
-        self._save(tenant, stored, conversation)
+        if lock is None:
+            self._save(tenant, stored)
+            return True
+        name = stored.response.id
+        if (tenant, name) in self._rows:
+            return True
+        is_locked = self.runs.is_locked(tenant, name, lock)
+        if is_locked:
+            self._save(tenant, stored, lock.conversation)
+        return is_locked
 
     def _save(
         self,

@@ -42,6 +42,9 @@ SELECT pg_advisory_xact_lock(1634628610)
 -- sweeping
 SELECT pg_try_advisory_xact_lock(1634628611)
 
+-- is_stored
+SELECT EXISTS (SELECT FROM responses WHERE tenant = $1 AND id = $2)
+
 -- row_of
 SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live
 
@@ -323,8 +326,18 @@ WITH held AS (
         SELECT FROM runs
         WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
         AND runs.ended_at IS NULL
-    ))
+    ) OR holds.confirmed_at > now() - $5::float8 * interval '1 second')
     RETURNING holder
+), heard AS (
+    INSERT INTO owners (name) SELECT $4 FROM held
+    ON CONFLICT (name) DO UPDATE SET heard_at = now()
+)
+SELECT holder FROM held
+
+-- held
+WITH held AS (
+    UPDATE holds SET confirmed_at = now()
+    WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND owner = $4 RETURNING holder
 ), heard AS (
     INSERT INTO owners (name) SELECT $4 FROM held
     ON CONFLICT (name) DO UPDATE SET heard_at = now()

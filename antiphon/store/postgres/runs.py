@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from antiphon.store.records import (
     Append,
     Claim,
+    ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
@@ -27,7 +28,7 @@ from antiphon.store.subscriptions import Subscription, Subscriptions
 from .notifications import Notice, RunNotifications
 from .pool import ConnectionPool, Transaction, index_key
 
-__all__ = ["PostgresRuns"]
+__all__ = ["PostgresRuns", "has_lock"]
 
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
@@ -43,8 +44,17 @@ class PostgresRuns:
         self._process_id = secrets.token_hex(6)
         self._notifications = RunNotifications(pool, self._subscriptions, self._process_id)
 
-    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
+    async def create(
+        self,
+        job: Job,
+        stored: StoredResponse,
+        batch: EventBatch,
+        *,
+        lock: ConversationLock | None = None,
+    ) -> bool:
         async with self._pool.transaction() as transaction:
+            if lock is not None and not await has_lock(transaction, job.tenant, job.id, lock):
+                return False
             await self._save(transaction, job.tenant, stored, listed=False)
             run = await transaction.value(
                 "begin_run", job.tenant, job.id, job.model, job.request, job.prompt
@@ -52,6 +62,7 @@ class PostgresRuns:
             await self._add_batch(transaction, run, batch)
             await self._notify(transaction, Notice(queued=True))
         self._notifications.notify_queued()
+        return True
 
     async def claim(
         self,
@@ -241,6 +252,15 @@ class PostgresRuns:
     async def _add_batch(self, transaction: Transaction, run: int, batch: EventBatch) -> None:
         if batch.count:
             await transaction.rows("add_batch", run, *_columns(batch))
+
+
+async def has_lock(
+    transaction: Transaction, tenant: str, holder: str, lock: ConversationLock
+) -> bool:
+    """Return whether the response ``holder`` has this lock. Nobody takes it until the end of the
+    transaction."""
+    row = (tenant, index_key(lock.conversation), holder, lock.owner)
+    return bool(await transaction.rows("held", *row))
 
 
 def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes]:

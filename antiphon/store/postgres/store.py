@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.records import StoredResponse, SweepRecord
+from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -22,7 +22,7 @@ from antiphon.wire.items import Item
 
 from .files import PostgresFiles
 from .pool import ConnectionPool, Transaction, index_key
-from .runs import PostgresRuns
+from .runs import PostgresRuns, has_lock
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_response
 from .vectors import PostgresVectorIndex
@@ -48,10 +48,19 @@ class PostgresStore:
         return cls(await ConnectionPool.open(url, connections=connections))
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-    ) -> None:
+        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+    ) -> bool:
+        name = stored.response.id
         async with self._pool.transaction() as transaction:
-            await _save(transaction, tenant, stored, conversation)
+            if lock is None:
+                await _save(transaction, tenant, stored)
+                return True
+            is_locked = await has_lock(transaction, tenant, name, lock)
+            if await transaction.value("is_stored", tenant, name):
+                return True
+            if is_locked:
+                await _save(transaction, tenant, stored, lock.conversation)
+            return is_locked
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         found = await self._pool.decoded_rows(stored_of, "load", tenant, index_key(response_id))

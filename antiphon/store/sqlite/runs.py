@@ -16,6 +16,7 @@ from antiphon.store.fair_claims import choose_fairly
 from antiphon.store.records import (
     Append,
     Claim,
+    ConversationLock,
     DueWebhook,
     EventBatch,
     EventPage,
@@ -63,7 +64,16 @@ class SqliteRuns(SingleProcessRuns):
         self._queries = database.queries
         self._save = save
 
-    async def create(self, job: Job, stored: StoredResponse, batch: EventBatch) -> None:
+    async def create(
+        self,
+        job: Job,
+        stored: StoredResponse,
+        batch: EventBatch,
+        *,
+        lock: ConversationLock | None = None,
+    ) -> bool:
+        if lock is not None and not self.is_locked(job.tenant, job.id, lock):
+            return False
         save_response = self._save(job.tenant, stored, listed=False)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -74,6 +84,7 @@ class SqliteRuns(SingleProcessRuns):
             self._add_batch(connection, run, batch)
 
         await self._database.write(work, then=lambda _: self._notify_queued())
+        return True
 
     async def claim(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from antiphon.store.base import Retention
-from antiphon.store.records import StoredResponse, SweepRecord
+from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -56,9 +56,23 @@ class SqliteStore:
     # --- the contract ----------------------------------------------------------------------------
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-    ) -> None:
-        await self._database.write(self._save_work(tenant, stored, conversation))
+        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+    ) -> bool:
+        if lock is None:
+            await self._database.write(self._save_work(tenant, stored))
+            return True
+        key = (tenant, stored.response.id)
+        is_locked = self.runs.is_locked(*key, lock)
+        save_response = self._save_work(tenant, stored, lock.conversation)
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if connection.execute(self._queries["row_of"], key).fetchone() is not None:
+                return True
+            if is_locked:
+                save_response(connection)
+            return is_locked
+
+        return await self._database.write(work)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         found = await self._database.rows("load", (tenant, response_id), stored_of)

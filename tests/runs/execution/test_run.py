@@ -19,7 +19,7 @@ from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoi
 from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
@@ -146,11 +146,12 @@ async def test_response_is_stored_before_its_terminal_event() -> None:
 
     class Watched(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-        ) -> None:
+            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        ) -> bool:
             await asyncio.sleep(0)
-            await super().save(tenant, stored)
+            is_saved = await super().save(tenant, stored, lock=lock)
             order.append("saved")
+            return is_saved
 
     def on_write(sink: RecordingSink) -> None:
         order.extend("told" for event in sink.events if isinstance(event, ev.Completed))
@@ -163,8 +164,8 @@ async def test_response_is_stored_before_its_terminal_event() -> None:
 async def test_store_error_fails_the_response() -> None:
     class Full(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-        ) -> None:
+            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        ) -> bool:
             raise RunError("The store could not be written.")
 
     events = await events_of(await create(service(ScriptedBackend(["Hello"]), Full())))

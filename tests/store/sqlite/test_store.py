@@ -254,7 +254,7 @@ async def test_failing_write_fails_alone(tmp_path: Path) -> None:
         *saves[:10], store._database.write(broken), *saves[10:], return_exceptions=True
     )
     assert isinstance(results[10], RunError)
-    assert [result for result in results if result is not None] == [results[10]]
+    assert [result for result in results if result is not True] == [results[10]]
     for n in range(20):
         assert await store.load("t", f"resp_{n}") is not None
     await store.close()
@@ -265,7 +265,7 @@ async def test_unstorable_value_fails_alone(tmp_path: Path) -> None:
     saves = [store.save(tenant, turn("a")) for tenant in ("t", "\ud800", "u")]
     async with asyncio.timeout(30):
         first, broken, last = await asyncio.gather(*saves, return_exceptions=True)
-        assert (first, last) == (None, None) and isinstance(broken, RunError)
+        assert (first, last) == (True, True) and isinstance(broken, RunError)
         assert await store.load("u", "resp_a") == turn("a")
         await store.close()
 
@@ -283,7 +283,7 @@ async def test_full_disk_fails_only_new_writes(tmp_path: Path) -> None:
     results = await asyncio.gather(
         store.save("t", large), store.save("t", small), return_exceptions=True
     )
-    assert isinstance(results[0], RunError) and results[1] is None
+    assert isinstance(results[0], RunError) and results[1] is True
     assert await store.load("t", "resp_large") is None
     assert await store.load("t", "resp_small") == small
     await store._database.write(
