@@ -128,6 +128,10 @@ def test_long_tool_output_is_truncated(client: OpenAI, toys: Toys) -> None:
     first = client.responses.create(**asked(toys, "shout"))
     assert len(calls(first)) == 4 and first.output_text == "It was loud."
     assert all("characters left out" in call.output for call in calls(first))
+    # The next prompt is the same: it fits, although the results had to be shortened for it.
+    more = asked(toys, "shout", input="And?", previous_response_id=first.id)
+    second = client.responses.create(**more)
+    assert second.status == "completed" and second.output_text == "As I said."
 
 
 def test_turns_are_limited(client: OpenAI, toys: Toys) -> None:

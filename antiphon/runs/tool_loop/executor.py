@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
-from antiphon.stream.kinds import KINDS, error_fields
+from antiphon.stream.kinds import error_fields
 from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, ToolResult
 from antiphon.wire import items as it
 
@@ -75,8 +75,10 @@ class CallBudget:
 class CallEnvironment(Struct, frozen=True, kw_only=True):
     """What the calls of one turn have in common.
 
-    ``max_result_bytes`` is the space in the prompt for the result of each call, ``timeout_s`` the
-    time limit of each, ``budget`` that for the calls that calls make."""
+    ``max_result_bytes`` is the space in the prompt for the result of each call,
+    ``held_result_bytes`` the size from which a result may have to be shortened for the next prompt
+    (None: none may),
+    ``timeout_s`` the time limit of each call, ``budget`` that for the calls that calls make."""
 
     tenant: str
     response_id: str
@@ -85,6 +87,7 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     timeout_s: float
     budget: CallBudget
     ids: Callable[[str], str]
+    held_result_bytes: int | None = None
 
 
 async def run_calls(
@@ -92,8 +95,9 @@ async def run_calls(
 ) -> AsyncGenerator[Delta, None]:
     """Run calls and yield their deltas as they happen.
 
-    A checkpoint comes first: the calls are persisted before they run. Closing the generator stops
-    the calls."""
+    A checkpoint comes first: the calls are persisted before they run. An item whose long text may
+    have to be shortened stays open: the caller ends it (``ToolCall.is_held``). Closing the
+    generator stops the calls."""
     if calls:
         yield Checkpoint()
     runner = _CallRunner(environment)
@@ -125,12 +129,13 @@ class _CallRunner:
     async def run_to_end(self, call: ToolCall) -> None:
         """Run a call of the turn."""
         try:
-            await self._run(call)
+            await self._run(call, may_hold=True)
         finally:
             self.deltas.put_nowait(None)
 
-    async def _run(self, call: ToolCall) -> None:
-        """Run a call, set its result and emit the deltas of its end."""
+    async def _run(self, call: ToolCall, *, may_hold: bool = False) -> None:
+        """Run a call, set its result and emit the deltas of its end. ``may_hold``: the item may
+        stay open."""
         if call.function.failed_output is not None:
             # Takes no slot: it waits for calls that do.
             result = await self._run_with_output_item(call, call.function.failed_output)
@@ -138,19 +143,17 @@ class _CallRunner:
         else:
             async with self._slots:
                 result = await self._result(call)
-            result = self._end_item(call, result)
+            result = self._end_item(call, result, may_hold=may_hold)
         for number, item in enumerate(result.items):
             key = f"{call.key} {number}"
             self.deltas.put_nowait(Open(item, key))
             self.deltas.put_nowait(Close({}, key, getattr(item, "status", "completed")))
 
-    def _end_item(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """Close the item that holds the result. Returns the result with its final fields."""
+    def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
+        """Close the item that holds the result, unless it is held. Returns the result with its
+        final fields."""
         follow_up = call.follow_up
         last_item = follow_up or call.function.initial_item
-        step = "failed" if result.failed else "completed"
-        if step in KINDS[type(last_item)].progress:
-            self.deltas.put_nowait(Progress(step, call.key))
         # A follow-up item that failed keeps the output it has.
         if result.failed and not result.fields and follow_up is None:
             error = error_fields(last_item, result.text)
@@ -158,10 +161,22 @@ class _CallRunner:
             result = replace(result, fields=fields)
         items = tuple(call.with_caller(item) for item in result.items)
         call.result = result = replace(result, items=items)
-        self.deltas.put_nowait(Close(result.fields, call.key, call.status, result.usage))
+        call.is_held = may_hold and follow_up is None and self._may_be_shortened(result)
+        if call.is_held:
+            return result
+        for delta in call.end_deltas():
+            self.deltas.put_nowait(delta)
         if follow_up is not None and not result.failed:
             call.result = replace(result, items=(replace(follow_up, **result.fields),))
         return result
+
+    def _may_be_shortened(self, result: ToolResult) -> bool:
+        """Whether the item contains the text that the model sees, and the next prompt may have no
+        space for all of it."""
+        limit = self._environment.held_result_bytes
+        if limit is None or result.failed or result.items:
+            return False
+        return result.text in result.fields.values() and len(result.text.encode()) > limit
 
     async def _run_with_output_item(
         self, call: ToolCall, failed_output: Callable[[str, str], it.Item]

@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, add_usage
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
@@ -45,6 +45,8 @@ _NewItems = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, .
 #: Divisors of the space for tool results. Each is tried if the prompt is too long with the one
 #: before.
 _RESULT_DIVISORS = (1, 4, 16)
+#: Tool results leave at least this part (1/n) of the space that there was before.
+_ROOM_DIVISOR = 4
 _NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 
 
@@ -96,6 +98,8 @@ class ToolLoop(ReplyWrapper):
         self._limit_is_told = False
         #: Bytes of the prompt for the result of each call of the last turn.
         self._max_result_bytes = 0
+        #: Tokens of the last prompt and its answer, before calls ran.
+        self._used_tokens = 0
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
 
@@ -187,9 +191,9 @@ class ToolLoop(ReplyWrapper):
             self._limit_is_told = turn.is_over
             batch = await self._prepare_turn(turn.new_items, turn)
             if batch is not None:
-                return self._new_turn(), batch
+                return self._new_turn(), (*_end_held(turn.calls), *batch)
             self._end_reason = "length"
-        return turn, ()
+        return turn, _end_held(turn.calls)
 
     def _finish(self, reason: FinishReason) -> Finish:
         """Return the end of the reply, with the usage of all turns."""
@@ -293,13 +297,15 @@ class ToolLoop(ReplyWrapper):
                 yield (delta,)
         if any(call.awaits_client for call in calls):
             self._end_reason = "stop"
+            if deltas := _end_held(calls):
+                yield deltas
         elif point is not None or calls or self._options != rendered:
             # A continued call is the one that ``tool_choice`` demanded.
             is_first = point is None and not continued
             prompt = await self._prepare_turn(partial(conversation_items, calls), is_first=is_first)
             self._end_reason = "length" if prompt is None else None
-            if prompt:
-                yield prompt
+            if deltas := (*_end_held(calls), *(prompt or ())):
+                yield deltas
 
     def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
         """Use the functions and citations that the opened tools offer."""
@@ -326,7 +332,8 @@ class ToolLoop(ReplyWrapper):
     ) -> tuple[Delta, ...] | None:
         """Prepare the next model call. Returns None if the context has no space for an answer.
 
-        ``turn``: the turn before. If the prompt is too long, tool results are truncated further."""
+        ``turn``: the turn before. If the prompt is too long, or leaves little space for the answer
+        and later responses, tool results are truncated further."""
         tokens = (
             turn.prompt_tokens(self._turn_reply.prompt_tokens)
             if turn is not None
@@ -336,23 +343,40 @@ class ToolLoop(ReplyWrapper):
         self._options = self._options if is_first else self._next_options()
         if self._options.max_output_tokens == 0:
             return None
+        items: tuple[it.Item, ...] | None = None
+        fault: InvalidRequest | None = None
         for divisor in _RESULT_DIVISORS:
-            items = new_items(
-                partial(self._output_items, max_bytes=self._max_result_bytes // divisor)
+            tried_items, items = (
+                items,
+                new_items(partial(self._output_items, max_bytes=self._max_result_bytes // divisor)),
             )
+            if items == tried_items:
+                break
             self._conversation = replace(
                 before, items=(*before.items, *items), stored_tokens=tokens
             )
             try:
                 self._turn_reply = await self._spec.prepare(self._conversation, self._options)
-                break
             except InvalidRequest as error:
-                if error.code == CONTEXT_LENGTH_EXCEEDED and divisor != _RESULT_DIVISORS[-1]:
-                    continue
-                _log.info("no more turns", response=self._spec.response_id, why=error.message)
-                return None
+                fault = error
+                if error.code != CONTEXT_LENGTH_EXCEEDED:
+                    break
+            else:
+                fault = None
+                if self._leaves_room:
+                    break
+        if fault is not None:
+            _log.info("no more turns", response=self._spec.response_id, why=fault.message)
+            return None
         prompt = self._turn_reply.prompt_tokens
         return () if prompt is None else (NewPrompt(prompt.ids),)
+
+    @property
+    def _leaves_room(self) -> bool:
+        """Whether the prompt leaves a part of the space that there was before the calls."""
+        context_size = self._spec.context_size or ASSUMED_CONTEXT_SIZE
+        remaining = context_size - self._turn_reply.input_tokens
+        return remaining >= (context_size - self._used_tokens) // _ROOM_DIVISOR
 
     def _next_options(self) -> Options:
         """Return the options after a turn.
@@ -385,12 +409,14 @@ class ToolLoop(ReplyWrapper):
 
     def _output_items(self, call: ToolCall, max_bytes: int) -> Sequence[it.Item]:
         """Return the items that show the model the result of a call. Text is truncated to
-        ``max_bytes``."""
+        ``max_bytes``, also in an item that is still open: later responses show the model that."""
         result = call.result
         if result is None:
             return (call.output_item(_NO_MORE_CALLS),)
         if result.items:
             return result.items
+        if call.is_held:
+            return (call.output_item(call.truncate_result(max_bytes).text),)
         return (call.output_item(truncate_middle(result.text, max_bytes)),)
 
     # --- calls -----------------------------------------------------------------------------------
@@ -398,7 +424,7 @@ class ToolLoop(ReplyWrapper):
     def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
         """Return the environment of the calls of one turn, which share the space for results."""
         spec = self._spec
-        used_tokens = self._turn_reply.input_tokens + sum(
+        self._used_tokens = used_tokens = self._turn_reply.input_tokens + sum(
             usage.output_tokens for usage in self._turn_usages[-1:]
         )
         self._max_result_bytes = output_budget(spec.context_size, used_tokens) // max(1, len(calls))
@@ -406,6 +432,7 @@ class ToolLoop(ReplyWrapper):
             tenant=spec.tenant,
             response_id=spec.response_id,
             max_result_bytes=self._max_result_bytes,
+            held_result_bytes=self._max_result_bytes // _RESULT_DIVISORS[-1],
             max_parallel_calls=spec.limits.max_parallel_calls,
             timeout_s=max(0.0, min(spec.limits.call_timeout_s, self._remaining_s)),
             budget=self._budget,
@@ -440,6 +467,11 @@ def _by_name(functions: Iterable[ToolFunction]) -> dict[ToolName, ToolFunction]:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _end_held(calls: Iterable[ToolCall]) -> tuple[Delta, ...]:
+    """Close the items of calls that were held until the next prompt was prepared."""
+    return tuple(delta for call in calls if call.is_held for delta in call.end_deltas())
 
 
 def _awaits_client(turn: Turn) -> bool:

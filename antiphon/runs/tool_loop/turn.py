@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from antiphon.conversation import PromptTokens, ToolName
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, SampledTokens, Text
 from antiphon.stream.kinds import KINDS
+from antiphon.text import truncate_middle
 from antiphon.tools.base import (
     ArgumentObserver,
     CallContext,
@@ -61,6 +62,8 @@ class ToolCall:
         self.result: ToolResult | None = (
             ToolResult(text=rejection, failed=True) if rejection else None
         )
+        #: The call has its result, but its item stays open until the next prompt is prepared.
+        self.is_held = False
         #: The separate item that holds the output.
         self.follow_up: it.Item | None = None
         self._observer = (
@@ -126,6 +129,26 @@ class ToolCall:
         if self._observer is None or self.is_ignored:
             return ()
         return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
+
+    def end_deltas(self) -> tuple[Delta, ...]:
+        """Close the item that holds the result."""
+        result = self.result
+        assert result is not None
+        step = "failed" if result.failed else "completed"
+        has_step = step in KINDS[type(self.follow_up or self.function.initial_item)].progress
+        progress = (Progress(step, self.key),) if has_step else ()
+        return (*progress, Close(result.fields, self.key, self.status, result.usage))
+
+    def truncate_result(self, max_bytes: int) -> ToolResult:
+        """Truncate the text of the result, and the field of the item that contains it."""
+        assert self.result is not None
+        text = truncate_middle(self.result.text, max_bytes)
+        fields = {
+            name: text if value == self.result.text else value
+            for name, value in self.result.fields.items()
+        }
+        self.result = replace(self.result, text=text, fields=fields)
+        return self.result
 
     def start_follow_up(self, item: it.Item) -> Open:
         """Let later deltas belong to ``item``, and return the delta that opens it."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import flatten
+from antiphon.backends.base import Reply, flatten
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.errors import InvalidRequest, ToolError
@@ -326,15 +326,18 @@ async def test_time_for_tools_is_limited(at_limit: str, asked: int) -> None:
 
 async def test_response_is_cut_if_the_next_prompt_does_not_fit() -> None:
     full = InvalidRequest("full", param="input", code="context_length_exceeded")
-    loop = await LoopRun(look(), full, full, full).all()
+    loop = await LoopRun(look(), full, full, full, run=_prints, context_size=4000).all()
     assert loop.finish.reason == "length" and len(loop.closed_calls) == 1
     assert len(loop.backend.requests) == 4  # with less and less of the result
+    loop = await LoopRun(look(), full).all()
+    assert len(loop.backend.requests) == 2  # nothing is left to shorten
 
 
 async def _prints(
     arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-    yield ToolResult(text="x" * 100_000)
+    text = "x" * 100_000
+    yield ToolResult(text=text, fields={"output": text})
 
 
 async def test_result_is_truncated_further_if_the_prompt_is_too_long() -> None:
@@ -344,6 +347,27 @@ async def test_result_is_truncated_further_if_the_prompt_is_too_long() -> None:
     (first,), (second,) = loop.tool_outputs(1), loop.tool_outputs(2)
     assert len(second) < len(first) / 3 and second.startswith("xx")
     assert loop.finish.reason == "stop"
+    (closed,) = loop.closed_calls
+    assert closed.result == {"output": second}  # later responses show the model the item
+
+
+async def test_result_that_leaves_no_room_is_truncated_further() -> None:
+    """Otherwise the next response of the conversation would be rejected as too long."""
+    loop = LoopRun(look(), message_deltas("ok"), message_deltas("ok"), run=_prints)
+    loop.spec = replace(loop.spec, context_size=4000)
+    prepare, sizes = loop.spec.prepare, iter([0, 3900, 2500])
+
+    async def prepare_with_size(conversation: Conversation, options: Options) -> Reply:
+        reply = await prepare(conversation, options)
+        reply.input_tokens = next(sizes)  # type: ignore[misc]
+        return reply
+
+    loop.spec = replace(loop.spec, prepare=prepare_with_size)
+    loop.backend.prepare = prepare_with_size  # type: ignore[method-assign]
+    loop = await loop.all()
+    assert next(sizes, None) is None and loop.finish.reason == "stop"
+    (closed,) = loop.closed_calls
+    assert len(closed.result["output"]) < 1100
 
 
 async def test_calls_of_a_turn_share_the_result_space() -> None:
