@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
+from antiphon.capabilities import Capability, list_capabilities
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.fair_limiter import tenant_share
@@ -26,11 +27,11 @@ from antiphon.http import uvicorn_server
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
-from antiphon.installation import needs_extra
 from antiphon.logs import capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import progress_bar
+from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
@@ -51,21 +52,38 @@ from antiphon.wire.parsing.json_body import BodyLimits
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 
-__all__ = ["App", "Serving", "address", "open_app", "open_fetcher", "request_limits", "serve"]
+__all__ = [
+    "App",
+    "Serving",
+    "address",
+    "find_capabilities",
+    "open_app",
+    "open_fetcher",
+    "request_limits",
+    "serve",
+]
 
 
 class Serving(Struct, frozen=True, kw_only=True):
-    """A server that has started: its URL and its models."""
+    """A server that has started: its URL, its models and what it can do."""
 
     url: str
     models: tuple[ServedModel, ...]
+    capabilities: tuple[Capability, ...] = ()
 
 
 class App:
     """Antiphon as an ASGI app, with the service and the models behind it."""
 
-    def __init__(self, asgi: ASGIApp, service: Service, models: catalog.Catalog) -> None:
+    def __init__(
+        self,
+        asgi: ASGIApp,
+        service: Service,
+        models: catalog.Catalog,
+        capabilities: tuple[Capability, ...] = (),
+    ) -> None:
         self._asgi = asgi
+        self.capabilities = capabilities
         self.service = service
         self.models = models
 
@@ -95,8 +113,14 @@ async def serve(
 
         def started() -> None:
             if settings.log_format == "json":
-                log.info("serving", url=url, models=[model.name for model in app.models.all()])
-            announce(Serving(url=url, models=app.models.all()))
+                log.info(
+                    "serving",
+                    url=url,
+                    models=[model.name for model in app.models.all()],
+                    ready=[each.name for each in app.capabilities if each.problem is None],
+                    missing={each.name: each.problem for each in app.capabilities if each.problem},
+                )
+            announce(Serving(url=url, models=app.models.all(), capabilities=app.capabilities))
 
         await uvicorn_server.serve(
             app,
@@ -120,6 +144,7 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
     default lines on standard error. Raises ``SetupError``.
     """
     log = log or _open_log(settings)
+    settings = with_packaged_embedder(settings)
     prompts = Prompts(settings.prompts_dir, ids=_new_id)
     prompts.check()
     async with AsyncExitStack() as stack:
@@ -129,7 +154,7 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
         sender = _sender(settings)
         if sender is not None:
             stack.push_async_callback(sender.close)
-        fetcher = open_fetcher(settings, log)
+        fetcher = open_fetcher(settings)
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
         with progress_bar() as progress:
@@ -167,7 +192,23 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
             await stack.enter_async_context(
                 LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
             )
-        yield App(_app(settings, service, log, metrics), service, models)
+        abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
+        yield App(_app(settings, service, log, metrics), service, models, abilities)
+
+
+async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
+    """Find out what a server with these settings could do here, without loading its models. Raises
+    ``SetupError`` for settings with which it would not start."""
+    settings = with_packaged_embedder(settings)
+    async with AsyncExitStack() as stack:
+        store = await open_store("memory:")
+        stack.push_async_callback(store.close)
+        fetcher = open_fetcher(settings)
+        if fetcher is not None:
+            stack.push_async_callback(fetcher.close)
+        seal = await _encryptor(settings, store)
+        _, providers = await _tools(stack, settings, store, seal, fetcher, Documents(), log)
+        return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 
 
 def address(host: str, port: int) -> str:
@@ -212,12 +253,13 @@ async def _tools(
         settings=settings,
         documents=documents,
         fetcher=fetcher,
-        containers=containers,
+        containers=containers.registry,
+        no_containers=containers.reason,
         uploads=uploads,
         encryptor=seal,
         clock=_clock,
     )
-    return containers, await stack.enter_async_context(open_tools(dependencies))
+    return containers.registry, await stack.enter_async_context(open_tools(dependencies))
 
 
 class _Uploads:
@@ -239,8 +281,8 @@ def _clock() -> float:
     return time.time()  # noqa: TID251 - the clock that the other parts are given
 
 
-def _check_embeddings(name: str | None, models: ModelCatalog) -> None:
-    if name is None:
+def _check_embeddings(name: str, models: ModelCatalog) -> None:
+    if name == NO_EMBEDDINGS:
         return
     require_numpy()
     if not any(
@@ -277,7 +319,7 @@ def _policy(settings: Settings) -> Policy:
         max_files_bytes=settings.max_files_bytes or None,
         max_vector_stores=settings.max_vector_stores or None,
         file_search=settings.file_search,
-        file_search_embeddings=settings.file_search_embeddings,
+        file_search_embeddings=_embeddings(settings),
         mcp_labels={
             name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
         },
@@ -293,6 +335,11 @@ def _policy(settings: Settings) -> Policy:
             max_runs_per_tenant=_tenant_limit(settings, settings.max_background_runs),
         ),
     )
+
+
+def _embeddings(settings: Settings) -> str | None:
+    name = settings.file_search_embeddings
+    return None if name == NO_EMBEDDINGS else name
 
 
 async def _encryptor(settings: Settings, store: Store) -> Encryptor:
@@ -316,16 +363,14 @@ def _sender(settings: Settings) -> WebhookSender | None:
     )
 
 
-def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
+def open_fetcher(settings: Settings) -> Fetcher | None:
     """Return the URL fetcher; None if fetching is off or its extra is not installed."""
     networks = tuple(
         parse_network(text, "fetch_allowed_networks") for text in settings.fetch_allowed_networks
     )
     if not settings.fetch_urls:
         return None
-    if find_spec("aiohttp") is None and not networks:
-        if log is not None:
-            log.info(needs_extra("URLs in requests are not fetched", "fetch"))
+    if settings.fetch_urls == "auto" and find_spec("aiohttp") is None and not networks:
         return None
     return Fetcher.open(max_bytes=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from antiphon.attachments.documents import DocumentReader, Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.installation import needs_extra
+from antiphon.installation import antiphon_command, needs_extra
 from antiphon.plugins import load_plugin, load_plugins
 from antiphon.sandbox.base import Sandbox
 from antiphon.security.encryption import Encryptor
@@ -27,9 +26,11 @@ from antiphon.tools.containers.container import ContainerPolicy, Uploads
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
+from antiphon.tools.unavailable import UnavailableTool
 
 __all__ = [
     "PROVIDERS",
+    "OpenedContainers",
     "SandboxFactory",
     "ToolDependencies",
     "open_containers",
@@ -37,20 +38,25 @@ __all__ = [
     "open_tools",
 ]
 
-_log = structlog.get_logger(__name__)
-
 #: Opens a sandbox from the settings. Other packages register one as an entry point of the group
 #: ``antiphon.sandboxes``; the setting ``sandbox`` names it. Raises ``SetupError``.
 SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
 
-_BUBBLEWRAP = "bubblewrap"
+_BUBBLEWRAP, _AUTO, _OFF = "bubblewrap", "auto", "off"
+_BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP)
+_PROGRAMS = "programmatic_tool_calling"
+_NO_IMAGES = (
+    "No generator of images is configured. To use a server with the Images API: antiphon serve"
+    " --image-generation images_api --image-generation-url URL"
+)
 _SANDBOX_GROUP = "antiphon.sandboxes"
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
     """The parts that tools are created with.
 
-    ``fetcher`` is None if the server fetches no URLs, ``containers`` if it runs no code.
+    ``fetcher`` is None if the server fetches no URLs, ``containers`` if it runs no code, for the
+    reason ``no_containers``.
     ``uploads``: the clients' uploaded files. ``encryptor`` encrypts state that clients store, None
     if they may store none. ``clock`` returns Unix seconds.
     """
@@ -60,8 +66,16 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
     documents: Documents = field(default_factory=Documents)
     fetcher: Fetcher | None = None
     containers: ContainerRegistry | None = None
+    no_containers: str = "The setting sandbox is off."
     uploads: Uploads | None = None
     encryptor: Encryptor | None = None
+
+
+class OpenedContainers(Struct, frozen=True):
+    """The containers that run code; None if the server runs none, for ``reason``."""
+
+    registry: ContainerRegistry | None = None
+    reason: str = "The setting sandbox is off."
 
 
 @asynccontextmanager
@@ -73,14 +87,14 @@ async def open_containers(
     library: SkillLibrary,
     clock: Callable[[], float],
     ids: Callable[[str], str],
-) -> AsyncIterator[ContainerRegistry | None]:
+) -> AsyncIterator[OpenedContainers]:
     """Open the containers that run code.
 
-    Yields None if code execution is off, or if bubblewrap does not work on this machine, which is
-    logged: code never runs outside a sandbox. Raises ``SetupError`` if a plug-in fails.
+    There are none if code execution is off, or if bubblewrap does not work on this machine, which
+    is logged: code never runs outside a sandbox. Raises ``SetupError`` if a plug-in fails.
     """
-    if settings.sandbox == "off":
-        yield None
+    if settings.sandbox == _OFF:
+        yield OpenedContainers()
         return
     policy = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
@@ -90,41 +104,41 @@ async def open_containers(
         processes=settings.sandbox_processes,
         code_timeout_s=settings.code_timeout_s,
     )
-    sandbox: Sandbox | None
-    if settings.sandbox == _BUBBLEWRAP:
-        sandbox = await _open_bubblewrap(settings, policy, log)
+    sandbox: Sandbox
+    if settings.sandbox in (_AUTO, _BUBBLEWRAP):
+        try:
+            sandbox = await _open_bubblewrap(settings, policy, log)
+        except SetupError as error:
+            report = log.info if settings.sandbox == _AUTO else log.warning
+            report(f"code execution is off: {error}")
+            yield OpenedContainers(None, str(error))
+            return
     else:
         factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
         sandbox = await factory(settings)
         log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
-    if sandbox is None:
-        yield None
-        return
     async with ContainerRegistry(
         sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids
     ) as containers:
-        yield containers
+        yield OpenedContainers(containers)
 
 
 def _sandbox_plugin(name: str) -> Any:
-    return load_plugin(_SANDBOX_GROUP, name, setting="sandbox", built_in=("off", _BUBBLEWRAP))
+    return load_plugin(_SANDBOX_GROUP, name, setting="sandbox", built_in=_BUILT_IN_SANDBOXES)
 
 
-async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox | None:
-    """Open and check bubblewrap; None, with a warning, if it does not work on this machine."""
+async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox:
+    """Open and check bubblewrap. Raises ``SetupError`` if it does not work on this machine."""
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
-    try:
-        setup = await asyncio.to_thread(BoxSetup.detect, python)
-        sandbox = Bubblewrap(
-            setup, default_limits=policy.box_limits("1g"), pool_size=settings.sandbox_pool
-        )
-        version = await sandbox.check()
-    except SetupError as error:
-        log.warning(f"code execution is off: {error}")
-        return None
-    log.info("code execution is on, in sandboxes", python=version, program=setup.bwrap)
+    setup = await asyncio.to_thread(BoxSetup.detect, python)
+    sandbox = Bubblewrap(
+        setup, default_limits=policy.box_limits("1g"), pool_size=settings.sandbox_pool
+    )
+    version = await sandbox.check()
+    report = log.debug if settings.sandbox == _AUTO else log.info
+    report("code execution is on, in sandboxes", python=version, program=setup.bwrap)
     return sandbox
 
 
@@ -137,10 +151,10 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
     """
     from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
-    if settings.sandbox == "off" or not (needed := mounts()):
+    if settings.sandbox == _OFF or not (needed := mounts()):
         yield None
         return
-    if settings.sandbox != _BUBBLEWRAP:
+    if settings.sandbox not in _BUILT_IN_SANDBOXES:
         log.info("documents are read in a subprocess without a sandbox", sandbox=settings.sandbox)
         yield None
         return
@@ -156,13 +170,14 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
             reader = SandboxedReader(sandbox, setup.python)
             await reader.check()
         except SetupError as error:
-            log.warning(f"documents are read without a sandbox: {error}")
+            report = log.info if settings.sandbox == _AUTO else log.warning
+            report(f"documents are read without a sandbox: {error}")
             reader = None
         yield reader
 
 
-#: Opens the providers of one tool, by tool type; an empty mapping if the settings disable it.
-#: Raises ``SetupError``.
+#: Opens the providers of one tool, by tool type. A tool that the settings turn off, or that does
+#: not work here, has an ``UnavailableTool``. Raises ``SetupError``.
 ProviderOpener = Callable[
     [ToolDependencies], AbstractAsyncContextManager[Mapping[str, ToolProvider]]
 ]
@@ -170,21 +185,21 @@ ProviderOpener = Callable[
 
 @asynccontextmanager
 async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    from antiphon.tools.web_search.index import PageIndex
+    from antiphon.tools.web_search.local_index import LocalIndex
     from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 
     settings = dependencies.settings
     setting = settings.web_search
-    if setting == "index" and not settings.web_index.is_file():
-        _log.debug("web_search is off: fill an index with `antiphon index add`, or set web_search")
-        setting = "off"
     if setting == "off":
-        yield {}
+        yield dict.fromkeys(TYPES, UnavailableTool("The setting web_search is off."))
         return
     if setting == "index":
-        index = PageIndex(settings.web_index)
+        index = LocalIndex(settings.web_index, _no_index)
+        provider = WebSearchProvider(
+            index, is_external=False, unavailable_reason=index.unavailable_reason
+        )
         try:
-            yield dict.fromkeys(TYPES, WebSearchProvider(index, is_external=False))
+            yield dict.fromkeys(TYPES, provider)
         finally:
             await index.close()
         return
@@ -206,22 +221,28 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
         await web.close()
 
 
+def _no_index() -> str:
+    return f"There is no index to search. To make one: {antiphon_command('index add FOLDER')}"
+
+
 @asynccontextmanager
 async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the MCP provider. The setting is on by default but its extra is optional, so a missing
-    extra is an error only if servers are configured."""
+    """Open the MCP provider. A missing extra is an error if servers are configured or the setting
+    requires it."""
     settings = dependencies.settings
     if not settings.mcp:
-        yield {}
+        yield {"mcp": UnavailableTool("The setting mcp is false.")}
         return
     try:
         from antiphon.tools.mcp.provider import McpProvider
         from antiphon.tools.mcp.sessions import SessionPool
         from antiphon.tools.mcp.transport import McpEndpoint
     except ImportError:
-        if any(server.tool is None for server in settings.mcp_servers.values()):
-            raise SetupError(needs_extra("The MCP client is not installed", "mcp")) from None
-        yield {}
+        reason = needs_extra("The MCP client is not installed", "mcp")
+        has_servers = any(server.tool is None for server in settings.mcp_servers.values())
+        if has_servers or settings.mcp is True:
+            raise SetupError(reason) from None
+        yield {"mcp": UnavailableTool(reason)}
         return
     configured = {
         name: McpEndpoint(
@@ -260,7 +281,7 @@ async def _code_interpreter(
     from antiphon.tools.code_interpreter import CodeInterpreterProvider
 
     if dependencies.containers is None:
-        yield {}
+        yield {"code_interpreter": UnavailableTool(dependencies.no_containers)}
         return
     yield {"code_interpreter": CodeInterpreterProvider(dependencies.containers)}
 
@@ -271,7 +292,7 @@ async def _image_generation(
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
     settings = dependencies.settings
     if settings.image_generation == "off":
-        yield {}
+        yield {"image_generation": UnavailableTool(_NO_IMAGES)}
         return
     from antiphon.tools.image_generation import provider
     from antiphon.tools.image_generation.conversation_images import ImageSources
@@ -325,13 +346,19 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
 
 @asynccontextmanager
 async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider of programs, if its extra is installed."""
+    """Open the provider of programs. A missing extra is an error if the setting requires it."""
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import ProgramProvider
 
     settings = dependencies.settings
-    if not settings.programs or dependencies.encryptor is None or not JavaScript.is_installed():
-        yield {}
+    if not settings.programs or dependencies.encryptor is None:
+        yield {_PROGRAMS: UnavailableTool("The setting programs is false.")}
+        return
+    if not JavaScript.is_installed():
+        reason = needs_extra("The runtime of programs is not installed", "programs")
+        if settings.programs is True:
+            raise SetupError(reason)
+        yield {_PROGRAMS: UnavailableTool(reason)}
         return
     javascript = JavaScript(
         step_s=settings.program_cpu_timeout_s, memory_bytes=settings.program_memory_mb << 20
@@ -343,7 +370,7 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
         max_calls=settings.max_program_calls,
     )
     try:
-        yield {"programmatic_tool_calling": programs}
+        yield {_PROGRAMS: programs}
     finally:
         javascript.close()
 
@@ -356,7 +383,8 @@ async def _client_tools(
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import ShellProvider
 
-    yield {**CLIENT_TOOLS, "shell": ShellProvider(dependencies.containers)}
+    shell = ShellProvider(dependencies.containers, dependencies.no_containers)
+    yield {**CLIENT_TOOLS, "shell": shell}
 
 
 #: Tool → the function that opens its providers. Other packages add theirs as entry points of the
@@ -379,7 +407,10 @@ async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[st
         providers: dict[str, ToolProvider] = {}
         for name, opener in (*PROVIDERS.items(), *load_plugins(_TOOL_GROUP)):
             new = await stack.enter_async_context(opener(dependencies))
-            if duplicates := sorted(providers.keys() & new.keys()):
+            works = {
+                each for each, one in providers.items() if not isinstance(one, UnavailableTool)
+            }
+            if duplicates := sorted(works & new.keys()):
                 raise SetupError(f"tool {name}: another tool already provides {duplicates[0]!r}")
             providers.update(new)
         yield providers

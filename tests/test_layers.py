@@ -66,6 +66,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "pagination",
         "search_terms",
     },
+    "capabilities": {"config", "errors", "installation", "tools"},
     "tool_factories": {
         "errors",
         "installation",

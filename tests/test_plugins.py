@@ -62,7 +62,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def sandbox_of(settings: Settings) -> Any:
-    """Return what ``open_containers`` yields."""
+    """Return the containers that ``open_containers`` yields."""
     opened = open_containers(
         settings,
         structlog.get_logger(),
@@ -73,7 +73,7 @@ async def sandbox_of(settings: Settings) -> Any:
     )
     with capture_logs():
         async with opened as containers:
-            return containers
+            return containers.registry
 
 
 # --- registry ------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ async def test_unknown_sandbox_is_an_error_that_names_the_registered_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, {"antiphon.sandboxes": {"fake": "fake_sandbox:open_sandbox"}})
-    with pytest.raises(SetupError, match="'docker' is unknown: use off, bubblewrap, fake"):
+    with pytest.raises(SetupError, match="'docker' is unknown: use auto, off, bubblewrap, fake"):
         await sandbox_of(Settings(sandbox="docker"))
 
 
@@ -182,6 +182,7 @@ async def test_example_engine_tool_and_store_serve_requests(tmp_path: Path) -> N
         store=f"journal://{tmp_path}/responses.jsonl",
         models={"counting": Model(engine="counting", source="none")},
         web_search="off",
+        sandbox="off",
         unavailable_tools="refuse",
         tool_options={"glossary": {"lease": "The right to work on a run."}},
     )

@@ -80,7 +80,7 @@ ECHO = {"echo": Model(source="Hello there.", engine="scripted")}
 
 
 async def test_open_app_closes_its_service() -> None:
-    settings = Settings(store="memory:", models=ECHO)
+    settings = Settings(store="memory:", models=ECHO, sandbox="off", file_search_embeddings="off")
     async with antiphon.open_app(settings, log=structlog.get_logger()) as app:
         assert app.service.ready
         assert [model.name for model in app.models.all()] == ["echo"]

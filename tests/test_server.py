@@ -43,8 +43,12 @@ def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def run_server(use: Use, **fields: Any) -> None:
-    """Serve with these settings, use the server, and stop it with SIGTERM."""
-    settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **fields})
+    """Serve with these settings, use the server, and stop it with SIGTERM.
+
+    The parts that are on by default and not tested here are off, because they take time to start.
+    """
+    off = {"sandbox": "off", "file_search_embeddings": "off"}
+    settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **off, **fields})
     started: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(settings, started.set_result))
     async with asyncio.timeout(WAIT_S):

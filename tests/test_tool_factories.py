@@ -17,6 +17,8 @@ from antiphon.resources.skills import Skills
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import ToolDependencies, open_containers, open_tools
+from antiphon.tools.base import ReportsAvailability
+from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from tests.conformance.boxes import Uploads
 from tests.sandbox.boxes import sandbox
@@ -27,7 +29,11 @@ ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_us
 async def types(**settings: Any) -> set[str]:
     """Return the tool types that these settings enable, without those that need no settings."""
     async with open_tools(ToolDependencies(settings=Settings(**settings), clock=float)) as found:
-        return set(found) - ALWAYS
+        return {name for name, each in found.items() if works(each)} - ALWAYS
+
+
+def works(provider: Any) -> bool:
+    return not isinstance(provider, ReportsAvailability) or provider.unavailable_reason() is None
 
 
 async def test_existing_index_enables_web_search(tmp_path: Path) -> None:
@@ -38,6 +44,20 @@ async def test_existing_index_enables_web_search(tmp_path: Path) -> None:
     await index.close()
     assert "web_search" in await types(web_index=path)
     assert await types(web_index=path, web_search="off") == set()
+
+
+async def test_index_is_seen_without_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "web.db"
+    settings = Settings(web_index=path)
+    async with open_tools(ToolDependencies(settings=settings, clock=float)) as found:
+        provider: Any = found["web_search"]
+        assert "antiphon index add FOLDER" in provider.unavailable_reason()
+        index = PageIndex(path)
+        await index.add([PageDocument(url="u", title="Rivers", text="The Rhine flows.")])
+        await index.close()
+        assert provider.unavailable_reason() is None
+        (page,) = await provider._source.search("Rhine", SearchOptions())
+        assert page.url == "u"
 
 
 async def test_missing_settings_are_named_at_startup(tmp_path: Path) -> None:
@@ -87,12 +107,16 @@ async def containers(log: Log, **settings: Any) -> bool:
         ids=lambda prefix: prefix,
     )
     async with opened as registry:
-        if registry is None:
-            return False
         async with open_tools(
-            ToolDependencies(settings=Settings(), clock=float, containers=registry)
+            ToolDependencies(
+                settings=Settings(),
+                clock=float,
+                containers=registry.registry,
+                no_containers=registry.reason,
+            )
         ) as found:
-            return "code_interpreter" in found
+            assert works(found["code_interpreter"]) == (registry.registry is not None)
+            return works(found["code_interpreter"])
 
 
 class Log:
@@ -106,19 +130,25 @@ class Log:
 
     warning = info
 
+    def debug(self, text: str, **more: Any) -> None:
+        """Nobody reads these."""
+
 
 async def test_sandbox_setting_enables_code_execution() -> None:
     await sandbox()
     log = Log()
-    assert not await containers(log) and log.lines == []
+    assert not await containers(log, sandbox="off") and log.lines == []
     assert await containers(log, sandbox="bubblewrap", sandbox_disk_mb=8)
     assert log.lines == ["code execution is on, in sandboxes"]
+    assert await containers(log, sandbox_disk_mb=8)
 
 
 async def test_broken_sandbox_disables_code_execution(tmp_path: Path) -> None:
     log = Log()
     assert not await containers(log, sandbox="bubblewrap", sandbox_python=tmp_path / "none")
-    (line,) = log.lines
+    assert not await containers(log, sandbox_python=tmp_path / "none")
+    line, again = log.lines
+    assert line == again
     assert line.startswith("code execution is off: ") and "\n" not in line
 
 
@@ -163,9 +193,11 @@ async def test_programs_are_enabled_if_their_extra_is_installed(
             encryptor=Encryptor([EncryptionKey.generate()]),
         )
         async with open_tools(dependencies) as providers:
-            return "programmatic_tool_calling" in providers
+            return works(providers["programmatic_tool_calling"])
 
     assert await found()
     assert not await found(programs=False)
     monkeypatch.setattr("antiphon.sandbox.javascript._QUICKJS_PACKAGE", "no-such-package")
     assert not await found()
+    with pytest.raises(SetupError, match=r"pip install .*\[programs\]"):
+        await found(programs=True)

@@ -183,6 +183,8 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
     from antiphon.server import Serving, serve
 
+    from .doctor import summary
+
     human = loaded.settings.log_format == "human"
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
@@ -192,6 +194,8 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             size = f" · {model.context_size} tokens" if model.context_size else ""
             also = f" · also {', '.join(model.aliases)}" if model.aliases else ""
             console.print(f"  {model.name}{size}{also}")
+        for line in summary(serving.capabilities):
+            console.print(f"  {line}", style="dim")
         console.print(
             f"  Chat: {_chat_command(loaded, serving.url)} · All settings: antiphon settings",
             style="dim",
@@ -330,6 +334,13 @@ def _mask_secrets(value: Any) -> Any:
 _SECRET = re.compile("header|key|token$|secret|password|authorization", re.IGNORECASE)
 
 
+def _doctor(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    from .doctor import report
+
+    for line in asyncio.run(report(loaded.settings)):
+        _print_line(line)
+
+
 def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
     key = f"sk-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -384,6 +395,11 @@ COMMANDS: Mapping[str, Command] = {
         help="Show every setting and its origin.",
         run=_settings,
         groups=(*_SERVE_GROUPS, "Chat"),
+    ),
+    "doctor": Command(
+        help="Show what works on this machine, and how to turn on the rest.",
+        run=_doctor,
+        groups=("Fetching", "Tools", "Models"),
     ),
     "key": Command(help="Create an API key.", run=_key, takes="new ", arguments=_key_arguments),
 }

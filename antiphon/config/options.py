@@ -19,6 +19,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 from antiphon.errors import SetupError
 
 __all__ = [
+    "AUTO_SWITCH",
     "Option",
     "declare",
     "did_you_mean",
@@ -52,7 +53,7 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def is_switch(self) -> bool:
         """Whether the flag takes no value."""
-        return self.kind == _SWITCH
+        return self.kind in (_SWITCH, AUTO_SWITCH)
 
     @property
     def env(self) -> str:
@@ -210,6 +211,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 # --- text ----------------------------------------------------------------------------------------
 
 _SWITCH = "true or false"
+#: Kind of a part that is on where it works.
+AUTO_SWITCH = '"auto", true or false'
 
 
 def literal(value: Any) -> str:

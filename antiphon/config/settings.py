@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from .keys import ApiKey
 from .mcp import McpServer
 from .model import DEFAULT_MODEL, Model
-from .options import declare
+from .options import AUTO_SWITCH, declare
 
 __all__ = ["Settings"]
 
@@ -26,6 +26,10 @@ _fetching = partial(declare, group="Fetching")
 _tools = partial(declare, group="Tools")
 _answers = partial(declare, group="Responses")
 _chat = partial(declare, group="Chat")
+
+
+#: An optional part: ``auto`` uses it if it is installed and works here, ``True`` requires it.
+_Switch = bool | Literal["auto"]
 
 
 def _spare_cores() -> int:
@@ -286,12 +290,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 0.75
 
     fetch_urls: Annotated[
-        bool,
+        _Switch,
         _fetching(
             "Fetch images and files that requests name by URL, from public addresses "
-            "only. Needs the extra `fetch`."
+            "only. auto: if the extra `fetch` is installed.",
+            kind=AUTO_SWITCH,
         ),
-    ] = True
+    ] = "auto"
     fetch_allowed_networks: Annotated[
         tuple[str, ...],
         _fetching(
@@ -304,13 +309,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         _tools(
             (
-                "Sandbox for code written by models (`code_interpreter`, `shell`). bubblewrap "
-                "needs Linux with unprivileged user namespaces. A plug-in is named by its entry "
-                "point. See embedding.md."
+                "Sandbox for code written by models (`code_interpreter`, `shell`). auto: "
+                "bubblewrap where it works, which needs Linux with unprivileged user namespaces. A "
+                "plug-in is named by its entry point. See embedding.md."
             ),
-            kind='"off", "bubblewrap" or the name of a plug-in',
+            kind='"auto", "off", "bubblewrap" or the name of a plug-in',
         ),
-    ] = "off"
+    ] = "auto"
     sandbox_python: Annotated[
         Path | None,
         _tools(
@@ -342,13 +347,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_containers: Annotated[int, _tools("Maximum number of containers of a tenant.", ge=1)] = 16
 
     programs: Annotated[
-        bool,
+        _Switch,
         _tools(
-            "Let models write programs that call tools (`programmatic_tool_calling`), if "
+            "Let models write programs that call tools (`programmatic_tool_calling`). auto: if "
             "the extra `programs` is installed. Programs run in WebAssembly, independent "
-            "of `sandbox`."
+            "of `sandbox`.",
+            kind=AUTO_SWITCH,
         ),
-    ] = True
+    ] = "auto"
     program_cpu_timeout_s: Annotated[
         float,
         _tools(
@@ -369,7 +375,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     web_search: Annotated[
         Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
         _tools(
-            "Backend of `web_search`: the local index made by `antiphon index add`, if "
+            "Backend of `web_search`: the local index made by `antiphon index add`, once "
             "there is one, or a search engine."
         ),
     ] = "index"
@@ -437,9 +443,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     mcp: Annotated[
-        bool,
-        _tools("Call tools of MCP servers. Needs the extra `mcp`."),
-    ] = True
+        _Switch,
+        _tools(
+            "Call tools of MCP servers. auto: if the extra `mcp` is installed.", kind=AUTO_SWITCH
+        ),
+    ] = "auto"
     mcp_servers: Annotated[
         dict[str, McpServer],
         _tools(
@@ -483,11 +491,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = True
     file_search_embeddings: Annotated[
-        str | None,
+        str,
         _tools(
-            "Embedding model for semantic search in vector stores. Unset: full-text search only."
+            "Served embedding model for semantic search in vector stores. auto: the model of the "
+            "extra `embeddings`, if it is installed. off: full-text search only.",
+            kind='"auto", "off" or the name of a model',
         ),
-    ] = None
+    ] = "auto"
     max_turns: Annotated[
         int,
         _tools("Maximum number of model calls in one response that uses server-side tools.", ge=1),

@@ -23,6 +23,7 @@ from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, p
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
+from antiphon.runs.request.ignored_tools import IgnoredToolLog
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_approvals import (
     ApprovedCall,
@@ -78,6 +79,7 @@ class Preparer:
         self._attachments = attachments
         self._providers = providers
         self._chains = ChainCache(dependencies.store)
+        self._ignored_tools = IgnoredToolLog()
 
     async def prepare(
         self,
@@ -97,6 +99,7 @@ class Preparer:
         response will run the calls that the request approves. Raises ``RequestError`` for
         everything that cannot be honoured."""
         resolved, tools = self._select_tools(request, model)
+        self._ignored_tools.report(tools.ignored_tools)
         context = replace(
             await self._load_context(tenant, request, model, session_chains),
             prompt_items=prompt_items,
@@ -130,8 +133,8 @@ class Preparer:
             model=model,
             context=context,
             reply=reply,
-            response=self._initial_response(request, model, response_id, context),
-            ignored_tools=tools.ignored_types,
+            response=self._initial_response(request, model, response_id, context, tools),
+            ignored_tools=tuple(each.type for each in tools.ignored_tools),
         )
 
     async def count(self, tenant: str, request: InputTokensRequest) -> int:
@@ -257,6 +260,7 @@ class Preparer:
         model: CatalogModel,
         response_id: str,
         context: ConversationContext,
+        tools: ToolSelection,
     ) -> Response:
         """Return the response before anything is generated."""
         response = initial_response(
@@ -268,6 +272,8 @@ class Preparer:
         )
         if removed := context.visible.removed:
             response = replace(response, input_transformations=removed)
+        if tools.ignored_tools:
+            response = replace(response, ignored_tools=tools.ignored_tools)
         if context.prompt_items:
             text = request.instructions
             instructions = Message(

@@ -28,6 +28,7 @@ __all__ = [
     "FollowUpItem",
     "NestedCall",
     "PendingCall",
+    "ReportsAvailability",
     "ResponseContext",
     "RunNestedCalls",
     "ToolFunction",
@@ -252,3 +253,11 @@ class ChecksAccess(Protocol):
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` for an object that does not exist or belongs to another tenant.
         Called before anything runs. ``path``: the tool's path in the request."""
+
+
+@runtime_checkable
+class ReportsAvailability(Protocol):
+    """A provider that does not always work. Requests are answered as if it were missing then."""
+
+    def unavailable_reason(self) -> str | None:
+        """Return why the tool cannot be used now, and what to do; None if it can."""

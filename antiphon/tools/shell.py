@@ -45,10 +45,12 @@ _MAX_COMMANDS = 32
 
 
 class ShellProvider:
-    """``ToolProvider`` of ``shell``. Without ``containers`` only the client can run commands."""
+    """``ToolProvider`` of ``shell``. Without ``containers`` only the client can run commands,
+    for ``reason``."""
 
-    def __init__(self, containers: ContainerRegistry | None) -> None:
+    def __init__(self, containers: ContainerRegistry | None, reason: str = "") -> None:
         self._containers = containers
+        self._reason = reason
         self._client = CLIENT_TOOLS["shell"]
 
     def check(self, tool: Any, path: str) -> None:
@@ -61,7 +63,8 @@ class ShellProvider:
             return
         if self._containers is None:
             raise InvalidRequest(
-                "This server runs no commands: use an environment of type 'local'.",
+                "This server runs no commands: use an environment of type 'local'."
+                f" {self._reason}".rstrip(),
                 param=where,
                 code="unsupported_tool",
             )

@@ -18,6 +18,7 @@ __all__ = [
     "CompactedResponse",
     "ContextManagement",
     "ConversationRef",
+    "IgnoredTool",
     "IncompleteDetails",
     "InputTokensDetails",
     "InputTransformation",
@@ -163,6 +164,14 @@ class InputTransformation(Struct, frozen=True, kw_only=True):
     ] = "organization_mismatch"
 
 
+class IgnoredTool(Struct, frozen=True, kw_only=True):
+    """A tool of the request that the server does not run, and what would turn it on. The model was
+    not told of it."""
+
+    type: str
+    reason: str
+
+
 class Response(Struct, frozen=True, kw_only=True):
     """A response: the fold of a run's events, and the echo of the request with defaults filled
     in."""
@@ -208,6 +217,8 @@ class Response(Struct, frozen=True, kw_only=True):
     access_programs: Json | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     tool_usage: Json | UnsetType = UNSET
+    #: Extension: tools of the request that nobody ran.
+    ignored_tools: tuple[IgnoredTool, ...] | UnsetType = UNSET
     #: Extensions: the messages the model read and wrote, and timings.
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET

@@ -1,6 +1,6 @@
 """A Starlette app of your own, with Antiphon mounted under /ai.
 
-Run: pip install "antiphon[llama]" && uvicorn --app-dir examples/embedding mounted_app:app
+Run in a checkout: uvicorn --app-dir examples/embedding mounted_app:app
 """
 
 from collections.abc import AsyncIterator

@@ -269,6 +269,9 @@ def test_pull_prints_the_path(invoke: Invoke) -> None:
 SCRIPTED = """
 port = 0
 store = "memory:"
+sandbox = "off"
+file_search_embeddings = "off"
+web_search = "off"
 stall_log_ms = 0  # a busy machine must not add lines to the log
 [models.echo]
 engine = "scripted"
@@ -305,13 +308,18 @@ def test_serve_prints_its_url_and_stops_on_a_signal(
 ) -> None:
     process = serve()
     assert process.stderr is not None
-    banner = [process.stderr.readline().strip() for _ in range(3)]
+    banner = [process.stderr.readline().strip()]
+    while not banner[-1].startswith("Chat: "):
+        assert process.poll() is None
+        banner.append(process.stderr.readline().strip())
     found = re.fullmatch(
         rf"Antiphon {re.escape(__version__)} at (http://127\.0\.0\.1:\d+/v1)", banner[0]
     )
     assert found is not None
     assert banner[1] == "echo · also gpt-5.5"
-    assert banner[2].startswith(f"Chat: antiphon chat --url {found[1].removesuffix('/v1')}")
+    assert any(line.startswith("Ready: ") and "file_search" in line for line in banner)
+    assert "Not ready: web_search. The setting web_search is off." in banner
+    assert banner[-1].startswith(f"Chat: antiphon chat --url {found[1].removesuffix('/v1')}")
     request = urllib.request.Request(
         f"{found[1]}/responses",
         data=json.dumps({"model": "gpt-5.5", "input": "hi"}).encode(),
@@ -331,6 +339,8 @@ def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen
     first = json.loads(process.stderr.readline())
     assert first["event"] == "serving"
     assert first["models"] == ["echo"]
+    assert "file_search by words" in first["ready"]
+    assert first["missing"]["web_search"] == "The setting web_search is off."
     assert first["url"].startswith("http://127.0.0.1:")
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=WAIT_S)[1] == ""

@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 import pytest
+import structlog
 
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
+from antiphon.tools.unavailable import UnavailableTool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, Json, engine
@@ -187,6 +189,9 @@ async def test_unsupported_hosted_tools_are_dropped_and_reported(serve: Serve, a
     prompt = scripted_engine.text(scripted_engine.requests[0][0])
     assert "get_weather" in prompt
     assert "web_search" not in prompt
+    ignored = answer.terminal_response["ignored_tools"]
+    assert [each["type"] for each in ignored] == [tool["type"] for tool in HOSTED]
+    assert all(each["reason"].endswith(".") for each in ignored)
     assert [tool["type"] for tool in answer.terminal_response["tools"]] == [
         "web_search", "image_generation", "code_interpreter", "mcp", "function",
     ]  # fmt: skip
@@ -201,6 +206,26 @@ async def test_unsupported_tools_can_be_rejected_by_setting(serve: Serve, ask: A
     )  # fmt: skip
     assert "'web_search'" in rejection["message"]
     assert (await ask(server, tools=[TOOL])).text == "Hello there!"
+
+
+@pytest.mark.requirement("API-HOSTED-IGNORED", "API-HOSTED-REFUSED", "API-HOSTED-FORCED")
+async def test_unavailable_tool_says_what_turns_it_on(serve: Serve, ask: Ask) -> None:
+    reason = "It is not installed. To install it: pip"
+    providers = {"web_search": UnavailableTool(reason)}
+    server = serve(engine(["No.", "No."]), providers=providers)
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(2):
+            answer = await ask(server, tools=[HOSTED[0]])
+            assert answer.terminal_response["ignored_tools"] == [
+                {"type": "web_search", "reason": reason}
+            ]
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+        f"requests declare web_search, which is ignored: {reason}"
+    ]
+    forced = await ask(server, tools=[HOSTED[0]], tool_choice={"type": "web_search"})
+    refused = await ask(serve(providers=providers, unavailable_tools="refuse"), tools=[HOSTED[0]])
+    for answer in (forced, refused):
+        assert answer.rejection["message"].endswith(reason)
 
 
 @pytest.mark.requirement("API-HOSTED-FORCED")

@@ -68,6 +68,8 @@ def serving(
         "threads = 1\ncontext_size = 2048\nparallel = 4\n"
     )
     store = store or f"sqlite:{folder}/responses.db"
+    if "sandbox" not in settings:  # on by default, but it takes time to start
+        settings = f'sandbox = "off"\n{settings}'
     (folder / "antiphon.toml").write_text(
         f'port = 0\nstore = "{store}"\nlog_level = "error"\n{settings}\n{model}'
     )

@@ -10,12 +10,13 @@ from antiphon.conversation import ToolChoice, ToolName
 from antiphon.errors import InvalidRequest
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
-from antiphon.tools.base import ToolFunction, ToolProvider
+from antiphon.tools.base import ReportsAvailability, ToolFunction, ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import IgnoredTool
 
 __all__ = [
     "ServerTool",
@@ -28,6 +29,7 @@ __all__ = [
 
 _PROGRAMS = "programmatic_tool_calling"
 _TOOL_SEARCH = "tool_search"
+_UNKNOWN = "This server does not run it."
 #: Tools whose calls the client answers.
 _FUNCTIONS = (tl.Function, tl.Custom, tl.Namespace)
 
@@ -46,16 +48,16 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
 
     ``visible_tools``: what the model sees, without the functions of ``server_tools``.
     ``request_tools``: all tools of the request that the model may call, deferred ones included.
-    ``choice``: the request's ``tool_choice``. ``ignored_types``: types of tools that nobody runs
-    here; the model does not see them. ``search_functions``: the function of ``tool_search``.
-    ``program_functions``: functions of the client that programs of the model may call; None if the
-    model cannot write programs here.
+    ``choice``: the request's ``tool_choice``. ``ignored_tools``: types of tools that nobody runs
+    here, and why; the model does not see them. ``search_functions``: the function of
+    ``tool_search``. ``program_functions``: functions of the client that programs of the model may
+    call; None if the model cannot write programs here.
     """
 
     visible_tools: tuple[tl.Tool, ...] = ()
     request_tools: tuple[tl.Tool, ...] = ()
     choice: tl.ToolChoiceParam | None = None
-    ignored_types: tuple[str, ...] = ()
+    ignored_tools: tuple[IgnoredTool, ...] = ()
     search_functions: tuple[ToolFunction, ...] = ()
     server_tools: tuple[ServerTool, ...] = ()
     program_functions: tuple[ToolFunction, ...] | None = None
@@ -86,7 +88,9 @@ def select_tools(
         return ToolSelection(choice=request.tool_choice)
     check_callers(request.tools)
     native = upstream & CLIENT_TOOLS.keys()
-    providers = {name: each for name, each in providers.items() if name not in native}
+    reasons = _unavailable_reasons(providers)
+    unused = native | reasons.keys()
+    providers = {name: each for name, each in providers.items() if name not in unused}
     upstream = upstream - providers.keys()
     for_model = callable_by_model(request.tools)
     visible = tuple(
@@ -106,13 +110,15 @@ def select_tools(
         visible_tools=visible,
         request_tools=for_model,
         choice=request.tool_choice,
-        ignored_types=_ignored_types(request.tools, {*providers, *upstream}, unavailable),
+        ignored_tools=_ignored_tools(
+            request.tools, {*providers, *upstream}, reasons, refuses=unavailable == "refuse"
+        ),
         search_functions=search_functions,
         server_tools=server_tools,
         program_functions=callable_by_programs(request.tools) if runs_programs else None,
     )
     if isinstance(request.tool_choice, tl.ToolChoiceObject):
-        _check_choice(request.tool_choice, selection, request.tools)
+        _check_choice(request.tool_choice, selection, request.tools, reasons)
     return selection
 
 
@@ -171,23 +177,34 @@ def _type(tool: tl.Tool) -> str:
     return str(tool.__struct_config__.tag)
 
 
-def _ignored_types(
-    tools: Sequence[tl.Tool], available: set[str], unavailable: str
-) -> tuple[str, ...]:
+def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:
+    """Return, for each tool that does not work at the moment, why."""
+    found = (
+        (name, each.unavailable_reason())
+        for name, each in providers.items()
+        if isinstance(each, ReportsAvailability)
+    )
+    return {name: reason for name, reason in found if reason is not None}
+
+
+def _ignored_tools(
+    tools: Sequence[tl.Tool], available: set[str], reasons: Mapping[str, str], *, refuses: bool
+) -> tuple[IgnoredTool, ...]:
     known = (*_FUNCTIONS, tl.ToolSearch)
-    ignored: list[str] = []
+    ignored: dict[str, IgnoredTool] = {}
     for index, tool in enumerate(tools):
         name = _type(tool)
         if isinstance(tool, known) or name in available:
             continue
-        if unavailable == "refuse":
+        reason = reasons.get(name, _UNKNOWN)
+        if refuses:
             raise InvalidRequest(
-                f"The tool '{name}' is not available on this server.",
+                f"The tool '{name}' is not available on this server. {reason}",
                 param=f"tools[{index}]",
                 code="unsupported_tool",
             )
-        ignored.append(name)
-    return tuple(dict.fromkeys(ignored))
+        ignored[name] = IgnoredTool(type=name, reason=reason)
+    return tuple(ignored.values())
 
 
 def _server_tools(
@@ -212,7 +229,10 @@ def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
 
 
 def _check_choice(
-    choice: tl.ToolChoiceObject, tools: ToolSelection, declared: Sequence[tl.Tool]
+    choice: tl.ToolChoiceObject,
+    tools: ToolSelection,
+    declared: Sequence[tl.Tool],
+    reasons: Mapping[str, str],
 ) -> None:
     """Raises ``InvalidRequest`` for a choice that forces a tool which nobody runs here, or which
     the model may not call."""
@@ -229,8 +249,10 @@ def _check_choice(
     if tools.search_functions:
         available.add(_TOOL_SEARCH)
     if available.isdisjoint(_spellings(choice)):
+        reason = next((reasons[name] for name in _spellings(choice) if name in reasons), _UNKNOWN)
         raise InvalidRequest(
-            f"The tool '{choice.type}' is not available on this server, so it cannot be chosen.",
+            f"The tool '{choice.type}' is not available on this server, so it cannot be chosen."
+            f" {reason}",
             param="tool_choice",
             code="unsupported_tool",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from msgspec import Struct
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError, ToolError
+from antiphon.installation import needs_extra
 
 from .extract import extract_document
 from .index import PageDocument, PageIndex
@@ -62,10 +64,9 @@ async def add_source(
     """
     if source.startswith(("http://", "https://")):
         if fetcher is None:
-            raise SetupError(
-                f"{source} cannot be fetched: fetching is off (fetch_urls), or the extra 'fetch' "
-                "is not installed"
-            )
+            if find_spec("aiohttp") is None:
+                raise SetupError(needs_extra(f"{source} cannot be fetched", "fetch"))
+            raise SetupError(f"{source} cannot be fetched: the setting fetch_urls is false")
         try:
             return IndexReport(
                 pages=await index.add([await fetch_document(source, fetcher, documents)])

@@ -83,12 +83,23 @@ class WebSearchProvider:
     """``ToolProvider`` over a page source, which it does not own.
 
     ``is_external``: the source needs access to the web, which a request may forbid
-    (``external_web_access``).
+    (``external_web_access``). ``unavailable_reason`` tells why the source cannot be used now, if it
+    cannot.
     """
 
-    def __init__(self, source: PageSource, *, is_external: bool) -> None:
+    def __init__(
+        self,
+        source: PageSource,
+        *,
+        is_external: bool,
+        unavailable_reason: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._source = source
         self._is_external = is_external
+        self._unavailable_reason = unavailable_reason
+
+    def unavailable_reason(self) -> str | None:
+        return self._unavailable_reason()
 
     def check(self, tool: Any, path: str) -> None:
         check_tool(tool, path)

@@ -32,7 +32,7 @@ def test_unavailable_hosted_tools_are_ignored_and_reported() -> None:
     request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "web_search"}])
     visible = select_tools(request, "ignore")
     assert [tool.__struct_config__.tag for tool in visible.visible_tools] == ["function"]
-    assert visible.ignored_types == ("web_search",)
+    assert [each.type for each in visible.ignored_tools] == ["web_search"]
 
 
 def test_unavailable_hosted_tools_can_be_rejected() -> None:

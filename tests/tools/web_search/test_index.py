@@ -82,7 +82,7 @@ async def test_invalid_index_or_source_raises_setup_error(tmp_path: Path) -> Non
     index = PageIndex(":memory:")
     with pytest.raises(SetupError, match="does not exist"):
         await add_source(index, str(tmp_path / "absent"), documents=Documents())
-    with pytest.raises(SetupError, match=r"fetch_urls.*extra 'fetch'"):
+    with pytest.raises(SetupError, match="setting fetch_urls is false"):
         await add_source(index, "https://a.example/", documents=Documents())
 
 

