@@ -47,6 +47,8 @@ class ConversationLocks:
         self._owners = owners
         #: Holder and owner, by tenant and conversation.
         self._locks: dict[tuple[str, str], tuple[str, str]] = {}
+        #: Tenants and holders that have a run or are about to have one.
+        self._running: set[tuple[str, str]] = set()
 
     def holder(self, tenant: str, conversation_id: str) -> str:
         """Return the response that holds the lock; "" if there is none."""
@@ -81,10 +83,21 @@ class ConversationLocks:
         return True
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock, if ``holder`` still holds it."""
+        """Release a lock, if ``holder`` still holds it and has no run."""
+        if (tenant, holder) in self._running:
+            return
         lock = self._locks.get((tenant, conversation_id))
         if lock is not None and lock[0] == holder:
             del self._locks[tenant, conversation_id]
+
+    def add_run(self, tenant: str, holder: str) -> None:
+        """Record that ``holder`` has a run, or is about to have one: ``remove_holder`` releases its
+        locks."""
+        self._running.add((tenant, holder))
+
+    def remove_run(self, tenant: str, holder: str) -> None:
+        """Record that ``holder`` has no run: it could not be created."""
+        self._running.discard((tenant, holder))
 
     def transfer(self, tenant: str, holder: str, owner: str) -> None:
         """Transfer the locks of a run to the owner that claimed it."""
@@ -93,6 +106,7 @@ class ConversationLocks:
 
     def remove_holder(self, tenant: str, holder: str) -> None:
         """Release the locks of a response that ended or was deleted."""
+        self._running.discard((tenant, holder))
         for key in self._keys_held_by(tenant, holder):
             del self._locks[key]
 

@@ -166,7 +166,8 @@ class RunStore(Protocol):
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock, if ``holder`` still holds it."""
+        """Release a lock, if ``holder`` still holds it and has no run that has not ended: the
+        answer to ``create`` may be lost."""
 
     def set_listener(self, listener: RunListener) -> None:
         """Notify this listener, instead of an earlier one, from now on."""

@@ -250,6 +250,23 @@ async def begins_no_run_without_the_lock(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_c", "three", lease_s=0) is False, "its run waits"
 
 
+async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
+    """A server that got no answer to ``create`` unlocks the conversation, but the run exists."""
+    hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True
+    await store.runs.unlock_conversation("t", "conv_a", "resp_a")
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
+    assert await hold("t", "conv_a", "resp_a", "two", lease_s=0) is True, "who continues it"
+    await store.runs.unlock_conversation("t", "conv_a", "resp_a")
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
+    (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
+    assert await store.runs.end(claim, ended("a"), batch(1)) is True
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
+    await store.runs.unlock_conversation("t", "conv_a", "resp_b")
+    assert await hold("t", "conv_a", "resp_c", "one", lease_s=LONG_S) is True
+
+
 async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     """Two tenants may use the same id."""
     hold = store.runs.lock_conversation
@@ -283,6 +300,7 @@ CHECKS: Mapping[str, Check] = {
         conversation_lock_lasts_as_long_as_its_owner,
         conversation_lock_moves_with_its_run,
         begins_no_run_without_the_lock,
+        only_its_end_unlocks_the_conversation_of_a_run,
         only_its_run_releases_a_conversation_lock,
     )
 }

@@ -93,6 +93,7 @@ class MemoryRuns(SingleProcessRuns):
         if (job.tenant, job.id) in self._runs:
             raise StoreError("The store has a run of this id.")
         run = self._runs[job.tenant, job.id] = _Run(job)
+        self._locks.add_run(job.tenant, job.id)
         self._save(job.tenant, stored, listed=False)
         self._add_batch(run, batch)
         self._notify_queued()

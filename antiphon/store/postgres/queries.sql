@@ -318,7 +318,8 @@ WITH held AS (
         SELECT FROM runs WHERE runs.tenant = $1 AND runs.id = $3 AND runs.ended_at IS NOT NULL
     )
     ON CONFLICT (tenant, conversation) DO UPDATE
-    SET holder = excluded.holder, owner = excluded.owner
+    SET holder = excluded.holder, owner = excluded.owner,
+        has_run = holds.has_run AND holds.holder = excluded.holder
     WHERE holds.holder = excluded.holder OR NOT (EXISTS (
         SELECT FROM owners
         WHERE name = holds.owner AND heard_at > now() - $5::float8 * interval '1 second'
@@ -336,7 +337,7 @@ SELECT holder FROM held
 
 -- held
 WITH held AS (
-    UPDATE holds SET confirmed_at = now()
+    UPDATE holds SET confirmed_at = now(), has_run = has_run OR $5::boolean
     WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND owner = $4 RETURNING holder
 ), heard AS (
     INSERT INTO owners (name) SELECT $4 FROM held
@@ -345,7 +346,7 @@ WITH held AS (
 SELECT holder FROM held
 
 -- let_go
-DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3
+DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
 
 -- see_ended
 UPDATE runs SET ended_at = $1

@@ -53,7 +53,9 @@ class PostgresRuns:
         lock: ConversationLock | None = None,
     ) -> bool:
         async with self._pool.transaction() as transaction:
-            if lock is not None and not await has_lock(transaction, job.tenant, job.id, lock):
+            if lock is not None and not await has_lock(
+                transaction, job.tenant, job.id, lock, for_run=True
+            ):
                 return False
             await self._save(transaction, job.tenant, stored, listed=False)
             run = await transaction.value(
@@ -255,11 +257,16 @@ class PostgresRuns:
 
 
 async def has_lock(
-    transaction: Transaction, tenant: str, holder: str, lock: ConversationLock
+    transaction: Transaction,
+    tenant: str,
+    holder: str,
+    lock: ConversationLock,
+    *,
+    for_run: bool = False,
 ) -> bool:
     """Return whether the response ``holder`` has this lock. Nobody takes it until the end of the
-    transaction."""
-    row = (tenant, index_key(lock.conversation), holder, lock.owner)
+    transaction. ``for_run``: from then on it belongs to the run of the response."""
+    row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
     return bool(await transaction.rows("held", *row))
 
 

@@ -6,6 +6,7 @@ dead.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -83,7 +84,15 @@ class SqliteRuns(SingleProcessRuns):
             connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
             self._add_batch(connection, run, batch)
 
-        await self._database.write(work, then=lambda _: self._notify_queued())
+        def on_done(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._locks.remove_run(job.tenant, job.id)
+
+        self._locks.add_run(job.tenant, job.id)
+        write = self._database.write(work, then=lambda _: self._notify_queued())
+        writing = asyncio.ensure_future(write)
+        writing.add_done_callback(on_done)
+        await asyncio.shield(writing)  # a cancelled caller does not cancel a write
         return True
 
     async def claim(
