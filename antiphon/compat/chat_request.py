@@ -31,7 +31,7 @@ from .chat_stream import ChatStream
 from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
 
-__all__ = ["ChatRequest", "parse_chat_request", "read_chat_request"]
+__all__ = ["SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_request"]
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
     for name, value in raw.items():
         if (read := _READERS.get(name)) is not None:
             _merge(fields, read(value, name, paths, limits))
-        elif name in _SHARED_FIELDS:
+        elif name in SHARED_FIELDS:
             fields[name] = value
     legacy = "functions" in raw
     if legacy:
@@ -311,7 +311,7 @@ _READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
     "stream_options": _stream_options,
 }
 #: Fields that both APIs have under one name. ``store`` is not one: it names another store there.
-_SHARED_FIELDS = frozenset(CreateResponse.__struct_fields__) - {
+SHARED_FIELDS = frozenset(CreateResponse.__struct_fields__) - {
     *_RESPONSES_API_ONLY,
     *_READERS,
     "store",

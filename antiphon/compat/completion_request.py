@@ -23,7 +23,7 @@ from .error_paths import ErrorPaths
 from .n_choices import read_choice_count, with_seed_offset
 from .text_inputs import TextInput, read_text_inputs
 
-__all__ = ["CompletionRequest", "parse_completion_request"]
+__all__ = ["SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
 
 #: Largest number of continuations of one request, over all prompts.
 _MAX_CONTINUATIONS = 32
@@ -75,7 +75,7 @@ def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
     if n * len(prompts) > _MAX_CONTINUATIONS:
         raise _too_many(len(prompts) * n)
     fields: Json = {"input": "", "store": False, "max_output_tokens": _DEFAULT_TOKENS}
-    fields |= {name: raw[name] for name in _SHARED_FIELDS if name in raw}
+    fields |= {name: raw[name] for name in SHARED_FIELDS if name in raw}
     for name, read in _READERS.items():
         if name in raw:
             fields |= read(raw[name], name)
@@ -115,7 +115,7 @@ def _too_many(count: int) -> InvalidRequest:
 # --- fields --------------------------------------------------------------------------------------
 
 #: Fields that both APIs have under one name.
-_SHARED_FIELDS = (
+SHARED_FIELDS = (
     "cache_salt",
     "frequency_penalty",
     "ignore_eos",
@@ -149,11 +149,7 @@ _REFUSED = (
 def _refuse(raw: Json) -> None:
     refuse_unsupported_fields(raw, known=("echo", "logprobs", "n"))
     for name in _REFUSED:
-        if (
-            raw.get(name, False) is not False
-            and name not in _SHARED_FIELDS
-            and name not in _READERS
-        ):
+        if raw.get(name, False) is not False and name not in SHARED_FIELDS and name not in _READERS:
             raise InvalidRequest(
                 f"Unsupported parameter: '{name}' is not supported by this API.",
                 param=name,

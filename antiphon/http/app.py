@@ -14,11 +14,18 @@ from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from antiphon.compat.chat_request import SHARED_FIELDS as CHAT_FIELDS
 from antiphon.compat.chat_request import parse_chat_request
+from antiphon.compat.chat_response import ChatCompletion
+from antiphon.compat.chat_stream import ChatChunk
+from antiphon.compat.completion_request import SHARED_FIELDS as COMPLETION_FIELDS
 from antiphon.compat.completion_request import parse_completion_request
+from antiphon.compat.completion_response import Completion
+from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
 from antiphon.http.middleware.errors import ErrorMiddleware, error_reply, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
+from antiphon.http.openapi.operation import Operation, operation
 from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.containers import ContainerRoutes
@@ -28,6 +35,7 @@ from antiphon.http.routes.files import FileRoutes
 from antiphon.http.routes.health import HealthRoutes
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.prompts import PromptRoutes
+from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
 from antiphon.http.routes.skills import SkillRoutes
 from antiphon.http.routes.tokens import TokenRoutes
@@ -77,8 +85,10 @@ def create_app(
     deps = EndpointDependencies(
         service=service, admission=admission, metrics=metrics, clock=clock, limits=limits, log=log
     )
+    routes = _routes(deps, access)
+    routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = Router(
-        _routes(deps, access),
+        routes,
         redirect_slashes=False,
         default=_unknown,
     )
@@ -152,12 +162,27 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
     ]
 
 
+def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
+    return [
+        Route("/openapi.json", reference.document, methods=["GET"]),
+        Route("/docs", reference.page, methods=["GET"]),
+    ]
+
+
 def _older_routes(deps: EndpointDependencies) -> list[Route]:
     """The routes of OpenAI's older APIs."""
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
         lambda tenant, request, index: deps.service.create(tenant, request.requests[index]),
         deps,
+        Operation(
+            id="createChatCompletion",
+            summary="Answer messages of the Chat Completions API.",
+            body=chat_completion_body(frozenset(CHAT_FIELDS)),
+            answer=ChatCompletion,
+            events=ChatChunk,
+            errors=(404, 424),
+        ),
     )
     completions = CompletionsEndpoint(
         parse_completion_request,
@@ -165,6 +190,14 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             tenant, request.requests[index], request.prompts[index]
         ),
         deps,
+        Operation(
+            id="createCompletion",
+            summary="Continue texts.",
+            body=completion_body(frozenset(COMPLETION_FIELDS)),
+            answer=Completion,
+            events=Completion,
+            errors=(404,),
+        ),
     )
     return [
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
@@ -257,6 +290,13 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     raise unknown_url(scope["method"], scope["path"])
 
 
+@operation(
+    "openWebSocket",
+    summary="Open a WebSocket, over which frames create responses.",
+    status=101,
+    media_type="",
+    errors=(405, 426),
+)
 async def _upgrade(request: Request) -> Reply:
     """Answer a WebSocket upgrade that the HTTP server could not perform.
 

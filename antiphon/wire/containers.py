@@ -25,6 +25,7 @@ __all__ = [
     "ContainerFile",
     "ContainerResource",
     "CreateContainer",
+    "FileReference",
     "NetworkPolicy",
     "parse_create_container",
     "parse_file_reference",
@@ -135,7 +136,7 @@ def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> st
     raw = parse_json_object(body, limits)
     if "file_id" not in raw:
         raise missing_parameter("file_id")
-    return convert(raw, _FileReference, "").file_id
+    return convert(raw, FileReference, "").file_id
 
 
 def _check_network_policy(raw: Any, path: str) -> None:
@@ -149,5 +150,7 @@ def _check_network_policy(raw: Any, path: str) -> None:
         )
 
 
-class _FileReference(Struct, frozen=True):
+class FileReference(Struct, frozen=True):
+    """A file to copy into a container."""
+
     file_id: str

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .items import Item
 
-__all__ = ["ConversationResource", "CreateConversation"]
+__all__ = [
+    "MAX_NEW_ITEMS",
+    "ConversationMetadata",
+    "ConversationResource",
+    "CreateConversation",
+    "Metadata",
+    "NewItems",
+]
+
+#: Texts by name, with OpenAI's limits.
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
+#: The most items that a conversation takes at a time.
+MAX_NEW_ITEMS = 20
+_NewItems = Annotated[tuple[Item, ...], Meta(max_length=MAX_NEW_ITEMS)]
 
 
 class ConversationResource(Struct, frozen=True, kw_only=True):
@@ -23,5 +39,17 @@ class ConversationResource(Struct, frozen=True, kw_only=True):
 class CreateConversation(Struct, frozen=True, kw_only=True):
     """The body of ``POST /conversations``."""
 
-    items: tuple[Item, ...] = ()
-    metadata: dict[str, str] | None = None
+    items: _NewItems = ()
+    metadata: Metadata | None = None
+
+
+class ConversationMetadata(Struct, frozen=True, kw_only=True):
+    """The body of ``POST /conversations/{id}``: the new metadata."""
+
+    metadata: Metadata
+
+
+class NewItems(Struct, frozen=True, kw_only=True):
+    """The body of ``POST /conversations/{id}/items``."""
+
+    items: _NewItems

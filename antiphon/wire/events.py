@@ -6,7 +6,7 @@ types, 3.52; the two ``response.reasoning.*`` names are Open Responses' names fo
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -79,6 +79,7 @@ __all__ = [
     "SteerAccepted",
     "SteerFailed",
     "SteerPending",
+    "StreamEvent",
     "WebSearchCallCompleted",
     "WebSearchCallInProgress",
     "WebSearchCallSearching",
@@ -494,3 +495,12 @@ def _concrete_events(base: type[Event]) -> list[type[Event]]:
 EVENTS: dict[str, type[Event]] = {
     str(event.__struct_config__.tag): event for event in _concrete_events(Event)
 }
+
+#: The events of a stream over HTTP, as one type.
+StreamEvent: Any = Union[  # noqa: UP007
+    tuple(
+        event
+        for event in EVENTS.values()
+        if event not in (SteerAccepted, SteerPending, SteerFailed)
+    )
+]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = ["PURPOSES", "ChunkedUpload", "ChunkedUploadPart", "File", "FileExpiresAfter"]
+__all__ = ["PURPOSES", "ChunkedUpload", "ChunkedUploadPart", "File", "FileExpiresAfter", "Purpose"]
 
 #: Purposes that clients may give for an upload.
-PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 class File(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import (
@@ -22,6 +22,7 @@ from antiphon.wire.parsing.fields import (
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
 __all__ = [
+    "DefaultVersion",
     "DeletedSkillVersion",
     "InlineSkill",
     "InlineSource",
@@ -30,6 +31,7 @@ __all__ = [
     "Skill",
     "SkillReference",
     "SkillVersion",
+    "SkillVersionForm",
     "parse_default_version",
     "read_local_skills",
     "read_shell_skills",
@@ -144,8 +146,16 @@ def parse_default_version(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> s
     raw = parse_json_object(body, limits)
     if "default_version" not in raw:
         raise missing_parameter("default_version")
-    return convert(raw, _DefaultVersion, "").default_version
+    return convert(raw, DefaultVersion, "").default_version
 
 
-class _DefaultVersion(Struct, frozen=True):
+class DefaultVersion(Struct, frozen=True):
+    """The version of a skill that is used where none is named."""
+
     default_version: str
+
+
+class SkillVersionForm(Struct, frozen=True):
+    """The form fields of a new version. ``default``: make it the default version."""
+
+    default: Literal["true", "false"] | UnsetType = UNSET

@@ -26,6 +26,9 @@ __all__ = ["AuthConfig", "AuthKey", "AuthMiddleware", "RequestLimits", "TokenBuc
 #: The usual spellings, compared first: parsing an address is the slowest step here.
 _LOOPBACK = ("127.0.0.1", "::1")
 
+#: Pages that say the same on every server of this version.
+_PUBLIC_PAGES = ("/openapi.json", "/docs")
+
 _PORT = re.compile(r":\d*\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -140,6 +143,8 @@ class AuthMiddleware:
         path = route_path(scope)
         if path == "/metrics":
             return self._may_read_metrics(scope)
+        if path in _PUBLIC_PAGES:
+            return self._unknown_host(scope) is None
         return path in ("/health", "/ready")
 
     def _may_read_metrics(self, scope: Scope) -> bool:

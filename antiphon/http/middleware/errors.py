@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError, StoreError
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from antiphon.wire.response import Response, ResponseError
 
 from .request_context import ClientDisconnected, request_context
@@ -80,8 +81,8 @@ def error_reply(
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
     """Build a response with OpenAI's error body."""
-    error = {"message": message, "type": type, "param": param, "code": code}
-    return json_reply({"error": error}, status, headers)
+    details = ErrorDetails(message=message, type=type, param=param, code=code)
+    return json_reply(ErrorReply(error=details), status, headers)
 
 
 def request_error_reply(error: RequestError) -> Reply:

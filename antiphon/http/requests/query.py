@@ -7,20 +7,57 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
+from msgspec import Meta, Struct
 from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
 from antiphon.pagination import PageParams
 from antiphon.wire.parsing.errors import invalid_type, invalid_value, out_of_range, truncated
+from antiphon.wire.request import Include
 
-__all__ = ["Query"]
+__all__ = ["INCLUDE_PARAM", "PAGE_PARAMS", "Query", "QueryParam"]
 
 _MAX_FIELDS = 200
 _DEFAULT_LIMIT, _MAX_LIMIT = 20, 100
 _SUBSCRIPT = re.compile(r"\[\d*\]\Z")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class QueryParam(Struct, frozen=True, kw_only=True):
+    """A parameter as the OpenAPI document describes it. ``default``: None if there is none."""
+
+    name: str
+    type: Any
+    description: str
+    default: Any = None
+
+
+#: The parameters that ``Query.page_params`` reads.
+PAGE_PARAMS = (
+    QueryParam(
+        name="limit",
+        type=Annotated[int, Meta(ge=1, le=_MAX_LIMIT)],
+        description="The largest number of entries.",
+        default=_DEFAULT_LIMIT,
+    ),
+    QueryParam(
+        name="order",
+        type=Literal["asc", "desc"],
+        description="`desc`: the newest entries first.",
+        default="desc",
+    ),
+    QueryParam(name="after", type=str, description="The id after which the page starts."),
+    QueryParam(name="before", type=str, description="The id before which the page ends."),
+)
+#: Accepted on many endpoints as OpenAI's clients send it.
+INCLUDE_PARAM = QueryParam(
+    name="include",
+    type=tuple[Include, ...],
+    description="What to include; this server includes everything it has.",
+)
 
 
 class Query:

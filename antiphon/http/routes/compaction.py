@@ -9,9 +9,12 @@ from antiphon.http.json_response import json_reply
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import Operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.wire.parsing.requests import parse_compact_request
+from antiphon.wire.request import CompactRequest
+from antiphon.wire.response import CompactedResponse
 
 from .responses import record_outcome
 
@@ -20,6 +23,14 @@ __all__ = ["CompactEndpoint"]
 
 class CompactEndpoint:
     """The endpoint as an ASGI app, so that a disconnect can cancel the model."""
+
+    operation = Operation(
+        id="compactResponse",
+        summary="Compact a conversation.",
+        body=CompactRequest,
+        answer=CompactedResponse,
+        errors=(404, 409),
+    )
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps

@@ -20,6 +20,7 @@ from antiphon.http.json_response import json_reply
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context
+from antiphon.http.openapi.operation import Operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
@@ -65,7 +66,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
     """The endpoint as an ASGI app.
 
     ``read`` parses a body. ``start_run`` creates the run of a choice; its arguments are tenant,
-    request and index.
+    request and index. ``operation``: its description.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class CompletionsEndpoint(Generic[_RequestT]):
         read: Callable[[bytes, BodyLimits], _RequestT],
         start_run: Callable[[str, _RequestT, int], Awaitable[Run]],
         deps: EndpointDependencies,
+        operation: Operation,
     ) -> None:
+        self.operation = operation
         self._read = read
         self._start_run = start_run
         self._deps = deps

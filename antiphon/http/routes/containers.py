@@ -10,11 +10,19 @@ from starlette.requests import Request
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import header, request_context
+from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
-from antiphon.http.requests.query import Query
-from antiphon.wire.containers import parse_create_container, parse_file_reference
-from antiphon.wire.pagination import Deleted
+from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.wire.containers import (
+    ContainerFile,
+    ContainerResource,
+    CreateContainer,
+    FileReference,
+    parse_create_container,
+    parse_file_reference,
+)
+from antiphon.wire.pagination import Deleted, Page
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -29,27 +37,34 @@ class ContainerRoutes:
         self._containers = service.containers
         self._limits = limits
 
+    @operation("createContainer", body=CreateContainer, answer=ContainerResource, errors=(404,))
     async def create(self, request: Request) -> Reply:
         """Create a container with copies of uploaded files."""
         parsed = parse_create_container(await self._body(request), self._limits.body)
         return json_reply(await self._containers.create(_tenant(request), parsed))
 
+    @operation("listContainers", query=PAGE_PARAMS, answer=Page[ContainerResource])
     async def list(self, request: Request) -> Reply:
         """List the tenant's containers, by default newest first."""
         return json_reply(
             self._containers.list(_tenant(request), Query(request.scope).page_params())
         )
 
+    @operation("retrieveContainer", answer=ContainerResource)
     async def retrieve(self, request: Request) -> Reply:
         """Return a container, with its status."""
         return json_reply(self._containers.retrieve(*_container_key(request)))
 
+    @operation("deleteContainer", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
         """Delete a container and its files."""
         tenant, container_id = _container_key(request)
         await self._containers.delete(tenant, container_id)
         return json_reply(Deleted(id=container_id, object="container.deleted"))
 
+    @operation(
+        "createContainerFile", body=FileReference, form=Form(file="file"), answer=ContainerFile
+    )
     async def add_file(self, request: Request) -> Reply:
         """Add a file from a form, or a copy of an uploaded file."""
         tenant, container_id = _container_key(request)
@@ -65,6 +80,7 @@ class ContainerRoutes:
         file_id = parse_file_reference(await self._body(request), self._limits.body)
         return json_reply(await self._containers.copy_file(tenant, container_id, file_id))
 
+    @operation("listContainerFiles", query=PAGE_PARAMS, answer=Page[ContainerFile])
     async def list_files(self, request: Request) -> Reply:
         """List the client's files and those that code has created."""
         return json_reply(
@@ -73,12 +89,14 @@ class ContainerRoutes:
             )
         )
 
+    @operation("retrieveContainerFile", answer=ContainerFile)
     async def retrieve_file(self, request: Request) -> Reply:
         """Return a file without its content."""
         return json_reply(
             await self._containers.retrieve_file(*_container_key(request), _file_id(request))
         )
 
+    @operation("retrieveContainerFileContent", media_type="application/octet-stream")
     async def read_content(self, request: Request) -> Reply:
         """Return a file's content as a download, which browsers do not render."""
         found = await self._containers.read_file(*_container_key(request), _file_id(request))
@@ -92,6 +110,7 @@ class ContainerRoutes:
             media_type="application/octet-stream",
         )
 
+    @operation("deleteContainerFile", answer=Deleted)
     async def delete_file(self, request: Request) -> Reply:
         """Delete a file."""
         file_id = _file_id(request)

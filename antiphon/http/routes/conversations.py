@@ -9,9 +9,17 @@ from starlette.requests import Request
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import Query
-from antiphon.wire.pagination import Deleted
+from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query
+from antiphon.wire.conversations import (
+    ConversationMetadata,
+    ConversationResource,
+    CreateConversation,
+    NewItems,
+)
+from antiphon.wire.items import Item
+from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.ids import check_conversation_id
 from antiphon.wire.parsing.requests import (
     parse_conversation_metadata,
@@ -33,6 +41,12 @@ class ConversationRoutes:
         self._conversations = service.conversations
         self._limits = limits
 
+    @operation(
+        "createConversation",
+        body=CreateConversation,
+        body_required=False,
+        answer=ConversationResource,
+    )
     async def create(self, request: Request) -> Reply:
         """Create a conversation; an empty body means one without items."""
         parsed = parse_create_conversation(await self._body(request), self._limits.body)
@@ -40,27 +54,38 @@ class ConversationRoutes:
             await self._conversations.create(request_context(request.scope).tenant, parsed)
         )
 
+    @operation("getConversation", answer=ConversationResource)
     async def retrieve(self, request: Request) -> Reply:
         """Return a conversation without its items."""
         return json_reply(await self._conversations.retrieve(*_conversation_key(request)))
 
+    @operation("updateConversation", body=ConversationMetadata, answer=ConversationResource)
     async def update(self, request: Request) -> Reply:
         """Replace the metadata."""
         metadata = parse_conversation_metadata(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
 
+    @operation("deleteConversation", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
         """Delete a conversation; its responses stay."""
         tenant, conversation_id = _conversation_key(request)
         await self._conversations.delete(tenant, conversation_id)
         return json_reply(Deleted(id=conversation_id, object="conversation.deleted"))
 
+    @operation(
+        "createConversationItems",
+        body=NewItems,
+        query=(INCLUDE_PARAM,),
+        answer=Page[Item],
+        errors=(409,),
+    )
     async def add_items(self, request: Request) -> Reply:
         """Append items and return them with their ids."""
         Query(request.scope).choices("include", INCLUDES)
         items = parse_new_items(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.add_items(*_conversation_key(request), items))
 
+    @operation("listConversationItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
     async def list_items(self, request: Request) -> Reply:
         """Return a page of items, by default newest first."""
         query = Query(request.scope)
@@ -69,6 +94,7 @@ class ConversationRoutes:
             await self._conversations.list_items(*_conversation_key(request), query.page_params())
         )
 
+    @operation("getConversationItem", query=(INCLUDE_PARAM,), answer=Item)
     async def retrieve_item(self, request: Request) -> Reply:
         """Return one item."""
         Query(request.scope).choices("include", INCLUDES)
@@ -77,6 +103,7 @@ class ConversationRoutes:
         )
         return json_reply(item)
 
+    @operation("deleteConversationItem", answer=ConversationResource)
     async def delete_item(self, request: Request) -> Reply:
         """Remove an item and return the conversation."""
         conversation = await self._conversations.delete_item(

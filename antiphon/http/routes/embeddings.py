@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from antiphon.compat.embeddings import make_embedding_list, parse_embeddings_request
+from antiphon.compat.embeddings import (
+    EmbeddingList,
+    EmbeddingsRequest,
+    make_embedding_list,
+    parse_embeddings_request,
+)
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import json_reply
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import Operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.wire.response import Usage
@@ -17,6 +23,14 @@ __all__ = ["EmbeddingsEndpoint"]
 
 class EmbeddingsEndpoint:
     """The endpoint as an ASGI app, so that a disconnect can cancel a waiting request."""
+
+    operation = Operation(
+        id="createEmbedding",
+        summary="Compute the embeddings of texts.",
+        body=EmbeddingsRequest,
+        answer=EmbeddingList,
+        errors=(404,),
+    )
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import quote
 
+from msgspec import Meta
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import multipart
-from antiphon.http.requests.query import Query
+from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.resources.files import FileQuery, Upload
-from antiphon.wire.files import PURPOSES
-from antiphon.wire.pagination import Deleted
-from antiphon.wire.parsing.upload_form import parse_upload_form
+from antiphon.wire.files import PURPOSES, File
+from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -26,6 +28,21 @@ _MAX_LIMIT = 10_000
 #: Purposes that a list can be filtered by: those of uploads and those of files of a server.
 _LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
 
+_LIST_PARAMS = (
+    QueryParam(
+        name="limit",
+        type=Annotated[int, Meta(ge=1, le=_MAX_LIMIT)],
+        description="The largest number of entries.",
+        default=_MAX_LIMIT,
+    ),
+    *(param for param in PAGE_PARAMS if param.name in ("order", "after")),
+    QueryParam(
+        name="purpose",
+        type=Literal[_LISTABLE_PURPOSES],
+        description="Only files with this purpose.",
+    ),
+)
+
 
 class FileRoutes:
     """All routes below ``/v1/files``."""
@@ -34,6 +51,7 @@ class FileRoutes:
         self._files = service.files
         self._limits = limits
 
+    @operation("createFile", form=Form(file="file", fields=UploadForm), answer=File)
     async def create(self, request: Request) -> Reply:
         """Store a file from a form."""
         form = await multipart.read(
@@ -48,6 +66,7 @@ class FileRoutes:
         )
         return json_reply(await self._files.create(request_context(request.scope).tenant, upload))
 
+    @operation("listFiles", query=_LIST_PARAMS, answer=Page[File])
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's files, by default newest first."""
         query = Query(request.scope)
@@ -62,10 +81,12 @@ class FileRoutes:
         )
         return json_reply(await self._files.list(request_context(request.scope).tenant, listing))
 
+    @operation("retrieveFile", answer=File)
     async def retrieve(self, request: Request) -> Reply:
         """Return a file without its content."""
         return json_reply(await self._files.retrieve(*_file_key(request)))
 
+    @operation("downloadFile", media_type="application/octet-stream")
     async def read_content(self, request: Request) -> Reply:
         """Return the content as a download, which browsers do not render."""
         stored = await self._files.read(*_file_key(request))
@@ -79,6 +100,7 @@ class FileRoutes:
             media_type="application/octet-stream",
         )
 
+    @operation("deleteFile", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
         """Delete a file."""
         tenant, file_id = _file_key(request)

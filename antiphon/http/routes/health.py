@@ -8,6 +8,8 @@ from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics
+from antiphon.http.openapi.operation import operation
+from antiphon.wire.server_info import Health, Readiness
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -22,18 +24,21 @@ class HealthRoutes:
         self._service = service
         self._metrics = metrics
 
+    @operation("getHealth", answer=Health, security="open")
     async def health(self, request: Request) -> Reply:
         """Return 200 as long as the event loop runs."""
-        return json_reply({"status": "ok"})
+        return json_reply(Health())
 
+    @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
         """Return 200 while the server accepts new work and its store can be written, else 503."""
         if not self._service.ready:
-            return json_reply({"status": "not_ready", "reason": "stopping"}, 503)
+            return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():
-            return json_reply({"status": "not_ready", "reason": "store"}, 503)
-        return json_reply({"status": "ready"})
+            return json_reply(Readiness(status="not_ready", reason="store"), 503)
+        return json_reply(Readiness(status="ready"))
 
+    @operation("getMetrics", media_type="text/plain", security="metrics")
     async def metrics(self, request: Request) -> Reply:
         """Return the metrics in the text format that the scraper accepts."""
         content, media_type = self._metrics.exposition(request.headers.get("accept", ""))

@@ -6,12 +6,16 @@ An alias is listed as a model of its own: some clients choose their behaviour by
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+from msgspec.structs import asdict
 from starlette.requests import Request
 
 from antiphon.errors import NotFound
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.openapi.operation import operation
+from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
 
 if TYPE_CHECKING:
     from antiphon.runs.service import CatalogModel, Service
@@ -30,21 +34,22 @@ class ModelRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
+    @operation("listModels", answer=ModelList)
     async def list(self, request: Request) -> Reply:
         """Return every name in ``data``, and the same names as Codex reads them in ``models``."""
         named = tuple(self._names())
         return json_reply(
-            {
-                "object": "list",
-                "data": [_entry(name, model) for name, model in named],
-                "models": [
+            ModelList(
+                data=tuple(_entry(name, model) for name, model in named),
+                models=tuple(
                     _catalog_entry(name, model, priority)
                     for priority, (name, model) in enumerate(named, 1)
                     if model.embedding is None
-                ],
-            }
+                ),
+            )
         )
 
+    @operation("retrieveModel", answer=ModelEntry)
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's message, which clients look for."""
         wanted = request.path_params["model"]
@@ -63,33 +68,15 @@ class ModelRoutes:
                 yield name, model
 
 
-def _entry(name: str, model: CatalogModel) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "antiphon",
-        "status": model.status,
-    }
+def _entry(name: str, model: CatalogModel) -> ModelEntry:
+    return ModelEntry(id=name, created=model.created, status=ModelStatus(**asdict(model.status)))
 
 
-def _catalog_entry(name: str, model: CatalogModel, priority: int) -> dict[str, Any]:
-    """Return the fewest fields that Codex 0.169 accepts, the patch tool and the context window."""
-    entry = {
-        "slug": name,
-        "display_name": name,
-        "supported_reasoning_levels": [],
-        "shell_type": "unified_exec",
-        "visibility": "list",
-        "supported_in_api": True,
-        "priority": priority,
-        "support_verbosity": False,
-        "truncation_policy": {"mode": "tokens", "limit": 10000},
-        "experimental_supported_tools": [],
-        "apply_patch_tool_type": "freeform",
-        "supports_search_tool": False,
-        "base_instructions": _CODEX_INSTRUCTIONS,
-    }
-    if model.context_size is not None:
-        entry["context_window"] = model.context_size
-    return entry
+def _catalog_entry(name: str, model: CatalogModel, priority: int) -> CodexModel:
+    return CodexModel(
+        slug=name,
+        display_name=name,
+        priority=priority,
+        base_instructions=_CODEX_INSTRUCTIONS,
+        context_window=UNSET if model.context_size is None else model.context_size,
+    )

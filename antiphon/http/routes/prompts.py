@@ -14,15 +14,19 @@ from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, RequestLimits, is_local
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import Query
-from antiphon.wire.pagination import Deleted
+from antiphon.http.requests.query import Query, QueryParam
+from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.requests import parse_create_prompt
+from antiphon.wire.prompts import CreatePrompt, PromptResource
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
 __all__ = ["PromptRoutes"]
+
+_VERSION = QueryParam(name="version", type=str, description="One version instead of the default.")
 
 
 class PromptRoutes:
@@ -33,22 +37,26 @@ class PromptRoutes:
         self._access = access
         self._limits = limits
 
+    @operation("createPrompt", body=CreatePrompt, answer=PromptResource, errors=(403, 404))
     async def create(self, request: Request) -> Reply:
         """Create a prompt, or a new version of one."""
         self._check(request)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         return json_reply(await self._prompts.create(parse_create_prompt(body, self._limits.body)))
 
+    @operation("listPrompts", answer=Page[PromptResource], errors=(403,))
     async def list(self, request: Request) -> Reply:
         """List all prompts without their templates."""
         self._check(request)
         return json_reply(await self._prompts.list())
 
+    @operation("getPrompt", query=(_VERSION,), answer=PromptResource, errors=(403,))
     async def retrieve(self, request: Request) -> Reply:
         """Return a version of a prompt, by default the newest."""
         self._check(request)
         return json_reply(await self._prompts.retrieve(*_prompt_key(request)))
 
+    @operation("deletePrompt", query=(_VERSION,), answer=Deleted, errors=(403,))
     async def delete(self, request: Request) -> Reply:
         """Delete a version of a prompt, by default all of them."""
         self._check(request)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Meta
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,18 +22,22 @@ from antiphon.http.metrics import Metrics, RunTiming
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.errors import failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context, trace_headers
+from antiphon.http.openapi.operation import HeaderParam, Operation, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import idempotency as repeats
-from antiphon.http.requests.query import Query
+from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query, QueryParam
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
-from antiphon.wire.events import Event, Keepalive
+from antiphon.wire.events import Event, Keepalive, StreamEvent
+from antiphon.wire.items import Item
+from antiphon.wire.pagination import Deleted, InputTokensCount, Page
 from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
-from antiphon.wire.request import INCLUDES, CreateResponse
+from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
+from antiphon.wire.response import Response
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
@@ -51,8 +56,39 @@ __all__ = [
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
 
 
+_RETRIEVE_PARAMS = (
+    INCLUDE_PARAM,
+    QueryParam(name="include_obfuscation", type=bool, description="Has no effect."),
+    QueryParam(
+        name="stream",
+        type=bool,
+        description="Stream the events of a background response.",
+        default=False,
+    ),
+    QueryParam(
+        name="starting_after",
+        type=Annotated[int, Meta(ge=0)],
+        description="The sequence number after which the stream starts.",
+    ),
+)
+_IDEMPOTENCY_KEY = HeaderParam(
+    name="Idempotency-Key",
+    description="A repeated request with the same key and body returns the first response.",
+)
+
+
 class CreateEndpoint:
     """``POST /v1/responses`` as an ASGI app."""
+
+    operation = Operation(
+        id="createResponse",
+        summary="Create a response.",
+        body=CreateResponse,
+        answer=Response,
+        events=StreamEvent,
+        headers=(_IDEMPOTENCY_KEY,),
+        errors=(404, 409, 424),
+    )
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
@@ -236,6 +272,7 @@ class ResponseRoutes:
         self._service = service
         self._limits = limits
 
+    @operation("getResponse", query=_RETRIEVE_PARAMS, answer=Response, events=StreamEvent)
     async def retrieve(self, request: Request) -> ASGIApp:
         """Return a stored response, or resume the stream of a background response."""
         query = Query(request.scope)
@@ -253,16 +290,19 @@ class ResponseRoutes:
         await self._service.check_followable(tenant, response_id)
         return StoredEventStream(self._service, tenant, response_id, -1 if after is None else after)
 
+    @operation("deleteResponse", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
         """Delete a response."""
         tenant, response_id = _response_key(request)
         await self._service.delete(tenant, response_id)
-        return json_reply({"id": response_id, "object": "response", "deleted": True})
+        return json_reply(Deleted(id=response_id, object="response"))
 
+    @operation("cancelResponse", answer=Response)
     async def cancel(self, request: Request) -> Reply:
         """Cancel a background response and return it."""
         return json_reply(await self._service.cancel(*_response_key(request)))
 
+    @operation("listInputItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
     async def list_input_items(self, request: Request) -> Reply:
         """Return a page of a response's input items."""
         query = Query(request.scope)
@@ -271,13 +311,16 @@ class ResponseRoutes:
             await self._service.input_items(*_response_key(request), query.page_params())
         )
 
+    @operation(
+        "getInputTokenCounts", body=InputTokensRequest, answer=InputTokensCount, errors=(404,)
+    )
     async def count_input_tokens(self, request: Request) -> Reply:
         """Count the input tokens of a request."""
         context = request_context(request.scope)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         parsed = parse_input_tokens_request(body, self._limits.body)
         count = await self._service.count(context.tenant, parsed)
-        return json_reply({"object": "response.input_tokens", "input_tokens": count})
+        return json_reply(InputTokensCount(input_tokens=count))
 
 
 def _response_key(request: Request) -> tuple[str, str]:

@@ -10,13 +10,21 @@ from starlette.requests import Request
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
-from antiphon.http.requests.query import Query
+from antiphon.http.requests.query import PAGE_PARAMS, Query
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
-from antiphon.wire.pagination import Deleted
+from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.errors import invalid_type
-from antiphon.wire.skills import DeletedSkillVersion, parse_default_version
+from antiphon.wire.skills import (
+    DefaultVersion,
+    DeletedSkillVersion,
+    Skill,
+    SkillVersion,
+    SkillVersionForm,
+    parse_default_version,
+)
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -33,37 +41,48 @@ class SkillRoutes:
         self._skills = service.skills
         self._limits = limits
 
+    @operation("createSkill", form=Form(file="files", many=True), answer=Skill)
     async def create(self, request: Request) -> Reply:
         """Create a skill from a form: files with their paths, or one zip."""
         form = await self._form(request)
         return json_reply(await self._skills.create(_tenant(request), _files(form)))
 
+    @operation("listSkills", query=PAGE_PARAMS, answer=Page[Skill])
     async def list(self, request: Request) -> Reply:
         """Return a page of the tenant's skills, by default newest first."""
         return json_reply(
             await self._skills.list(_tenant(request), Query(request.scope).page_params())
         )
 
+    @operation("getSkill", answer=Skill)
     async def retrieve(self, request: Request) -> Reply:
         """Return a skill, with its default and latest version."""
         return json_reply(await self._skills.retrieve(*_skill_key(request)))
 
+    @operation("updateSkill", body=DefaultVersion, answer=Skill)
     async def update(self, request: Request) -> Reply:
         """Set the default version."""
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         version = parse_default_version(body, self._limits.body)
         return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
 
+    @operation("deleteSkill", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
         """Delete a skill."""
         tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
         return json_reply(Deleted(id=skill_id, object="skill.deleted"))
 
+    @operation("getSkillContent", media_type="application/zip")
     async def read_content(self, request: Request) -> Reply:
         """Return the files of the default version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request)))
 
+    @operation(
+        "createSkillVersion",
+        form=Form(file="files", many=True, fields=SkillVersionForm),
+        answer=SkillVersion,
+    )
     async def add_version(self, request: Request) -> Reply:
         """Create a version from a form."""
         key = _skill_key(request)
@@ -74,6 +93,7 @@ class SkillRoutes:
         )
         return json_reply(await version)
 
+    @operation("listSkillVersions", query=PAGE_PARAMS, answer=Page[SkillVersion])
     async def list_versions(self, request: Request) -> Reply:
         """Return a page of versions, by default newest first."""
         return json_reply(
@@ -82,17 +102,20 @@ class SkillRoutes:
             )
         )
 
+    @operation("getSkillVersion", answer=SkillVersion)
     async def retrieve_version(self, request: Request) -> Reply:
         """Return a version without its files."""
         return json_reply(
             await self._skills.retrieve_version(*_skill_key(request), _version(request))
         )
 
+    @operation("deleteSkillVersion", answer=DeletedSkillVersion)
     async def delete_version(self, request: Request) -> Reply:
         """Delete a version."""
         deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
         return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
 
+    @operation("getSkillVersionContent", media_type="application/zip")
     async def read_version_content(self, request: Request) -> Reply:
         """Return the files of a version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))

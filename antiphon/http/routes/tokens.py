@@ -9,8 +9,15 @@ from starlette.requests import Request
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.wire.parsing.tokens import parse_detokenize, parse_tokenize
+from antiphon.wire.parsing.tokens import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    parse_detokenize,
+    parse_tokenize,
+)
+from antiphon.wire.server_info import Detokenized, ServerLoad, ServerVersion, Tokenized
 
 __all__ = ["TokenRoutes"]
 
@@ -21,6 +28,7 @@ class TokenRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
+    @operation("tokenize", body=TokenizeRequest, answer=Tokenized, errors=(404,))
     async def tokenize(self, request: Request) -> Reply:
         """Return the token ids of a text."""
         parsed = parse_tokenize(await self._body(request), self._deps.limits.body)
@@ -29,33 +37,36 @@ class TokenRoutes:
             tokenized = await tokenizers.tokenize(parsed.model, parsed.prompt)
             token_strs = None
             if parsed.return_token_strs:
-                token_strs = [
-                    await tokenizers.detokenize(parsed.model, (id,)) for id in tokenized.ids
-                ]
+                token_strs = tuple(
+                    [await tokenizers.detokenize(parsed.model, (id,)) for id in tokenized.ids]
+                )
         return json_reply(
-            {
-                "count": len(tokenized.ids),
-                "max_model_len": tokenized.context_size,
-                "tokens": tokenized.ids,
-                "token_strs": token_strs,
-            }
+            Tokenized(
+                count=len(tokenized.ids),
+                max_model_len=tokenized.context_size,
+                tokens=tokenized.ids,
+                token_strs=token_strs,
+            )
         )
 
+    @operation("detokenize", body=DetokenizeRequest, answer=Detokenized, errors=(404,))
     async def detokenize(self, request: Request) -> Reply:
         """Return the text of token ids."""
         parsed = parse_detokenize(await self._body(request), self._deps.limits.body)
         async with self._deps.admission.slot(request_context(request.scope).tenant):
             text = await self._deps.service.tokenizers.detokenize(parsed.model, parsed.tokens)
-        return json_reply({"prompt": text})
+        return json_reply(Detokenized(prompt=text))
 
+    @operation("getVersion", answer=ServerVersion)
     async def version(self, request: Request) -> Reply:
         """Return the version of this server."""
-        return json_reply({"version": version("antiphon")})
+        return json_reply(ServerVersion(version=version("antiphon")))
 
+    @operation("getLoad", answer=ServerLoad)
     async def load(self, request: Request) -> Reply:
         """Return the number of requests that run or wait."""
         admission = self._deps.admission
-        return json_reply({"server_load": admission.running + admission.waiting})
+        return json_reply(ServerLoad(server_load=admission.running + admission.waiting))
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._deps.limits.max_body_bytes)

@@ -9,10 +9,12 @@ from starlette.requests import Request
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.resources.uploads import MAX_PART_BYTES
-from antiphon.wire.parsing.uploads import parse_complete, parse_create
+from antiphon.wire.files import ChunkedUpload, ChunkedUploadPart
+from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload, parse_complete, parse_create
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -27,6 +29,7 @@ class UploadRoutes:
         self._uploads = service.uploads
         self._limits = limits
 
+    @operation("createUpload", body=CreateUpload, answer=ChunkedUpload)
     async def create(self, request: Request) -> Reply:
         """Create a pending upload."""
         parsed = parse_create(await self._body(request), self._limits.body)
@@ -35,6 +38,7 @@ class UploadRoutes:
             await self._uploads.create(tenant, parsed, max_file_bytes=self._limits.max_file_bytes)
         )
 
+    @operation("addUploadPart", form=Form(file="data"), answer=ChunkedUploadPart)
     async def add_part(self, request: Request) -> Reply:
         """Store a part from a form."""
         key = _upload_key(request)
@@ -43,11 +47,13 @@ class UploadRoutes:
         form = await multipart.read(request.scope, request.receive, file="data", limit=limit)
         return json_reply(await self._uploads.add_part(*key, form.content))
 
+    @operation("completeUpload", body=CompleteUpload, answer=ChunkedUpload)
     async def complete(self, request: Request) -> Reply:
         """Join the parts to a file."""
         parsed = parse_complete(await self._body(request), self._limits.body)
         return json_reply(await self._uploads.complete(*_upload_key(request), parsed))
 
+    @operation("cancelUpload", answer=ChunkedUpload)
     async def cancel(self, request: Request) -> Reply:
         """Cancel an upload and delete its parts."""
         return json_reply(await self._uploads.cancel(*_upload_key(request)))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.http.requests.query import Query
-from antiphon.wire.pagination import Deleted
+from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing import vector_stores as wire
-from antiphon.wire.vector_stores import SearchResultPage
+from antiphon.wire.vector_stores import (
+    FileBatch,
+    FileContentPage,
+    FileStatus,
+    SearchResultPage,
+    VectorStore,
+    VectorStoreFile,
+)
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -22,7 +30,11 @@ __all__ = ["VectorStoreRoutes"]
 
 #: Tells clients that poll a file to wait this many milliseconds.
 _SOON = {"openai-poll-after-ms": "200"}
-_STATUSES = ("in_progress", "completed", "failed", "cancelled")
+_STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
+_FILE_LIST_PARAMS = (
+    *PAGE_PARAMS,
+    QueryParam(name="filter", type=FileStatus, description="Only files with this status."),
+)
 
 
 class VectorStoreRoutes:
@@ -32,32 +44,44 @@ class VectorStoreRoutes:
         self._stores = service.vector_stores
         self._limits = limits
 
+    @operation(
+        "createVectorStore",
+        body=wire.CreateVectorStoreBody,
+        body_required=False,
+        answer=VectorStore,
+        errors=(404,),
+    )
     async def create(self, request: Request) -> Reply:
         """Create a vector store; an empty body means one without files."""
         parsed = wire.parse_create_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create(_tenant(request), parsed))
 
+    @operation("listVectorStores", query=PAGE_PARAMS, answer=Page[VectorStore])
     async def list(self, request: Request) -> Reply:
         """Return a page of vector stores, by default newest first."""
         return json_reply(
             await self._stores.list(_tenant(request), Query(request.scope).page_params())
         )
 
+    @operation("getVectorStore", answer=VectorStore)
     async def retrieve(self, request: Request) -> Reply:
         """Return a vector store with the counts of its files by status."""
         return json_reply(await self._stores.retrieve(*_store_key(request)))
 
+    @operation("modifyVectorStore", body=wire.UpdateVectorStoreBody, answer=VectorStore)
     async def update(self, request: Request) -> Reply:
         """Replace the given fields."""
         parsed = wire.parse_update_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.update(*_store_key(request), parsed))
 
+    @operation("deleteVectorStore", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
         """Delete a vector store; the files themselves stay."""
         tenant, store_id = _store_key(request)
         await self._stores.delete(tenant, store_id)
         return json_reply(Deleted(id=store_id, object="vector_store.deleted"))
 
+    @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage)
     async def search(self, request: Request) -> Reply:
         """Return the best matching chunks of the files."""
         parsed = wire.parse_search(await self._body(request), self._limits.body)
@@ -65,11 +89,13 @@ class VectorStoreRoutes:
         found = await self._stores.search(tenant, (store_id,), parsed)
         return json_reply(SearchResultPage(search_query=parsed.queries, data=found))
 
+    @operation("createVectorStoreFile", body=wire.AddFileBody, answer=VectorStoreFile)
     async def add_file(self, request: Request) -> Reply:
         """Add a file; it is indexed in the background."""
         parsed = wire.parse_add_file(await self._body(request), self._limits.body)
         return json_reply(await self._stores.add_file(*_store_key(request), parsed))
 
+    @operation("listVectorStoreFiles", query=_FILE_LIST_PARAMS, answer=Page[VectorStoreFile])
     async def list_files(self, request: Request) -> Reply:
         """Return a page of files."""
         query = Query(request.scope)
@@ -78,40 +104,50 @@ class VectorStoreRoutes:
         )
         return json_reply(await found)
 
+    @operation("getVectorStoreFile", answer=VectorStoreFile)
     async def retrieve_file(self, request: Request) -> Reply:
         """Return a file with its indexing status."""
         found = await self._stores.retrieve_file(*_store_key(request), _file(request))
         return json_reply(found, headers=_SOON)
 
+    @operation(
+        "updateVectorStoreFileAttributes", body=wire.FileAttributesBody, answer=VectorStoreFile
+    )
     async def update_file(self, request: Request) -> Reply:
         """Replace the attributes of a file."""
         attributes = wire.parse_file_attributes(await self._body(request), self._limits.body)
         found = self._stores.update_attributes(*_store_key(request), _file(request), attributes)
         return json_reply(await found)
 
+    @operation("deleteVectorStoreFile", answer=Deleted)
     async def remove_file(self, request: Request) -> Reply:
         """Remove a file from the vector store; the file itself stays."""
         await self._stores.remove_file(*_store_key(request), _file(request))
         return json_reply(Deleted(id=_file(request), object="vector_store.file.deleted"))
 
+    @operation("retrieveVectorStoreFileContent", answer=FileContentPage)
     async def read_content(self, request: Request) -> Reply:
         """Return the extracted text of a file."""
         return json_reply(await self._stores.read_text(*_store_key(request), _file(request)))
 
+    @operation("createVectorStoreFileBatch", body=wire.FileBatchBody, answer=FileBatch)
     async def create_batch(self, request: Request) -> Reply:
         """Add several files at once."""
         parsed = wire.parse_file_batch(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create_batch(*_store_key(request), parsed))
 
+    @operation("getVectorStoreFileBatch", answer=FileBatch)
     async def retrieve_batch(self, request: Request) -> Reply:
         """Return a batch with the counts of its files by status."""
         found = await self._stores.retrieve_batch(*_store_key(request), _batch(request))
         return json_reply(found, headers=_SOON)
 
+    @operation("cancelVectorStoreFileBatch", answer=FileBatch)
     async def cancel_batch(self, request: Request) -> Reply:
         """Cancel the indexing of the files that are not finished."""
         return json_reply(await self._stores.cancel_batch(*_store_key(request), _batch(request)))
 
+    @operation("listFilesInVectorStoreBatch", query=_FILE_LIST_PARAMS, answer=Page[VectorStoreFile])
     async def list_batch_files(self, request: Request) -> Reply:
         """Return a page of a batch's files."""
         query = Query(request.scope)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from antiphon.wire.conversations import CreateConversation
+from antiphon.wire.conversations import MAX_NEW_ITEMS, CreateConversation
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
 from antiphon.wire.prompts import TEMPLATE_FIELDS, CreatePrompt
 from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest, StreamOptions
@@ -67,7 +67,6 @@ _MAX_TEXT_CHARS = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
 _MAX_CONTEXT_ENTRIES = 16  # of context_management
-_MAX_NEW_ITEMS = 20  # that a conversation takes at a time
 
 #: Items that depend on a conversation and are not allowed in a stored prompt.
 _NOT_TEMPLATE_ITEMS = (it.Compaction, it.CompactionTrigger, it.ItemReference)
@@ -197,7 +196,7 @@ def parse_new_items(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[i
 
 
 def _item_limits(limits: BodyLimits) -> BodyLimits:
-    return replace(limits, items=min(limits.items, _MAX_NEW_ITEMS))
+    return replace(limits, items=min(limits.items, MAX_NEW_ITEMS))
 
 
 def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from antiphon.wire.files import PURPOSES, FileExpiresAfter
+from antiphon.wire.files import PURPOSES, FileExpiresAfter, Purpose
 
 from .errors import invalid_type, invalid_value, missing_parameter, out_of_range
 
 __all__ = [
     "UploadFields",
+    "UploadForm",
     "check_expiry_seconds",
     "check_purpose",
     "parse_upload_form",
@@ -21,6 +23,16 @@ __all__ = [
 
 _NAME_LENGTH = 255
 _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
+
+
+class UploadForm(Struct, frozen=True, kw_only=True):
+    """The form fields of ``POST /files`` besides the file, as clients write them."""
+
+    purpose: Purpose
+    anchor: Literal["created_at"] | UnsetType = field(name="expires_after[anchor]", default=UNSET)
+    seconds: Annotated[int, Meta(ge=_EXPIRY_SECONDS[0], le=_EXPIRY_SECONDS[1])] | UnsetType = field(
+        name="expires_after[seconds]", default=UNSET
+    )
 
 
 class UploadFields(Struct, frozen=True):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.conversations import Metadata
 from antiphon.wire.filters import Filter, read_filter
 from antiphon.wire.vector_stores import StaticChunking, VectorStoreExpiresAfter
 
@@ -28,10 +29,23 @@ from .requests import read_metadata
 
 __all__ = [
     "AddFile",
+    "AddFileBody",
+    "AutoChunkingBody",
+    "ChunkSizes",
     "CreateVectorStore",
+    "CreateVectorStoreBody",
+    "ExpiryBody",
+    "FileAttributesBody",
+    "FileBatchBody",
+    "FilterBody",
+    "HybridSearchBody",
     "RankingOptions",
+    "RankingOptionsBody",
+    "SearchBody",
     "SearchRequest",
+    "StaticChunkingBody",
     "UpdateVectorStore",
+    "UpdateVectorStoreBody",
     "parse_add_file",
     "parse_create_vector_store",
     "parse_file_attributes",
@@ -45,21 +59,6 @@ _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
 _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096
 _RANKERS = ("none", "auto", "default-2024-11-15")
-#: Fields that bodies and the objects in them may have.
-_STORE_FIELDS = (
-    "name",
-    "description",
-    "metadata",
-    "expires_after",
-    "file_ids",
-    "chunking_strategy",
-)
-_FILE_FIELDS = ("file_id", "attributes", "chunking_strategy")
-_BATCH_FIELDS = ("file_ids", "files", "attributes", "chunking_strategy")
-_SEARCH_FIELDS = ("query", "filters", "max_num_results", "ranking_options", "rewrite_query")
-_RANKING_FIELDS = ("ranker", "score_threshold", "hybrid_search")
-_WEIGHT_FIELDS = ("embedding_weight", "text_weight")
-
 Attributes = dict[str, str | int | float | bool]
 
 
@@ -109,11 +108,139 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
     ranking: RankingOptions = RankingOptions()
 
 
+# --- bodies as clients write them ----------------------------------------------------------------
+
+_Name = Annotated[str, Meta(max_length=512)]
+_Attributes = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)] | float | bool],
+    Meta(max_length=16),
+]
+_Weight = Annotated[float, Meta(ge=0)]
+
+
+class AutoChunkingBody(Struct, frozen=True, kw_only=True, tag_field="type", tag="auto"):
+    """Chunks of 800 tokens that overlap by 400."""
+
+
+class ChunkSizes(Struct, frozen=True, kw_only=True):
+    """Sizes in tokens. The overlap is at most half the chunk."""
+
+    max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)]
+    chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)]
+
+
+class StaticChunkingBody(Struct, frozen=True, kw_only=True, tag_field="type", tag="static"):
+    """Chunks of a given size."""
+
+    static: ChunkSizes
+
+
+ChunkingBody = AutoChunkingBody | StaticChunkingBody
+
+
+class ExpiryBody(Struct, frozen=True, kw_only=True):
+    """When a vector store expires: ``days`` after its last use."""
+
+    anchor: Literal["last_active_at"]
+    days: Annotated[int, Meta(ge=1, le=365)]
+
+
+class CreateVectorStoreBody(Struct, frozen=True, kw_only=True):
+    """A new vector store, and the files to add."""
+
+    name: _Name | None = None
+    description: _Name | None = None
+    metadata: Metadata | None = None
+    expires_after: ExpiryBody | None = None
+    file_ids: Annotated[tuple[str, ...], Meta(max_length=_MAX_FILES)] | None = None
+    chunking_strategy: ChunkingBody | None = None
+
+
+class UpdateVectorStoreBody(Struct, frozen=True, kw_only=True):
+    """Changes of a vector store. An ``expires_after`` of null removes the expiry."""
+
+    name: _Name | None = None
+    metadata: Metadata | None = None
+    expires_after: ExpiryBody | None = None
+
+
+class AddFileBody(Struct, frozen=True, kw_only=True):
+    """A file to add."""
+
+    file_id: str
+    attributes: _Attributes | None = None
+    chunking_strategy: ChunkingBody | None = None
+
+
+class FileBatchBody(Struct, frozen=True, kw_only=True):
+    """Files to add: ``file_ids`` with attributes and chunking for all, or ``files`` with their
+    own.
+    """
+
+    file_ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=_MAX_BATCH_FILES)] | None = (
+        None
+    )
+    files: (
+        Annotated[tuple[AddFileBody, ...], Meta(min_length=1, max_length=_MAX_BATCH_FILES)] | None
+    ) = None
+    attributes: _Attributes | None = None
+    chunking_strategy: ChunkingBody | None = None
+
+
+class FileAttributesBody(Struct, frozen=True, kw_only=True):
+    """The attributes that replace those of a file."""
+
+    attributes: _Attributes | None
+
+
+class HybridSearchBody(Struct, frozen=True, kw_only=True):
+    """The weights of the vector ranking and the word ranking; at least one is above 0."""
+
+    embedding_weight: _Weight | None = None
+    text_weight: _Weight | None = None
+
+
+class RankingOptionsBody(Struct, frozen=True, kw_only=True):
+    """How results are ranked. Results below ``score_threshold`` are dropped."""
+
+    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
+    score_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    hybrid_search: HybridSearchBody | None = None
+
+
+class FilterBody(Struct, frozen=True, kw_only=True):
+    """A filter on attributes: a comparison with ``key`` and ``value``, or ``and`` and ``or`` with
+    ``filters``.
+    """
+
+    type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "and", "or"]
+    key: str | None = None
+    value: str | float | bool | tuple[str | float | bool, ...] | None = None
+    filters: Annotated[tuple[FilterBody, ...], Meta(min_length=1, max_length=128)] | None = None
+
+
+_Query = Annotated[str, Meta(min_length=1, max_length=_MAX_QUERY_CHARS)]
+
+
+class SearchBody(Struct, frozen=True, kw_only=True):
+    """A search in a vector store. ``filters`` selects files by their attributes."""
+
+    query: _Query | Annotated[tuple[_Query, ...], Meta(min_length=1, max_length=_MAX_QUERIES)]
+    filters: FilterBody | None = None
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] | None = None
+    ranking_options: RankingOptionsBody | None = None
+    rewrite_query: Literal[False] | None = None
+
+
 def parse_create_vector_store(
     body: bytes, limits: BodyLimits = DEFAULT_LIMITS
 ) -> CreateVectorStore:
     """Parse the body of ``POST /vector_stores``. Raises ``InvalidRequest``."""
-    raw = known_fields(parse_json_object(body, limits) if body.strip() else {}, _STORE_FIELDS, "")
+    raw = known_fields(
+        parse_json_object(body, limits) if body.strip() else {},
+        CreateVectorStoreBody.__struct_fields__,
+        "",
+    )
     cut = _read_chunking(raw)
     ids = _read_ids(raw.get("file_ids", []), "file_ids", _MAX_FILES)
     return CreateVectorStore(
@@ -130,7 +257,7 @@ def parse_update_vector_store(
 ) -> UpdateVectorStore:
     """Parse the body of ``POST /vector_stores/{id}``. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    known_fields(raw, UpdateVectorStore.__struct_fields__, "")
+    known_fields(raw, UpdateVectorStoreBody.__struct_fields__, "")
     metadata, after = raw.get("metadata", UNSET), raw.get("expires_after", UNSET)
     return UpdateVectorStore(
         name=UNSET if "name" not in raw else _read_text(raw, "name") or "",
@@ -150,7 +277,7 @@ def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[
     Either ``file_ids`` with attributes and chunking for all, or ``files`` with their own. Of two
     entries for one file, the last applies.
     """
-    raw = known_fields(parse_json_object(body, limits), _BATCH_FIELDS, "")
+    raw = known_fields(parse_json_object(body, limits), FileBatchBody.__struct_fields__, "")
     if "files" in raw:
         if "file_ids" in raw:
             raise InvalidRequest(
@@ -181,7 +308,7 @@ def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[
 def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Attributes:
     """Parse the attributes that replace the file's attributes. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
-    known_fields(raw, ("attributes",), "")
+    known_fields(raw, FileAttributesBody.__struct_fields__, "")
     if "attributes" not in raw:
         raise missing_parameter("attributes")
     return _read_attributes(drop_nulls(raw))
@@ -189,7 +316,7 @@ def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> A
 
 def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequest:
     """Parse the body of ``POST /vector_stores/{id}/search``. Raises ``InvalidRequest``."""
-    raw = known_fields(parse_json_object(body, limits), _SEARCH_FIELDS, "")
+    raw = known_fields(parse_json_object(body, limits), SearchBody.__struct_fields__, "")
     if raw.get("rewrite_query"):
         raise InvalidRequest(
             "Unsupported value: 'rewrite_query' is not supported; queries are used as written.",
@@ -207,14 +334,16 @@ def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequ
 
 def read_ranking(raw: Any, path: str) -> RankingOptions:
     """Read ``ranking_options``. Raises ``InvalidRequest``."""
-    fields = known_fields(read_object(raw, path), _RANKING_FIELDS, path)
+    fields = known_fields(read_object(raw, path), RankingOptionsBody.__struct_fields__, path)
     ranker = fields.get("ranker", "auto")
     if ranker not in _RANKERS:
         raise invalid_value(f"{path}.ranker", str(ranker), _RANKERS)
     threshold = _read_decimal(fields.get("score_threshold", 0.0), f"{path}.score_threshold", 1.0)
     where = f"{path}.hybrid_search"
     weights = known_fields(
-        read_object(fields.get("hybrid_search", {}), where), _WEIGHT_FIELDS, where
+        read_object(fields.get("hybrid_search", {}), where),
+        HybridSearchBody.__struct_fields__,
+        where,
     )
     embedding_weight = _read_decimal(
         weights.get("embedding_weight", 1.0), f"{where}.embedding_weight"
@@ -236,7 +365,7 @@ def read_ranking(raw: Any, path: str) -> RankingOptions:
 
 def _read_file(raw: Json, path: str) -> AddFile:
     before = f"{path}." if path else ""
-    fields, where = known_fields(raw, _FILE_FIELDS, path), f"{before}file_id"
+    fields, where = known_fields(raw, AddFileBody.__struct_fields__, path), f"{before}file_id"
     if "file_id" not in fields:
         raise missing_parameter(where)
     if not isinstance(fields["file_id"], str):

@@ -1,0 +1,229 @@
+"""The bodies of OpenAI's older APIs as clients write them, for the OpenAPI document.
+
+The parsers read the JSON directly, to name fields in errors as the client wrote them. A test keeps
+these types in step with the parsers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.wire.request import CreateResponse
+
+from .text_inputs import TextInput
+
+__all__ = [
+    "AnyTextInput",
+    "ChatAllowedTools",
+    "ChatCalledCustom",
+    "ChatCalledFunction",
+    "ChatCustomTool",
+    "ChatFields",
+    "ChatFunction",
+    "ChatInputCall",
+    "ChatInputMessage",
+    "ChatJsonSchema",
+    "ChatNamed",
+    "ChatPart",
+    "ChatResponseFormat",
+    "ChatStreamOptions",
+    "ChatTool",
+    "ChatToolChoice",
+    "CompletionFields",
+    "chat_completion_body",
+    "completion_body",
+]
+
+Json = dict[str, Any]
+#: One text, the token ids of one text, or several of both.
+AnyTextInput = str | tuple[int | TextInput, ...]
+_Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=128)]
+
+
+class ChatStreamOptions(Struct, frozen=True, kw_only=True):
+    """Options of a stream. ``include_usage``: a last chunk has the usage."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ChatPart(Struct, frozen=True, kw_only=True):
+    """A part of a message. The field that has the name of ``type`` holds it."""
+
+    type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
+    text: str | UnsetType = UNSET
+    image_url: str | Json | UnsetType = UNSET
+    input_audio: Json | UnsetType = UNSET
+    file: Json | UnsetType = UNSET
+    video_url: Json | UnsetType = UNSET
+    refusal: str | UnsetType = UNSET
+
+
+class ChatCalledFunction(Struct, frozen=True, kw_only=True):
+    """A called function. ``arguments``: JSON text."""
+
+    name: str
+    arguments: str | None = None
+
+
+class ChatCalledCustom(Struct, frozen=True, kw_only=True):
+    """A called custom tool."""
+
+    name: str
+    input: str
+
+
+class ChatInputCall(Struct, frozen=True, kw_only=True):
+    """A call in an earlier message of the model."""
+
+    id: str
+    type: Literal["function", "custom"] = "function"
+    function: ChatCalledFunction | UnsetType = UNSET
+    custom: ChatCalledCustom | UnsetType = UNSET
+
+
+class ChatInputMessage(Struct, frozen=True, kw_only=True):
+    """A message of the conversation. ``tool_call_id`` belongs to the role ``tool``; the fields
+    after it to ``assistant``.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | tuple[ChatPart, ...] | None = None
+    name: str | None = None
+    tool_call_id: str | UnsetType = UNSET
+    tool_calls: tuple[ChatInputCall, ...] | UnsetType = UNSET
+    function_call: ChatCalledFunction | UnsetType = UNSET
+    refusal: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+
+
+class ChatFunction(Struct, frozen=True, kw_only=True):
+    """A function that the model may call. ``parameters``: a JSON schema."""
+
+    name: _Name
+    description: str | UnsetType = UNSET
+    parameters: Json | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+
+
+class ChatCustomTool(Struct, frozen=True, kw_only=True):
+    """A tool whose input is free text."""
+
+    name: _Name
+    description: str | UnsetType = UNSET
+    format: Json | UnsetType = UNSET
+
+
+class ChatTool(Struct, frozen=True, kw_only=True):
+    """A tool. The field that has the name of ``type`` describes it."""
+
+    type: Literal["function", "custom"]
+    function: ChatFunction | UnsetType = UNSET
+    custom: ChatCustomTool | UnsetType = UNSET
+
+
+class ChatNamed(Struct, frozen=True, kw_only=True):
+    """A tool by its name."""
+
+    name: str
+
+
+class ChatAllowedTools(Struct, frozen=True, kw_only=True):
+    """The tools of which the model may or must call one."""
+
+    mode: Literal["auto", "required"]
+    tools: tuple[Json, ...]
+
+
+class ChatToolChoice(Struct, frozen=True, kw_only=True):
+    """A choice of one tool, or of some tools."""
+
+    type: Literal["function", "custom", "allowed_tools"]
+    function: ChatNamed | UnsetType = UNSET
+    custom: ChatNamed | UnsetType = UNSET
+    allowed_tools: ChatAllowedTools | UnsetType = UNSET
+
+
+class ChatJsonSchema(Struct, frozen=True, kw_only=True):
+    """A JSON schema that the answer must match."""
+
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
+    schema: Json
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ChatResponseFormat(Struct, frozen=True, kw_only=True):
+    """The format of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: ChatJsonSchema | UnsetType = UNSET
+
+
+class ChatFields(Struct, frozen=True, kw_only=True):
+    """A request of the Chat Completions API. Answers are not stored. ``functions`` and
+    ``function_call`` are the deprecated form of ``tools`` and ``tool_choice``.
+    """
+
+    messages: Annotated[tuple[ChatInputMessage, ...], Meta(min_length=1)]
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    tools: tuple[ChatTool, ...] | None = None
+    functions: tuple[ChatFunction, ...] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
+    function_call: Literal["none", "auto"] | ChatNamed | None = None
+    response_format: ChatResponseFormat | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    verbosity: Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    stream_options: ChatStreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=32)] = 1
+    store: Literal[False] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+
+
+class CompletionFields(Struct, frozen=True, kw_only=True):
+    """A request of the Completions API: texts to continue. ``n`` times the number of prompts is at
+    most 32.
+    """
+
+    prompt: AnyTextInput
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 16
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    stream_options: ChatStreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=32)] = 1
+    echo: bool = False
+
+
+@lru_cache
+def chat_completion_body(shared: frozenset[str]) -> type[Struct]:
+    """Return the type of a Chat Completions request. ``shared``: the fields that this API has in
+    common with the Responses API.
+    """
+    return _with_shared_fields("CreateChatCompletion", ChatFields, shared)
+
+
+@lru_cache
+def completion_body(shared: frozenset[str]) -> type[Struct]:
+    """Return the type of a Completions request. ``shared``: as above."""
+    return _with_shared_fields("CreateCompletion", CompletionFields, shared)
+
+
+def _with_shared_fields(name: str, own: type[Struct], shared: Collection[str]) -> type[Struct]:
+    fields = [
+        (field.name, field.type, field.default)
+        for field in msgspec.structs.fields(CreateResponse)
+        if field.name in shared
+    ]
+    return msgspec.defstruct(
+        name, fields, bases=(own,), namespace={"__doc__": own.__doc__}, kw_only=True, frozen=True
+    )

@@ -1,0 +1,154 @@
+"""The OpenAPI document as rows of tables, for the pages that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["FieldRow", "OperationView", "Span", "operations", "rows", "type_spans"]
+
+Json = dict[str, Any]
+
+#: Keyword of a schema → how its bound is written.
+_BOUNDS: Mapping[str, str] = {
+    "minimum": "≥ {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "≤ {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "pattern": "matches {}",
+    "minItems": "at least {}",
+    "maxItems": "at most {}",
+    "maxProperties": "at most {} entries",
+}
+
+
+class Span(Struct, frozen=True):
+    """A piece of a type's description. ``ref``: the component that it names."""
+
+    text: str
+    ref: str | None = None
+
+
+class FieldRow(Struct, frozen=True, kw_only=True):
+    """A field, a parameter or a header."""
+
+    name: str
+    spans: tuple[Span, ...]
+    required: bool = False
+    default: Any = None
+    description: str = ""
+    where: str = "body"
+
+
+class OperationView(Struct, frozen=True, kw_only=True):
+    """An operation. ``bodies`` and ``answers``: media type, or status and media type → type."""
+
+    method: str
+    path: str
+    id: str
+    tag: str
+    summary: str
+    params: tuple[FieldRow, ...]
+    bodies: Mapping[str, tuple[Span, ...]]
+    form: tuple[FieldRow, ...]
+    answers: Mapping[str, tuple[Span, ...]]
+    errors: tuple[str, ...]
+
+
+def operations(document: Json) -> Iterator[OperationView]:
+    """Yield the operations of a document in their order."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield _view(method.upper(), path, operation)
+
+
+def _view(method: str, path: str, operation: Json) -> OperationView:
+    content = operation.get("requestBody", {}).get("content", {})
+    form = content.get("multipart/form-data", {}).get("schema")
+    answers, errors = {}, []
+    for status, answer in operation["responses"].items():
+        if "$ref" in answer:
+            errors.append(status)
+            continue
+        for kind, each in answer.get("content", {}).items():
+            answers[f"{status} {kind}"] = type_spans(each["schema"])
+        if "content" not in answer:
+            answers[status] = (Span(answer["description"]),)
+    return OperationView(
+        method=method,
+        path=path,
+        id=operation["operationId"],
+        tag=operation["tags"][0],
+        summary=operation["summary"],
+        params=tuple(_param(each) for each in operation.get("parameters", ())),
+        bodies={
+            kind: type_spans(each["schema"])
+            for kind, each in content.items()
+            if kind != "multipart/form-data"
+        },
+        form=rows(form) if form else (),
+        answers=answers,
+        errors=tuple(errors),
+    )
+
+
+def _param(param: Json) -> FieldRow:
+    return FieldRow(
+        name=param["name"],
+        spans=type_spans(param["schema"]),
+        required=param.get("required", False),
+        default=param["schema"].get("default"),
+        description=param.get("description", ""),
+        where=param["in"],
+    )
+
+
+def rows(schema: Json) -> tuple[FieldRow, ...]:
+    """Return the fields of an object."""
+    required = schema.get("required", ())
+    return tuple(
+        FieldRow(
+            name=name,
+            spans=type_spans(each, nullable=name in required),
+            required=name in required,
+            default=each.get("default"),
+            description=each.get("description", ""),
+        )
+        for name, each in schema.get("properties", {}).items()
+    )
+
+
+def type_spans(schema: Json, *, nullable: bool = True) -> tuple[Span, ...]:
+    """Describe a type in words. ``nullable``: whether to mention null."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return (Span(name, name),)
+    if "anyOf" in schema:
+        arms = [arm for arm in schema["anyOf"] if nullable or arm != {"type": "null"}]
+        return _join([type_spans(arm) for arm in arms], " or ")
+    if "enum" in schema:
+        return (Span(" or ".join(f"`{_literal(value)}`" for value in schema["enum"])),)
+    kind = schema.get("type", "any")
+    bounds = ", ".join(text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema)
+    tail = (Span(f" ({bounds})"),) if bounds else ()
+    if kind == "array":
+        return (Span("array of "), *type_spans(schema.get("items", {})), *tail)
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return (Span("object of "), *type_spans(schema["additionalProperties"]), *tail)
+    if "contentMediaType" in schema:
+        kind = "file"
+    return (Span(kind), *tail)
+
+
+def _literal(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _join(pieces: Sequence[tuple[Span, ...]], between: str) -> tuple[Span, ...]:
+    joined: list[Span] = []
+    for piece in pieces:
+        joined += [Span(between), *piece] if joined else piece
+    return tuple(joined)

@@ -1,0 +1,362 @@
+"""The OpenAPI 3.1 document: routes, operations and wire types put together."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+from msgspec import Struct
+from starlette.routing import Route
+
+from antiphon.compat.embeddings import EmbeddingsRequest
+from antiphon.compat.request_bodies import AnyTextInput
+from antiphon.http.requests.query import QueryParam
+from antiphon.wire import items, parts, tools
+from antiphon.wire.error_reply import ErrorReply
+from antiphon.wire.events import EVENTS, StreamEvent
+from antiphon.wire.parsing.accepted_forms import ACCEPTED_FORMS, UNTAGGED
+from antiphon.wire.request import FIELDS, CreateResponse
+
+from .operation import Form, Operation, operation_of
+from .schemas import (
+    AcceptedForms,
+    accepted_schemas,
+    merge_schemas,
+    rename_components,
+    sent_schemas,
+    used_components,
+)
+
+__all__ = ["Endpoint", "endpoints", "make_document"]
+
+Json = dict[str, Any]
+
+_UNIONS: Mapping[str, Any] = {
+    "StreamEvent": StreamEvent,
+    "Item": items.Item,
+    "Tool": tools.Tool,
+    "Part": parts.Part,
+    "Annotation": parts.Annotation,
+}
+_FORMS: AcceptedForms = {**ACCEPTED_FORMS, (EmbeddingsRequest, "input"): AnyTextInput}
+
+_HEAD = """\
+The OpenAI Responses API for the models you run yourself, with the APIs around it.
+
+Optional fields of requests may be null, which means "not given". Unknown fields of requests are \
+ignored unless ignoring them would change the answer. New fields and events may be added at any \
+time."""
+
+#: First segment of a path → tag and what the tag is about. The first match counts.
+_TAGS: Mapping[str, tuple[str, str]] = {
+    "/v1/responses": ("Responses", "Create, retrieve, follow and cancel responses."),
+    "/v1/conversations": ("Conversations", "Items that responses read and extend."),
+    "/v1/prompts": ("Prompts", "Stored prompts of the operator."),
+    "/v1/files": ("Files", "Uploaded files."),
+    "/v1/uploads": ("Uploads", "Files uploaded in parts."),
+    "/v1/vector_stores": ("Vector stores", "Files to search."),
+    "/v1/containers": ("Containers", "Where code of the model runs."),
+    "/v1/skills": ("Skills", "Folders of instructions for the shell."),
+    "/v1/models": ("Models", "The served models."),
+    "/v1/embeddings": ("Embeddings", "Vectors of texts."),
+    "/v1/chat": ("Chat Completions", "OpenAI's older APIs, translated to responses."),
+    "/v1/completions": ("Chat Completions", ""),
+    "/v1": ("Other", "Further endpoints."),
+    "/antiphon": ("Administration", "Endpoints of this server that OpenAI has no equivalent of."),
+    "": ("Operations", "For monitoring, and vLLM's endpoints about tokens."),
+}
+
+_STATUS_TEXTS: Mapping[int, str] = {
+    400: "The request is invalid or asks for something unsupported. `param` names the field.",
+    401: "The API key is missing or unknown.",
+    403: "The API key may not do this.",
+    404: "The object does not exist, or belongs to another tenant.",
+    405: "The method is not allowed here. WebSockets need an upgrade.",
+    409: "The request conflicts with the current state.",
+    413: "The body or a quota is exceeded.",
+    424: "The tools of an MCP server cannot be listed.",
+    426: "The server cannot upgrade the connection to a WebSocket.",
+    429: "A rate limit or a quota is reached. `retry-after` says when to try again.",
+    500: "The server or its model failed.",
+    503: "The server or its store is overloaded or stopping. `retry-after` says when to try again.",
+}
+_PATH_PARAM = re.compile(r"\{(\w+)(?::\w+)?\}")
+_FIELD_TREATMENTS: Mapping[str, str] = {
+    "echoed": "Returned in the response.",
+    "hint": "May change the speed, never the answer.",
+    "refused": "Not supported: a value with an effect is refused.",
+}
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """A method of a route with its operation."""
+
+    method: str
+    path: str
+    operation: Operation
+    summary: str
+
+    @property
+    def tag(self) -> str:
+        return next(tag for start, (tag, _) in _TAGS.items() if self.path.startswith(start))
+
+    @property
+    def path_params(self) -> tuple[str, ...]:
+        return tuple(_PATH_PARAM.findall(self.path))
+
+    @property
+    def document_path(self) -> str:
+        """The path without the converters of Starlette."""
+        return _PATH_PARAM.sub(r"{\1}", self.path)
+
+
+def endpoints(routes: Iterable[Any]) -> Iterator[Endpoint]:
+    """Yield the endpoints of the routes that declare an operation, in their order."""
+    for route in routes:
+        found = operation_of(route.endpoint) if isinstance(route, Route) else None
+        if found is None:
+            continue
+        summary = found.summary or _first_sentence(inspect.getdoc(route.endpoint) or "")
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            yield Endpoint(method=method, path=route.path, operation=found, summary=summary)
+
+
+def _first_sentence(text: str) -> str:
+    line = " ".join(text.partition("\n\n")[0].split()).replace("``", "`")
+    return line.partition(". ")[0].rstrip(".") + "."
+
+
+def make_document(routes: Iterable[Any]) -> Json:
+    """Build the document. Takes about a tenth of a second."""
+    every = list(endpoints(routes))
+    types = _Types(every)
+    paths: Json = {}
+    for endpoint in every:
+        described = _operation(endpoint, types)
+        paths.setdefault(endpoint.document_path, {})[endpoint.method.lower()] = described
+    tags = dict.fromkeys(endpoint.tag for endpoint in every)
+    about = {tag: text for tag, text in _TAGS.values() if text}
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Antiphon",
+            "version": version("antiphon"),
+            "description": _HEAD,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"apiKey": []}, {}],
+        "tags": [{"name": tag, "description": about[tag]} for tag in tags],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "apiKey": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Required on a server with keys.",
+                }
+            },
+            "headers": _HEADERS,
+            "responses": {str(status): _error(status) for status in sorted(_STATUS_TEXTS)},
+        },
+    }
+    document["components"]["schemas"] = used_components(document, types.components)
+    return document
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+_HEADERS: Json = {
+    "x-request-id": {
+        "description": "The id of the request in the server's log.",
+        "schema": {"type": "string"},
+    },
+    "retry-after": {
+        "description": "Seconds after which a retry may succeed.",
+        "schema": {"type": "integer"},
+    },
+    "x-should-retry": {
+        "description": "`false`: a retry would fail again.",
+        "schema": {"enum": ["false"]},
+    },
+    "x-antiphon-ignored-tools": {
+        "description": "Tools of the request that this server does not run.",
+        "schema": {"type": "string"},
+    },
+}
+_HEADER_REF = "#/components/headers/"
+
+
+def _operation(endpoint: Endpoint, types: _Types) -> Json:
+    operation = endpoint.operation
+    described: Json = {
+        "operationId": operation.id,
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
+        "responses": _responses(endpoint, types),
+    }
+    if parameters := _parameters(endpoint, types):
+        described["parameters"] = parameters
+    if content := _request_content(operation, types):
+        described["requestBody"] = {"content": content, "required": operation.body_required}
+    if operation.security == "open":
+        described["security"] = []
+    return described
+
+
+def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
+    operation = endpoint.operation
+    path: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in endpoint.path_params
+    ]
+    headers: list[Json] = [
+        {
+            "name": header.name,
+            "in": "header",
+            "description": header.description,
+            "schema": {"type": "string"},
+        }
+        for header in operation.headers
+    ]
+    return [*path, *(_query_param(param, types) for param in operation.query), *headers]
+
+
+def _query_param(param: QueryParam, types: _Types) -> Json:
+    schema = dict(types.accepted(param.type))
+    if param.default is not None:
+        schema["default"] = param.default
+    return {
+        "name": param.name,
+        "in": "query",
+        "description": param.description,
+        "schema": schema,
+    }
+
+
+def _request_content(operation: Operation, types: _Types) -> Json:
+    content: Json = {}
+    if operation.body is not None:
+        content["application/json"] = {"schema": types.accepted(operation.body)}
+    if operation.form is not None:
+        content["multipart/form-data"] = {"schema": _form(operation.form, types)}
+    return content
+
+
+def _form(form: Form, types: _Types) -> Json:
+    """Describe a form: the fields of its type and the file."""
+    file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
+    if form.many:
+        file = {"type": "array", "items": file, "minItems": 1}
+    own: Json = {"properties": {}, "required": []}
+    if form.fields is not None:
+        own = types.components[types.accepted(form.fields)["$ref"].rpartition("/")[2]]
+    return {
+        "type": "object",
+        "properties": {form.file: file, **own["properties"]},
+        "required": [form.file, *own["required"]],
+    }
+
+
+def _responses(endpoint: Endpoint, types: _Types) -> Json:
+    operation = endpoint.operation
+    success: Json = {
+        "description": HTTPStatus(operation.status).phrase,
+        "headers": {"x-request-id": {"$ref": _HEADER_REF + "x-request-id"}},
+    }
+    content: Json = {}
+    if operation.answer is not None:
+        content["application/json"] = {"schema": types.sent(operation.answer)}
+    elif operation.media_type:
+        content[operation.media_type] = {"schema": {"type": "string"}}
+    if operation.events is not None:
+        content["text/event-stream"] = {"schema": types.sent(operation.events)}
+        success["headers"]["x-antiphon-ignored-tools"] = {
+            "$ref": _HEADER_REF + "x-antiphon-ignored-tools"
+        }
+    if content:
+        success["content"] = content
+    responses: Json = {str(operation.status): success}
+    for status, answer in operation.also.items():
+        responses[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": {"application/json": {"schema": types.sent(answer)}},
+        }
+    for status in _error_statuses(endpoint):
+        responses.setdefault(str(status), {"$ref": f"#/components/responses/{status}"})
+    return responses
+
+
+def _error_statuses(endpoint: Endpoint) -> list[int]:
+    """Return the statuses of errors: those of every endpoint of its kind, and its own."""
+    operation = endpoint.operation
+    found = {500, *operation.errors}
+    if operation.security != "open":
+        found |= {400, 401, 429, 503}
+    if endpoint.path_params:
+        found.add(404)
+    if operation.body is not None or operation.form is not None:
+        found.add(413)
+    return sorted(found)
+
+
+def _error(status: int) -> Json:
+    headers = {"x-request-id": {"$ref": _HEADER_REF + "x-request-id"}}
+    if status in (429, 503):
+        headers["retry-after"] = {"$ref": _HEADER_REF + "retry-after"}
+    if status in (400, 429, 500):
+        headers["x-should-retry"] = {"$ref": _HEADER_REF + "x-should-retry"}
+    return {
+        "description": _STATUS_TEXTS[status],
+        "headers": headers,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}},
+    }
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+class _Types:
+    """The schemas of all types that the endpoints name."""
+
+    def __init__(self, every: Sequence[Endpoint]) -> None:
+        operations = [endpoint.operation for endpoint in every]
+        sent = [ErrorReply]
+        accepted = []
+        for one in operations:
+            sent += [each for each in (one.answer, one.events, *one.also.values()) if each]
+            fields = one.form.fields if one.form is not None else None
+            accepted += [each for each in (one.body, fields) if each is not None]
+            accepted += [param.type for param in one.query]
+        self._sent_types, self._accepted_types = sent, accepted
+        self._sent, self._accepted = merge_schemas(
+            sent_schemas(sent, _UNIONS),
+            accepted_schemas(accepted, _UNIONS, _FORMS, UNTAGGED),
+        )
+        names = {cls.__name__: cls.__name__ + "Event" for cls in EVENTS.values()}
+        self._sent = rename_components(self._sent, names)
+        self._accepted = rename_components(self._accepted, names)
+        self.components = _with_treatments(self._sent.components)
+
+    def sent(self, type: Any) -> Json:
+        return self._sent.roots[self._sent_types.index(type)]
+
+    def accepted(self, type: Any) -> Json:
+        return self._accepted.roots[self._accepted_types.index(type)]
+
+
+def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
+    """Say of each field of a request how the server treats it, unless it is just honoured."""
+    name = CreateResponse.__name__
+    request = components[name]
+    properties = {
+        field: {**schema, "description": text}
+        if (text := _FIELD_TREATMENTS.get(FIELDS.get(field, "honoured")))
+        else schema
+        for field, schema in request["properties"].items()
+    }
+    return {**components, name: {**request, "properties": properties}}

@@ -1,0 +1,65 @@
+"""The reference of the API as one HTML page, made from the OpenAPI document.
+
+The page needs nothing but itself: its style and its script are inside, and its content security
+policy allows these two by their hashes and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+from msgspec import Struct
+
+from .describe import operations, rows, type_spans
+
+__all__ = ["ReferencePage", "make_page"]
+
+_CODE = re.compile(r"`([^`]*)`")
+
+
+class ReferencePage(Struct, frozen=True):
+    """``policy``: the value of the header ``content-security-policy``."""
+
+    html: bytes
+    policy: str
+
+
+def make_page(document: dict[str, Any]) -> ReferencePage:
+    """Render the page."""
+    style, script = _resource("reference.css"), _resource("reference.js")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    html = environment.from_string(_resource("reference.html.jinja")).render(
+        document=document,
+        views=tuple(operations(document)),
+        schemas=document["components"]["schemas"],
+        rows=rows,
+        type_spans=type_spans,
+        code=_code,
+        style=Markup(style),
+        script=Markup(script),
+    )
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return ReferencePage(html.encode(), policy)
+
+
+def _resource(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _code(text: str) -> Markup:
+    """Return text as HTML, with what is between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def _hash(content: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,325 @@
+"""JSON schemas of the wire types.
+
+msgspec generates them. A type is described twice if clients may send more than the server does: in
+requests an optional field may be null or missing, and some fields have further forms; in answers
+every field is present that is not ``UNSET``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Struct
+from msgspec.structs import fields
+
+__all__ = [
+    "AcceptedForms",
+    "Schemas",
+    "accepted_schemas",
+    "merge_schemas",
+    "rename_components",
+    "sent_schemas",
+    "used_components",
+]
+
+Json = dict[str, Any]
+#: (class, field) → the type of what clients may send in this field.
+AcceptedForms = Mapping[tuple[type[Struct], str], Any]
+
+_TEMPLATE = "#/components/schemas/{name}"
+_REF = _TEMPLATE.format(name="")
+#: Suffix of a type in requests, if it differs from the type in answers.
+_SUFFIX = "Param"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Schemas(Struct, frozen=True):
+    """``roots``: one schema for each type, in their order. ``components``: the schemas to which
+    they refer, by name.
+    """
+
+    roots: tuple[Json, ...]
+    components: Mapping[str, Json]
+
+
+def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
+    """Describe what the server sends. ``unions``: unions that get a name of their own."""
+    return _generate(types, unions, _describe_sent)
+
+
+def accepted_schemas(
+    types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
+) -> Schemas:
+    """Describe what clients may send. ``untagged``: classes whose ``type`` may be missing."""
+    names = {cls.__name__ for cls in untagged}
+    found = _generate([*types, *forms.values()], unions, _describe_accepted)
+    components = {name: {**schema} for name, schema in found.components.items()}
+    for name in names & components.keys():
+        required = [field for field in components[name]["required"] if field != "type"]
+        components[name]["required"] = required
+    for (cls, field), schema in zip(forms, found.roots[len(types) :], strict=True):
+        if cls.__name__ in components:
+            component = components[cls.__name__]
+            old = component["properties"][field]
+            new = _nullable(schema) if _accepts_null(old) else schema
+            component["properties"] = {**component["properties"], field: new}
+    without = {_REF + name for name in names}
+    components = {
+        name: _drop_discriminators(schema, without) for name, schema in components.items()
+    }
+    return Schemas(found.roots[: len(types)], components)
+
+
+def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
+    """Give both the same components: types that differ in requests get a name of their own."""
+    shared = sent.components.keys() & accepted.components.keys()
+    differing = {name for name in shared if sent.components[name] != accepted.components[name]}
+    while True:
+        more = {
+            name
+            for name in shared - differing
+            if any(used in differing for used in _used(accepted.components[name]))
+        }
+        if not more:
+            break
+        differing |= more
+    names = {_REF + name: _REF + name + _SUFFIX for name in differing}
+    renamed = {
+        name + _SUFFIX if name in differing else name: _rename(schema, names)
+        for name, schema in accepted.components.items()
+    }
+    components = dict(sorted({**sent.components, **renamed}.items()))
+    roots = tuple(_rename(schema, names) for schema in accepted.roots)
+    return Schemas(sent.roots, components), Schemas(roots, components)
+
+
+def rename_components(schemas: Schemas, names: Mapping[str, str]) -> Schemas:
+    """Give components other names. ``names``: old name → new name."""
+    refs = {_REF + old: _REF + new for old, new in names.items()}
+    renamed = {
+        names.get(name, name): _rename(each, refs) for name, each in schemas.components.items()
+    }
+    return Schemas(
+        tuple(_rename(each, refs) for each in schemas.roots), dict(sorted(renamed.items()))
+    )
+
+
+def used_components(schema: Any, components: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the components to which a schema refers, directly or not."""
+    found: set[str] = set()
+    names = _used(schema)
+    while names:
+        found |= names
+        names = {other for name in names for other in _used(components[name])} - found
+    return {name: components[name] for name in components if name in found}
+
+
+# --- generation ----------------------------------------------------------------------------------
+
+
+def _generate(
+    types: Sequence[Any], unions: Mapping[str, Any], describe: Callable[[type[Struct], Json], Json]
+) -> Schemas:
+    every = [*types, *unions.values()]
+    classes = {_generated_name(cls): cls for cls in _struct_classes(every)}
+    schemas, components = msgspec.json.schema_components(every, ref_template=_TEMPLATE)
+    named = {name: _plain(schema) for name, schema in components.items()}
+    if unknown := named.keys() - classes.keys():
+        raise ValueError(f"two wire types have one name: {sorted(unknown)}")
+    described = {
+        name: describe(get_origin(classes[name]) or classes[name], schema)
+        for name, schema in named.items()
+    }
+    roots = [_plain(schema) for schema in schemas]
+    found = dict(zip(unions, roots[len(types) :], strict=True))
+    #: The longest union first, since a union may contain another one.
+    ordered = sorted(found.items(), key=lambda each: -len(each[1]["anyOf"]))
+    described = {name: _name_unions(schema, ordered) for name, schema in described.items()}
+    generated = Schemas(
+        tuple(_name_unions(schema, ordered) for schema in roots[: len(types)]),
+        {**described, **found},
+    )
+    names = {
+        name: _generic_name(cls, unions)
+        for name, cls in classes.items()
+        if get_origin(cls) is not None
+    }
+    return rename_components(generated, names)
+
+
+def _generated_name(cls: Any) -> str:
+    """Return msgspec's name of a component."""
+    args = [arg.__name__ if isinstance(arg, type) else repr(arg) for arg in get_args(cls)]
+    name = f"{get_origin(cls).__name__}[{', '.join(args)}]" if args else cls.__name__
+    return _NOT_IN_NAMES.sub("_", name)
+
+
+def _generic_name(cls: Any, unions: Mapping[str, Any]) -> str:
+    """Return a readable name of a generic type: ``ItemPage`` for ``Page[Item]``."""
+    names = [
+        next((name for name, union in unions.items() if union == arg), None) or arg.__name__
+        for arg in get_args(cls)
+    ]
+    return "".join((*names, get_origin(cls).__name__))
+
+
+def _plain(schema: Any) -> Json:
+    """Return the schema as JSON has it: tuples become arrays."""
+    plain: Json = json.loads(json.dumps(schema))
+    return plain
+
+
+def _struct_classes(types: Iterable[Any]) -> Iterator[type[Struct]]:
+    """Yield every struct that the types contain."""
+    seen: set[type[Struct]] = set()
+    stack: list[Any] = list(msgspec.inspect.multi_type_info(types))
+    while stack:
+        info = stack.pop()
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in seen:
+                continue
+            seen.add(info.cls)
+            yield info.cls
+            stack += [field.type for field in info.fields]
+        else:
+            stack += _inner_types(info)
+
+
+def _inner_types(info: Any) -> list[Any]:
+    """Return the types inside a container or a union."""
+    names = ("type", "item_type", "key_type", "value_type")
+    inner = [getattr(info, name) for name in names if hasattr(info, name)]
+    for name in ("item_types", "types"):
+        inner += getattr(info, name, ())
+    return [each for each in inner if isinstance(each, msgspec.inspect.Type)]
+
+
+def _describe_sent(cls: type[Struct], schema: Json) -> Json:
+    """Require every field that is always sent."""
+    omits = cls.__struct_config__.omit_defaults
+    optional = {
+        field.encode_name
+        for field in fields(cls)
+        if field.default is UNSET or (omits and not field.required)
+    }
+    described = _describe(cls, schema)
+    properties = {
+        name: {key: value for key, value in one.items() if key != "default"}
+        for name, one in described["properties"].items()
+    }
+    required = [name for name in properties if name not in optional]
+    return {**described, "properties": properties, "required": required}
+
+
+def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
+    """Let null mean "not given" in optional fields."""
+    described = _describe(cls, schema)
+    required = set(described["required"])
+    properties = {
+        name: one if name in required else _without_null_default(_nullable(one))
+        for name, one in described["properties"].items()
+    }
+    return {**described, "properties": properties}
+
+
+def _describe(cls: type[Struct], schema: Json) -> Json:
+    """Return the schema of a class without its title, with its docstring as Markdown."""
+    text = " ".join((cls.__doc__ or "").split()).replace("``", "`")
+    head: Json = {"description": text} if text else {}
+    rest = {key: value for key, value in schema.items() if key not in ("title", "description")}
+    return {**head, **rest}
+
+
+def _accepts_null(schema: Json) -> bool:
+    return {"type": "null"} in schema.get("anyOf", ()) or not schema.keys() - {"default"}
+
+
+def _without_null_default(schema: Json) -> Json:
+    """Drop a default that means "not given"."""
+    if schema.get("default", ...) not in (None, ""):
+        return schema
+    return {key: value for key, value in schema.items() if key != "default"}
+
+
+def _nullable(schema: Json) -> Json:
+    if _accepts_null(schema):
+        return schema
+    default = {"default": schema["default"]} if "default" in schema else {}
+    inner = {key: value for key, value in schema.items() if key != "default"}
+    if inner.keys() == {"anyOf"}:
+        return {"anyOf": [*inner["anyOf"], {"type": "null"}], **default}
+    return {"anyOf": [inner, {"type": "null"}], **default}
+
+
+# --- references ----------------------------------------------------------------------------------
+
+
+def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
+    """Return a schema with every object in it changed, the innermost first."""
+    if isinstance(schema, dict):
+        return change({key: _map(value, change) for key, value in schema.items()})
+    return [_map(value, change) for value in schema] if isinstance(schema, list) else schema
+
+
+def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
+    """Replace unions that have a name by a reference."""
+
+    def change(found: Json) -> Json:
+        arms = found.get("anyOf")
+        if arms is None:
+            return found
+        for name, union in unions:
+            if arms == union["anyOf"]:
+                rest = {
+                    key: value
+                    for key, value in found.items()
+                    if key not in ("anyOf", "discriminator")
+                }
+                return {"$ref": _REF + name, **rest}
+        return found
+
+    changed: Json = _map(schema, change)
+    return changed
+
+
+def _drop_discriminators(schema: Json, without: set[str]) -> Json:
+    """Drop the discriminator of unions with a class that may come without its tag."""
+
+    def change(found: Json) -> Json:
+        arms = {arm.get("$ref") for arm in found.get("anyOf", ())}
+        if "discriminator" in found and arms & without:
+            return {key: value for key, value in found.items() if key != "discriminator"}
+        return found
+
+    changed: Json = _map(schema, change)
+    return changed
+
+
+def _rename(schema: Json, names: Mapping[str, str]) -> Json:
+    def change(found: Json) -> Json:
+        if "mapping" in found and "propertyName" in found:
+            mapping = {tag: names.get(ref, ref) for tag, ref in found["mapping"].items()}
+            return {**found, "mapping": mapping}
+        if "$ref" in found:
+            return {**found, "$ref": names.get(found["$ref"], found["$ref"])}
+        return found
+
+    changed: Json = _map(schema, change)
+    return changed
+
+
+def _used(schema: Any) -> set[str]:
+    """Return the names of the components to which a schema refers."""
+    found: set[str] = set()
+
+    def note(each: Json) -> Json:
+        if isinstance(ref := each.get("$ref"), str) and ref.startswith(_REF):
+            found.add(each["$ref"].removeprefix(_REF))
+        return each
+
+    _map(schema, note)
+    return found

@@ -1,0 +1,54 @@
+"""``/openapi.json`` and ``/docs``: what the server says about its own API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.openapi.document import make_document
+from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.page import ReferencePage, make_page
+
+__all__ = ["ReferenceRoutes"]
+
+
+class ReferenceRoutes:
+    """Both are made at the first request, in a thread. ``routes``: all routes of the app."""
+
+    def __init__(self, routes: Sequence[Any]) -> None:
+        self._routes = routes
+        self._lock = asyncio.Lock()
+        self._document: dict[str, Any] | None = None
+        self._page: ReferencePage | None = None
+
+    @operation("getOpenapi", answer=dict[str, Any], security="open", errors=(400,))
+    async def document(self, request: Request) -> Reply:
+        """Return this document."""
+        document = await self._load()
+        if root := request.scope.get("root_path", ""):
+            document = {**document, "servers": [{"url": root}]}
+        return json_reply(document)
+
+    @operation("getDocs", media_type="text/html", security="open", errors=(400,))
+    async def page(self, request: Request) -> Reply:
+        """Return this document as a page for people."""
+        document = await self._load()
+        async with self._lock:
+            if self._page is None:
+                self._page = await asyncio.to_thread(make_page, document)
+        headers = {
+            "content-security-policy": self._page.policy,
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+        }
+        return Reply(self._page.html, headers=headers, media_type="text/html")
+
+    async def _load(self) -> dict[str, Any]:
+        async with self._lock:
+            if self._document is None:
+                self._document = await asyncio.to_thread(make_document, self._routes)
+        return self._document

@@ -1,0 +1,66 @@
+"""The list of models: OpenAI's entries, and the catalog that Codex reads."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = ["CodexModel", "ModelEntry", "ModelList", "ModelStatus", "TruncationPolicy"]
+
+
+class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether the model can answer at once. While it loads, ``stage`` names the current step,
+    ``bytes`` counts the bytes done, and ``total_bytes`` is their total, if known.
+    """
+
+    value: str
+    stage: str = ""
+    bytes: int = 0
+    total_bytes: int | None = None
+
+
+class ModelEntry(Struct, frozen=True, kw_only=True):
+    """A model, or one of its aliases."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "antiphon"
+    status: ModelStatus
+
+
+class TruncationPolicy(Struct, frozen=True, kw_only=True):
+    """How Codex shortens the output of tools."""
+
+    mode: Literal["tokens", "bytes"] = "tokens"
+    limit: int = 10_000
+
+
+class CodexModel(Struct, frozen=True, kw_only=True):
+    """A model in the catalog of Codex 0.169: the fewest fields that it accepts, the patch tool and
+    the context window.
+    """
+
+    slug: str
+    display_name: str
+    supported_reasoning_levels: tuple[Any, ...] = ()
+    shell_type: str = "unified_exec"
+    visibility: str = "list"
+    supported_in_api: bool = True
+    priority: int
+    support_verbosity: bool = False
+    truncation_policy: TruncationPolicy = TruncationPolicy()
+    experimental_supported_tools: tuple[str, ...] = ()
+    apply_patch_tool_type: str = "freeform"
+    supports_search_tool: bool = False
+    base_instructions: str
+    context_window: int | UnsetType = UNSET
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    """All models under all their names: ``data`` for OpenAI's clients, ``models`` for Codex."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ModelEntry, ...]
+    models: tuple[CodexModel, ...]

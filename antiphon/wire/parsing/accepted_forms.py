@@ -1,0 +1,45 @@
+"""What clients may send where the parsers accept more than the type of the value.
+
+The parsers normalize these forms; the OpenAPI document describes requests with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from antiphon.wire import items as it
+from antiphon.wire.conversations import Metadata
+from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest
+from antiphon.wire.response import ConversationRef
+
+__all__ = ["ACCEPTED_FORMS", "UNTAGGED"]
+
+Json = dict[str, Any]
+_Input = str | tuple[it.Item, ...] | it.Item
+_Text = Annotated[str, Meta(min_length=1, max_length=256)]
+_Conversation = str | ConversationRef
+_Bias = Annotated[float, Meta(ge=-100, le=100)]
+
+#: (class, field) → the type of what clients may send.
+ACCEPTED_FORMS: Mapping[tuple[type[Struct], str], Any] = {
+    (CreateResponse, "input"): _Input,
+    (CreateResponse, "stop"): _Text | Annotated[tuple[_Text, ...], Meta(max_length=16)],
+    (CreateResponse, "conversation"): _Conversation,
+    (CreateResponse, "generation_config"): str | Json,
+    (CreateResponse, "previous_input_messages"): tuple[Json, ...],
+    (CreateResponse, "metadata"): Metadata,
+    (CreateResponse, "logit_bias"): dict[str, _Bias],
+    (InputTokensRequest, "input"): _Input,
+    (InputTokensRequest, "conversation"): _Conversation,
+    (CompactRequest, "input"): _Input,
+    (it.Message, "role"): Literal["user", "assistant", "system", "developer"],
+    (it.Message, "content"): str | tuple[it.Part, ...],
+    (it.Reasoning, "content"): tuple[it.ReasoningText | it.PlainText, ...],
+    (it.Reasoning, "summary"): tuple[it.SummaryText | it.PlainText, ...],
+}
+
+#: Items whose ``type`` may be missing.
+UNTAGGED: tuple[type[it.Item], ...] = (it.Message, it.ItemReference)

@@ -1,0 +1,49 @@
+"""Answers about the server and its tokenizers, most of them with vLLM's fields."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = ["Detokenized", "Health", "Readiness", "ServerLoad", "ServerVersion", "Tokenized"]
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """The event loop runs."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Struct, frozen=True, kw_only=True):
+    """Whether the server accepts work. ``reason``: why not."""
+
+    status: Literal["ready", "not_ready"]
+    reason: Literal["stopping", "store"] | UnsetType = UNSET
+
+
+class Tokenized(Struct, frozen=True, kw_only=True):
+    """The tokens of a text. ``max_model_len``: the context of the model, in tokens."""
+
+    count: int
+    max_model_len: int | None
+    tokens: tuple[int, ...]
+    token_strs: tuple[str, ...] | None = None
+
+
+class Detokenized(Struct, frozen=True, kw_only=True):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class ServerVersion(Struct, frozen=True, kw_only=True):
+    """The version of the server."""
+
+    version: str
+
+
+class ServerLoad(Struct, frozen=True, kw_only=True):
+    """The number of requests that run or wait."""
+
+    server_load: int

@@ -1,0 +1,114 @@
+"""A client that calls operations by the OpenAPI document and checks every answer against it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+
+from antiphon.http.requests.query import Query
+
+__all__ = ["DocumentedClient", "record_query"]
+
+Json = dict[str, Any]
+
+
+def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return a set to which the name of every query parameter is added that a handler reads."""
+    names: set[str] = set()
+    value, choices = Query.value, Query.choices
+
+    def read_value(self: Query, name: str) -> str | None:
+        names.add(name)
+        return value(self, name)
+
+    def read_choices(self: Query, name: str, options: Any) -> tuple[str, ...]:
+        names.add(name)
+        return choices(self, name, options)
+
+    monkeypatch.setattr(Query, "value", read_value)
+    monkeypatch.setattr(Query, "choices", read_choices)
+    return names
+
+
+class DocumentedClient:
+    """Calls operations by their ids. ``read``: the query parameters that handlers read."""
+
+    def __init__(self, client: httpx.AsyncClient, document: Json, read: set[str]) -> None:
+        self._client = client
+        self._document = document
+        self._read = read
+        self._operations: dict[str, tuple[str, str, Json]] = {
+            operation["operationId"]: (method, path, operation)
+            for path, methods in document["paths"].items()
+            for method, operation in methods.items()
+        }
+        self.called: set[str] = set()
+
+    @property
+    def operation_ids(self) -> set[str]:
+        return set(self._operations)
+
+    def using(self, client: httpx.AsyncClient) -> DocumentedClient:
+        """Return a client of another server that counts its calls here."""
+        other = DocumentedClient(client, self._document, self._read)
+        other.called = self.called
+        return other
+
+    async def __call__(self, id: str, *args: str, status: int = 200, **request: Any) -> Any:
+        """Call an operation and return its body: JSON, events or bytes.
+
+        ``args``: the path parameters. Fails if the status, the media type or the body is not what
+        the document says, or if the handler reads other query parameters.
+        """
+        method, template, operation = self._operations[id]
+        names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"]
+        path = template.format(**dict(zip(names, args, strict=True)))
+        self._check_request(operation, request)
+        self._read.clear()
+        answer = await self._client.request(method, path, **request)
+        assert answer.status_code == status, (id, answer.text)
+        if status == 200:
+            documented = {
+                each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"
+            }
+            assert self._read == documented, id
+            self.called.add(id)
+        return self._check_answer(id, operation, answer)
+
+    def _check_request(self, operation: Json, request: Mapping[str, Any]) -> None:
+        if (body := request.get("json")) is not None:
+            content = operation["requestBody"]["content"]["application/json"]
+            self._validate(content["schema"], body)
+
+    def _check_answer(self, id: str, operation: Json, answer: httpx.Response) -> Any:
+        described = operation["responses"][str(answer.status_code)]
+        if "$ref" in described:
+            described = self._document["components"]["responses"][str(answer.status_code)]
+        for name in described.get("headers", {}):
+            if name == "x-request-id":
+                assert name in answer.headers
+        media_type = answer.headers["content-type"].partition(";")[0]
+        assert media_type in described["content"], (id, media_type)
+        schema = described["content"][media_type]["schema"]
+        if media_type == "application/json":
+            self._validate(schema, answer.json())
+            return answer.json()
+        if media_type == "text/event-stream":
+            return [self._event(schema, frame) for frame in answer.text.split("\n\n") if frame]
+        return answer.content
+
+    def _event(self, schema: Json, frame: str) -> Any:
+        data = frame.partition("data: ")[2]
+        if data == "[DONE]":
+            return data
+        self._validate(schema, json.loads(data))
+        return json.loads(data)
+
+    def _validate(self, schema: Json, value: Any) -> None:
+        whole = {**schema, "components": self._document["components"]}
+        jsonschema_rs.validate(whole, value)

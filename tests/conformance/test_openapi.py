@@ -1,0 +1,198 @@
+"""``/openapi.json``: valid, complete, and true of every endpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.resources.prompts import Prompts
+from antiphon.testing.embedder import WordEmbedder
+from tests.conformance.boxes import code_interpreter_options, containers
+from tests.conformance.conftest import Serve
+from tests.conformance.documented import DocumentedClient, record_query
+from tests.conformance.served import Server, engine
+from tests.conformance.test_skills import skill_form
+
+Json = dict[str, Any]
+MESSAGE = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture
+async def server(serve: Serve, tmp_path: Path) -> Server:
+    options = code_interpreter_options(containers())
+    return serve(engine(lambda prompt: "Hello there!"), prompts=Prompts(tmp_path), **options)
+
+
+@pytest.fixture
+async def document(server: Server) -> Json:
+    document: Json = (await server.client.get("/openapi.json")).json()
+    return document
+
+
+@pytest.fixture
+async def call(server: Server, document: Json, monkeypatch: pytest.MonkeyPatch) -> DocumentedClient:
+    return DocumentedClient(server.client, document, record_query(monkeypatch))
+
+
+async def test_document_is_valid(document: Json) -> None:
+    errors = list(OpenAPIV31SpecValidator(document).iter_errors())
+    assert errors == []
+
+
+@pytest.mark.requirement("OPENAPI-TRUE")
+async def test_every_operation_answers_as_documented(call: DocumentedClient, serve: Serve) -> None:
+    await call_responses(call)
+    await call_conversations(call)
+    await call_files(call)
+    await call_vector_stores(call)
+    await call_containers(call)
+    await call_skills(call)
+    await call_server(call)
+    embedding = call.using(serve(EmbeddingBackend("tiny", WordEmbedder(8))).client)
+    await embedding("createEmbedding", json={"model": "tiny", "input": ["a", "b"]})
+    await call("openWebSocket", status=405)
+    assert call.operation_ids - call.called == {"openWebSocket"}
+
+
+async def call_responses(call: DocumentedClient) -> None:
+    create: Json = {"model": "tiny", "input": "hi"}
+    first = await call("createResponse", json=create)
+    await call("createResponse", json={"model": "tiny", "input": [MESSAGE], "stop": "x"})
+    events = await call("createResponse", json={**create, "stream": True})
+    assert events[0]["type"] == "response.created"
+    await call("createResponse", json={**create, "model": "none"}, status=404)
+    await call("createResponse", json={"model": "tiny", "inputs": "hi"}, status=400)
+    queued = await call("createResponse", json={**create, "background": True, "stream": True})
+    background = queued[0]["response"]["id"]
+    await call("getResponse", background, params={"stream": "true", "starting_after": 1})
+    await call("getResponse", first["id"])
+    await call("getResponse", "resp_none", status=404)
+    await call("cancelResponse", first["id"], status=400)
+    queued = await call("createResponse", json={**create, "background": True})
+    await call("cancelResponse", queued["id"])
+    await call("listInputItems", first["id"], params={"limit": 1})
+    await call("listInputItems", first["id"], params={"limit": 0}, status=400)
+    await call("getInputTokenCounts", json=create)
+    await call("compactResponse", json=create)
+    await call("deleteResponse", first["id"])
+    chat: Json = {"model": "tiny", "messages": [MESSAGE]}
+    await call("createChatCompletion", json=chat)
+    await call("createChatCompletion", json={**chat, "stream": True})
+    await call("createCompletion", json={"model": "tiny", "prompt": "a", "max_tokens": 4})
+    await call("createCompletion", json={"model": "tiny", "prompt": ["a", "b"], "stream": True})
+
+
+async def call_conversations(call: DocumentedClient) -> None:
+    new = await call("createConversation", json={"items": [MESSAGE], "metadata": {"a": "b"}})
+    id = new["id"]
+    await call("getConversation", id)
+    await call("updateConversation", id, json={"metadata": {}})
+    await call("createConversationItems", id, json={"items": [MESSAGE]})
+    page = await call("listConversationItems", id, params={"order": "asc"})
+    item = page["data"][0]["id"]
+    await call("getConversationItem", id, item)
+    await call("deleteConversationItem", id, item)
+    await call("deleteConversation", id)
+
+
+async def call_files(call: DocumentedClient) -> None:
+    form = {"file": ("a.txt", b"A small text.")}
+    file = await call("createFile", files=form, data={"purpose": "user_data"})
+    await call("createFile", files=form, status=400)
+    await call("listFiles", params={"purpose": "user_data"})
+    await call("retrieveFile", file["id"])
+    assert await call("downloadFile", file["id"]) == b"A small text."
+    await call("deleteFile", file["id"])
+    new = {"bytes": 2, "filename": "a.bin", "mime_type": "text/plain", "purpose": "user_data"}
+    upload = await call("createUpload", json=new)
+    part = await call("addUploadPart", upload["id"], files={"data": b"ab"})
+    await call("completeUpload", upload["id"], json={"part_ids": [part["id"]]})
+    upload = await call("createUpload", json=new)
+    await call("cancelUpload", upload["id"])
+
+
+async def call_vector_stores(call: DocumentedClient) -> None:
+    form = {"file": ("a.txt", b"A cat sat.")}
+    file = await call("createFile", files=form, data={"purpose": "assistants"})
+    store = await call("createVectorStore", json={"name": "notes", "metadata": {"a": "b"}})
+    id = store["id"]
+    await call("listVectorStores")
+    await call("getVectorStore", id)
+    await call("modifyVectorStore", id, json={"name": "more", "expires_after": None})
+    added = {"file_id": file["id"], "attributes": {"year": 2026, "draft": True}}
+    await call("createVectorStoreFile", id, json=added)
+    await call("listVectorStoreFiles", id, params={"filter": "completed"})
+    await call("getVectorStoreFile", id, file["id"])
+    await call("updateVectorStoreFileAttributes", id, file["id"], json={"attributes": {"a": "b"}})
+    await call("retrieveVectorStoreFileContent", id, file["id"])
+    filters = {"type": "and", "filters": [{"type": "eq", "key": "a", "value": "b"}]}
+    await call("searchVectorStore", id, json={"query": "cat", "filters": filters})
+    batch = await call("createVectorStoreFileBatch", id, json={"file_ids": [file["id"]]})
+    await call("getVectorStoreFileBatch", id, batch["id"])
+    await call("listFilesInVectorStoreBatch", id, batch["id"])
+    await call("cancelVectorStoreFileBatch", id, batch["id"])
+    await call("deleteVectorStoreFile", id, file["id"])
+    await call("deleteVectorStore", id)
+
+
+async def call_containers(call: DocumentedClient) -> None:
+    container = await call("createContainer", json={"name": "mine", "file_ids": ["file-1"]})
+    id = container["id"]
+    await call("listContainers")
+    await call("retrieveContainer", id)
+    await call("createContainerFile", id, json={"file_id": "file-1"})
+    file = await call("createContainerFile", id, files={"file": ("b.txt", b"two")})
+    await call("listContainerFiles", id)
+    await call("retrieveContainerFile", id, file["id"])
+    assert await call("retrieveContainerFileContent", id, file["id"]) == b"two"
+    await call("deleteContainerFile", id, file["id"])
+    await call("deleteContainer", id)
+
+
+async def call_skills(call: DocumentedClient) -> None:
+    skill = await call("createSkill", files=skill_form())
+    id = skill["id"]
+    await call("listSkills")
+    await call("getSkill", id)
+    await call("createSkillVersion", id, files=skill_form(), data={"default": "true"})
+    await call("updateSkill", id, json={"default_version": "1"})
+    await call("getSkillContent", id)
+    await call("listSkillVersions", id)
+    await call("getSkillVersion", id, "2")
+    await call("getSkillVersionContent", id, "2")
+    await call("deleteSkillVersion", id, "2")
+    await call("deleteSkill", id)
+    prompt = await call("createPrompt", json={"template": {"instructions": "Hi, {{name}}."}})
+    await call("listPrompts")
+    await call("getPrompt", prompt["id"], params={"version": "1"})
+    await call("deletePrompt", prompt["id"])
+
+
+async def call_server(call: DocumentedClient) -> None:
+    await call("listModels")
+    await call("retrieveModel", "tiny")
+    await call("retrieveModel", "none", status=404)
+    tokens = await call("tokenize", json={"model": "tiny", "prompt": "hi"})
+    await call("detokenize", json={"model": "tiny", "tokens": tokens["tokens"]})
+    for id in ("getVersion", "getLoad", "getHealth", "getReadiness", "getMetrics"):
+        await call(id)
+    for id in ("getOpenapi", "getDocs"):
+        await call(id)
+
+
+@pytest.mark.requirement("OPENAPI-HOSTS")
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_foreign_hosts_may_not_read_the_reference(server: Server, path: str) -> None:
+    answer = await server.client.get(path, headers={"host": "evil.example"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "host_not_allowed"
+
+
+async def test_errors_have_the_documented_body(call: DocumentedClient) -> None:
+    error = await call("retrieveFile", "file-none", status=404)
+    assert json.dumps(error["error"]["param"])

@@ -1,0 +1,100 @@
+"""The OpenAPI document: every route declares what it takes and returns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from starlette.routing import Route
+
+from antiphon.compat import chat_messages, chat_request, completion_request
+from antiphon.compat.request_bodies import ChatFields, ChatInputMessage, ChatPart, CompletionFields
+from antiphon.http.openapi.document import endpoints, make_document
+from antiphon.http.openapi.operation import operation_of
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def routes(make_app: Any) -> list[Any]:
+    app = make_app().app
+    while not hasattr(app, "routes"):
+        app = getattr(app, "_app", None) or app.app
+    found: list[Any] = app.routes
+    return found
+
+
+@pytest.fixture
+def document(routes: list[Any]) -> Json:
+    return make_document(routes)
+
+
+def test_every_route_declares_its_operation(routes: list[Any]) -> None:
+    silent = [
+        route.path
+        for route in routes
+        if isinstance(route, Route) and operation_of(route.endpoint) is None
+    ]
+    assert silent == [], "add @operation(...) to the handler"
+
+
+def test_operations_have_unique_ids_and_summaries(routes: list[Any]) -> None:
+    found = list(endpoints(routes))
+    ids = [endpoint.operation.id for endpoint in found]
+    assert len(ids) == len(set(ids))
+    for endpoint in found:
+        assert re.fullmatch(r"[A-Z].{3,120}\.", endpoint.summary), endpoint
+
+
+def test_operations_that_create_something_take_a_body(routes: list[Any]) -> None:
+    without = {
+        endpoint.operation.id
+        for endpoint in endpoints(routes)
+        if endpoint.method == "POST"
+        and endpoint.operation.body is None
+        and endpoint.operation.form is None
+    }
+    assert all(re.match("cancel|load|unload", id) for id in without), without
+
+
+def test_components_are_described_in_public_words(document: Json) -> None:
+    texts = [
+        str(schema.get("description", "")) for schema in document["components"]["schemas"].values()
+    ]
+    assert not [text for text in texts if "``" in text or "msgspec" in text]
+
+
+def test_fields_of_answers_are_required_unless_they_may_be_absent(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    assert "usage" in schemas["Response"]["required"]
+    assert "conversation" not in schemas["Response"]["required"]
+    assert "status" not in schemas["MessageParam"]["required"]
+    assert {"type": "null"} in schemas["CreateResponse"]["properties"]["store"]["anyOf"]
+
+
+def test_chat_body_has_the_fields_that_the_parser_reads() -> None:
+    own = set(ChatFields.__struct_fields__)
+    assert own >= chat_request._READERS.keys()
+    assert own - chat_request._READERS.keys() == {
+        "n",
+        "store",
+        "continue_final_message",
+        "add_generation_prompt",
+    }
+    assert not own & chat_request.SHARED_FIELDS
+
+
+def test_completion_body_has_the_fields_that_the_parser_reads() -> None:
+    own = set(CompletionFields.__struct_fields__)
+    assert own - completion_request._READERS.keys() == {"prompt", "n", "echo"}
+    assert not own & set(completion_request.SHARED_FIELDS)
+
+
+def test_chat_messages_have_the_roles_and_parts_that_the_parser_reads() -> None:
+    def values(cls: Any, field: str) -> set[str]:
+        return set(get_args(get_type_hints(cls)[field]))
+
+    assert values(ChatInputMessage, "role") == chat_messages._ROLES.keys()
+    kinds = chat_messages._INPUT_PARTS.keys() | chat_messages._OUTPUT_PARTS.keys()
+    assert values(ChatPart, "type") == kinds
