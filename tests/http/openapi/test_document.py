@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route
 
 from antiphon.compat import chat_messages, chat_request, completion_request
@@ -37,6 +39,11 @@ def test_every_route_declares_its_operation(routes: list[Any]) -> None:
         if isinstance(route, Route) and operation_of(route.endpoint) is None
     ]
     assert silent == [], "add @operation(...) to the handler"
+
+
+def test_document_is_valid(document: Json) -> None:
+    plain = json.loads(json.dumps(document))
+    assert list(OpenAPIV31SpecValidator(plain).iter_errors()) == []
 
 
 def test_operations_have_unique_ids_and_summaries(routes: list[Any]) -> None:
