@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from antiphon.store import open_store
+from antiphon.store.base import Store
 from antiphon.testing.postgres import Postgres, postgres
 
 #: How long an example takes is no matter of these tests.
@@ -43,3 +46,16 @@ def database(_postgres: Postgres) -> Iterator[Postgres]:
     """A real PostgreSQL; a test takes fresh databases of it."""
     yield _postgres
     _postgres.give_back()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """An empty store. A test with it runs over each kind of store."""
+    if request.param == "postgres":
+        database: Postgres = request.getfixturevalue("database")
+        url = await database.fresh()
+    else:
+        url = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/antiphon.db"}[request.param]
+    opened = await open_store(url)
+    yield opened
+    await opened.close()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.testing.postgres import Postgres
 from tests.conformance.served import (
     FOREGROUND,
     MODES,
@@ -26,24 +23,6 @@ from tests.conformance.served import (
 from tests.stalls import without_stalls
 
 Serve = Callable[..., Server]
-
-#: Kinds of stores. A test with the fixture ``stores`` runs over each of them.
-STORES = ("memory", "sqlite", "postgres")
-
-
-@pytest.fixture
-def store() -> Store:
-    return MemoryStore()
-
-
-@pytest.fixture(params=STORES)
-async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return MemoryStore()
-    if request.param == "postgres":
-        database: Postgres = request.getfixturevalue("database")
-        return await open_store(await database.fresh())
-    return await open_store(f"sqlite:{tmp_path}/antiphon.db")
 
 
 @pytest.fixture

@@ -225,9 +225,9 @@ async def test_files_in_every_request_mode(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("FILE-STORED")
 async def test_stored_input_equals_sent_input(
-    stores: Store, serve: Serve, fetcher: Fetcher, site: str
+    store: Store, serve: Serve, fetcher: Fetcher, site: str
 ) -> None:
-    server = with_fetcher(serve(on=stores), fetcher)
+    server = with_fetcher(serve(on=store), fetcher)
     name = await upload(server, b"secret text", "a.txt")
     parts = [file(file_id=name), image(image_url=f"{site}/a.png", detail="auto")]
     first = (await server.post(input=message(*parts))).json()
@@ -272,8 +272,8 @@ async def test_model_errors_about_an_image_name_its_part(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("FILE-STORED")
-async def test_background_run_reads_files_in_another_process(stores: Store, serve: Serve) -> None:
-    server = serve(on=stores)
+async def test_background_run_reads_files_in_another_process(store: Store, serve: Serve) -> None:
+    server = serve(on=store)
     name = await upload(server, b"text", "a.txt")
     server.service._jobs._prepared_requests = _Forgetful()
     queued = (await server.post(input=message(file(file_id=name)), background=True)).json()

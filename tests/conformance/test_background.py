@@ -36,9 +36,9 @@ def client(server: Server) -> openai.AsyncOpenAI:
 
 
 @pytest.fixture
-async def story(serve: Serve, stores: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
+async def story(serve: Serve, store: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
     """A server with a long answer, and the official client."""
-    server = serve(ScriptedBackend([STORY]), on=stores)
+    server = serve(ScriptedBackend([STORY]), on=store)
     async with client(server) as asking, asyncio.timeout(20):
         yield server, asking
 
@@ -101,10 +101,10 @@ async def test_invalid_replay_is_rejected_before_the_stream(story: Any) -> None:
 
 
 @pytest.mark.requirement("D-35", "D-36")
-async def test_cancelling(serve: Serve, stores: Store) -> None:
+async def test_cancelling(serve: Serve, store: Store) -> None:
     gate = asyncio.Event()
     server = serve(
-        SteppedBackend([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=stores
+        SteppedBackend([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=store
     )
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
@@ -134,9 +134,9 @@ async def test_cancelling_a_finished_response_changes_nothing(story: Any) -> Non
     assert await asking.responses.cancel(queued.id) == ended
 
 
-async def test_deleting_a_running_response(serve: Serve, stores: Store) -> None:
+async def test_deleting_a_running_response(serve: Serve, store: Store) -> None:
     backend = SteppedBackend([ANSWER, Text("one "), asyncio.Event()])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         while not (await asking.responses.retrieve(queued.id)).output:
@@ -148,8 +148,8 @@ async def test_deleting_a_running_response(serve: Serve, stores: Store) -> None:
 
 
 @pytest.mark.requirement("VN-73")
-async def test_failed_run_fails_for_all_readers(serve: Serve, stores: Store) -> None:
-    server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
+async def test_failed_run_fails_for_all_readers(serve: Serve, store: Store) -> None:
+    server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=store)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         ended = await poll(asking, queued.id)
@@ -176,8 +176,8 @@ async def test_unstored_background_response_can_be_fetched_but_not_continued(sto
         await asking.responses.create(model="tiny", input=[reference])
 
 
-async def test_unfinished_response_cannot_be_continued(serve: Serve, stores: Store) -> None:
-    server = serve(SteppedBackend([ANSWER, Text("one "), asyncio.Event()]), on=stores)
+async def test_unfinished_response_cannot_be_continued(serve: Serve, store: Store) -> None:
+    server = serve(SteppedBackend([ANSWER, Text("one "), asyncio.Event()]), on=store)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         with pytest.raises(openai.BadRequestError, match="only a completed or incomplete"):
@@ -186,11 +186,11 @@ async def test_unfinished_response_cannot_be_continued(serve: Serve, stores: Sto
 
 @pytest.mark.requirement("D-37")
 async def test_status_goes_from_queued_to_in_progress_to_terminal(
-    serve: Serve, stores: Store
+    serve: Serve, store: Store
 ) -> None:
     gate = asyncio.Event()
     steps = [ANSWER, Text("one "), gate, Text("two"), Close(), finish()]
-    server = serve(SteppedBackend(steps), on=stores)
+    server = serve(SteppedBackend(steps), on=store)
     statuses: list[str] = []
     async with client(server) as asking, asyncio.timeout(20):
         found = await asking.responses.create(model="tiny", input="hi", background=True)
@@ -205,8 +205,8 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
 
 
 @pytest.mark.requirement("D-37")
-async def test_failed_run_keeps_its_output(serve: Serve, stores: Store) -> None:
-    server = serve(SteppedBackend([ANSWER, Text("one "), KeyError("broken")]), on=stores)
+async def test_failed_run_keeps_its_output(serve: Serve, store: Store) -> None:
+    server = serve(SteppedBackend([ANSWER, Text("one "), KeyError("broken")]), on=store)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         failed = await poll(asking, queued.id)
@@ -216,13 +216,13 @@ async def test_failed_run_keeps_its_output(serve: Serve, stores: Store) -> None:
 
 @pytest.mark.requirement("D-32")
 @pytest.mark.parametrize("status", ["completed", "incomplete", "failed"])
-async def test_replay_ends_at_any_terminal_event(serve: Serve, stores: Store, status: str) -> None:
+async def test_replay_ends_at_any_terminal_event(serve: Serve, store: Store, status: str) -> None:
     ends: dict[str, list[Any]] = {
         "completed": [Close(), finish()],
         "incomplete": [Close(), finish("length")],
         "failed": [KeyError("broken")],
     }
-    server = serve(SteppedBackend([ANSWER, Text("one "), *ends[status]]), on=stores)
+    server = serve(SteppedBackend([ANSWER, Text("one "), *ends[status]]), on=store)
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         await poll(asking, queued.id)

@@ -46,7 +46,7 @@ def final(text: str) -> str:
 
 @pytest.mark.requirement("GO-PYTHON")
 async def test_variables_persist_between_turns(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     real = await sandbox(SMALL)
     scripted_engine = Turns(
@@ -54,7 +54,7 @@ async def test_variables_persist_between_turns(
     )
     backend = LocalBackend(scripted_engine, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
     async with containers(real, disk_bytes=SMALL.disk_bytes) as registry:
-        server = serve(backend, on=stores, **code_interpreter_options(registry))
+        server = serve(backend, on=store, **code_interpreter_options(registry))
         first = await ask_foreground(server, tools=[CODE], include=OUTPUTS)
         _, second, message = first.output
         assert (second["type"], second["code"]) == ("code_interpreter_call", "print(x * 7)")

@@ -105,11 +105,11 @@ async def test_exception_is_output_and_interruption_is_failure(serve: Serve, ask
 
 
 async def test_container_of_the_last_call_is_reused(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     box = FakeSandbox(run_command)
     script = [python_call("save a.csv 1"), "Saved.", python_call("list"), "a.csv is there."]
-    server = serve(local(engine(script)), on=stores, **code_interpreter_options(containers(box)))
+    server = serve(local(engine(script)), on=store, **code_interpreter_options(containers(box)))
     first = await ask_foreground(server, tools=[CODE])
     second = await ask_foreground(
         server,

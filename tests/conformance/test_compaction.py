@@ -156,10 +156,10 @@ async def test_compaction_keeps_a_pending_call(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("API-COMPACT")
 async def test_context_above_the_threshold_is_compacted(
-    serve: Serve, ask: Ask, stores: Store
+    serve: Serve, ask: Ask, store: Store
 ) -> None:
     scripted_engine = engine(lambda prompt: "The sum of it." if ASKED in prompt else "Well.")
-    server = serve(scripted_engine, on=stores, seal=SEAL)
+    server = serve(scripted_engine, on=store, seal=SEAL)
     first = await ask(server, input=[user("I am Ann."), user("x" * 300)])
     long = await ask(
         server,

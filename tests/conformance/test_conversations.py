@@ -32,10 +32,10 @@ async def texts(server: Server, conversation: str) -> list[str]:
 
 @pytest.mark.requirement("D-66", "API-CONVERSATION", "API-CONVERSATION-BARE")
 async def test_response_reads_and_extends_its_conversation(
-    serve: Serve, ask: Ask, stores: Store
+    serve: Serve, ask: Ask, store: Store
 ) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     conversation = await create_conversation(server, "a")
     first = await ask(server, input="b", conversation=conversation, instructions="Be brief.")
     assert first.terminal_response["conversation"] == {"id": conversation}
@@ -70,8 +70,8 @@ async def test_unknown_conversation_is_rejected(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("API-CONVERSATION-DELETE")
-async def test_responses_outlive_their_conversation(serve: Serve, ask: Ask, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_responses_outlive_their_conversation(serve: Serve, ask: Ask, store: Store) -> None:
+    server = serve(on=store)
     conversation = await create_conversation(server, "a")
     made = (await ask(server, input="b", conversation=conversation)).terminal_response
     await server.client.delete(f"/v1/conversations/{conversation}")
@@ -80,8 +80,8 @@ async def test_responses_outlive_their_conversation(serve: Serve, ask: Ask, stor
 
 
 @pytest.mark.requirement("API-CONVERSATION-DUPLICATE")
-async def test_conversation_contains_each_item_once(serve: Serve, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_conversation_contains_each_item_once(serve: Serve, store: Store) -> None:
+    server = serve(on=store)
     conversation = await create_conversation(server)
     item = {"id": "msg_mine", "role": "user", "content": "x"}
     path = f"/v1/conversations/{conversation}/items"
@@ -91,8 +91,8 @@ async def test_conversation_contains_each_item_once(serve: Serve, stores: Store)
     assert "Duplicate item found with id msg_mine." in oracle.error(again)["message"]
 
 
-async def test_unknown_item_reference_returns_404(serve: Serve, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_unknown_item_reference_returns_404(serve: Serve, store: Store) -> None:
+    server = serve(on=store)
     conversation = await create_conversation(server)
     body = {"items": [{"type": "item_reference", "id": "msg_none"}]}
     for path in ("/v1/conversations", f"/v1/conversations/{conversation}/items"):

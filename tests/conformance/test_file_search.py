@@ -28,22 +28,22 @@ FJORD = "A fjord is a narrow inlet.\n\nThe longest one is the Sognefjord: 205 km
 
 async def create_store(client: AsyncOpenAI, **files: str) -> str:
     """Create a vector store with these files, each with its name as an attribute."""
-    store = await client.vector_stores.create(name="books")
+    vector_store = await client.vector_stores.create(name="books")
     for name, text in files.items():
         file = await client.files.create(file=(f"{name}.txt", text.encode()), purpose="assistants")
         added = await client.vector_stores.files.create_and_poll(
-            file.id, vector_store_id=store.id, attributes={"name": name, "size": len(text)}
+            file.id, vector_store_id=vector_store.id, attributes={"name": name, "size": len(text)}
         )
         assert added.status == "completed", added.last_error
-    return store.id
+    return vector_store.id
 
 
 @pytest.mark.requirement("VS-STORES")
 async def test_official_client_manages_vector_stores(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=stores).app)
+        client = client_of(serve(on=store).app)
         shelves = client.vector_stores
         file = await client.files.create(file=("a.txt", b"red fox"), purpose="assistants")
         first = await shelves.create(
@@ -75,95 +75,107 @@ async def test_official_client_manages_vector_stores(
 
 
 @pytest.mark.requirement("VS-FILES")
-async def test_files_of_a_vector_store(stores: Store, serve: Serve, client_of: Clients) -> None:
+async def test_files_of_a_vector_store(store: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=stores).app)
+        client = client_of(serve(on=store).app)
         text = " ".join(f"word{n}" for n in range(900))
-        store = await create_store(client, fox="red fox", long=text)
+        vector_store = await create_store(client, fox="red fox", long=text)
         files = client.vector_stores.files
-        long, fox = [one async for one in files.list(store)]
+        long, fox = [one async for one in files.list(vector_store)]
         assert (fox.attributes, long.object) == ({"name": "fox", "size": 7}, "vector_store.file")
         assert long.chunking_strategy is not None and long.chunking_strategy.type == "static"
         assert long.chunking_strategy.static.max_chunk_size_tokens == 800
-        read = await files.content(long.id, vector_store_id=store)
+        read = await files.content(long.id, vector_store_id=vector_store)
         assert "".join(part.text or "" for part in read.data) == text
-        changed = await files.update(fox.id, vector_store_id=store, attributes={"x": True})
+        changed = await files.update(fox.id, vector_store_id=vector_store, attributes={"x": True})
         assert changed.attributes == {"x": True}
-        assert (await files.retrieve(fox.id, vector_store_id=store)).attributes == {"x": True}
-        assert [one.id async for one in files.list(store, filter="failed")] == []
-        gone = await files.delete(fox.id, vector_store_id=store)
+        assert (await files.retrieve(fox.id, vector_store_id=vector_store)).attributes == {
+            "x": True
+        }
+        assert [one.id async for one in files.list(vector_store, filter="failed")] == []
+        gone = await files.delete(fox.id, vector_store_id=vector_store)
         assert (gone.deleted, gone.object) == (True, "vector_store.file.deleted")
         with pytest.raises(openai.NotFoundError):
-            await files.retrieve(fox.id, vector_store_id=store)
+            await files.retrieve(fox.id, vector_store_id=vector_store)
         await client.files.delete(long.id)
-        assert (await client.vector_stores.retrieve(store)).file_counts.total == 0
+        assert (await client.vector_stores.retrieve(vector_store)).file_counts.total == 0
 
 
 async def test_unreadable_file_reports_its_error(serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
         client = client_of(serve().app)
-        store = await client.vector_stores.create()
+        vector_store = await client.vector_stores.create()
         file = await client.files.create(file=("a.bin", b"\0\1\2\xff"), purpose="assistants")
-        failed = await client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id)
+        failed = await client.vector_stores.files.create_and_poll(
+            file.id, vector_store_id=vector_store.id
+        )
         assert failed.status == "failed" and failed.last_error is not None
         assert failed.last_error.code == "unsupported_file"
-        assert (await client.vector_stores.retrieve(store.id)).file_counts.failed == 1
+        assert (await client.vector_stores.retrieve(vector_store.id)).file_counts.failed == 1
 
 
 @pytest.mark.requirement("VS-BATCHES")
-async def test_batches_of_files(stores: Store, serve: Serve, client_of: Clients) -> None:
+async def test_batches_of_files(store: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
-        server = serve(on=stores)
+        server = serve(on=store)
         client = client_of(server.app)
         ids = [
             (await client.files.create(file=(f"{n}.txt", b"fox"), purpose="assistants")).id
             for n in range(3)
         ]
-        store = (await client.vector_stores.create()).id
+        vector_store = (await client.vector_stores.create()).id
         batches = client.vector_stores.file_batches
-        batch = await batches.create(store, file_ids=ids[:2], attributes={"n": 1})
+        batch = await batches.create(vector_store, file_ids=ids[:2], attributes={"n": 1})
         assert (batch.object, batch.file_counts.total) == ("vector_store.files_batch", 2)
-        done = await batches.poll(batch.id, vector_store_id=store)
+        done = await batches.poll(batch.id, vector_store_id=vector_store)
         assert (done.status, done.file_counts.completed) == ("completed", 2)
-        listed = [one.id async for one in batches.list_files(batch.id, vector_store_id=store)]
+        listed = [
+            one.id async for one in batches.list_files(batch.id, vector_store_id=vector_store)
+        ]
         assert listed == ids[1::-1]
         server.service.vector_stores._indexer._slots = asyncio.Semaphore(0)
-        other = await batches.create(store, files=[{"file_id": ids[2], "attributes": {"n": 2}}])
-        stopped = await batches.cancel(other.id, vector_store_id=store)
+        other = await batches.create(
+            vector_store, files=[{"file_id": ids[2], "attributes": {"n": 2}}]
+        )
+        stopped = await batches.cancel(other.id, vector_store_id=vector_store)
         assert stopped.status == "cancelled" and stopped.file_counts.cancelled == 1
         with pytest.raises(openai.NotFoundError, match="No such File") as unknown:
-            await batches.create(store, files=[{"file_id": ids[0]}, {"file_id": "file-none"}])
+            await batches.create(
+                vector_store, files=[{"file_id": ids[0]}, {"file_id": "file-none"}]
+            )
         assert unknown.value.param == "files[1].file_id"
         twice: Any = [{"file_id": ids[0], "attributes": {"n": n}} for n in (1, 2)]
-        both = await batches.create(store, files=twice)
+        both = await batches.create(vector_store, files=twice)
         assert both.file_counts.total == 1
         assert (
-            await client.vector_stores.files.retrieve(ids[0], vector_store_id=store)
+            await client.vector_stores.files.retrieve(ids[0], vector_store_id=vector_store)
         ).attributes == {"n": 2}
         with pytest.raises(openai.NotFoundError, match="No batch"):
-            await batches.retrieve("vsfb_none", vector_store_id=store)
+            await batches.retrieve("vsfb_none", vector_store_id=vector_store)
 
 
 @pytest.mark.requirement("VS-SEARCH")
 async def test_search_returns_the_best_chunks(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=stores).app)
-        store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox.")
+        client = client_of(serve(on=store).app)
+        vector_store = await create_store(
+            client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox."
+        )
         search = client.vector_stores.search
-        page = await search(store, query="longest fjord")
+        page = await search(vector_store, query="longest fjord")
         names = [one.filename for one in page.data]
         assert names == ["fjord.txt", "palm.txt"] and page.data[0].content[0].text == FJORD
         assert page.data[0].score == 1.0 > page.data[1].score > 0
         assert page.data[0].attributes == {"name": "fjord", "size": len(FJORD)}
-        both = await search(store, query=["fjord", "fox"], max_num_results=2)
+        both = await search(vector_store, query=["fjord", "fox"], max_num_results=2)
         assert {one.filename for one in both.data} <= {"fjord.txt", "palm.txt", "fox.txt"}
         assert len(both.data) == 2
         strict: Any = {"score_threshold": 1.0}
-        best = await search(store, query="longest fjord", ranking_options=strict)
+        best = await search(vector_store, query="longest fjord", ranking_options=strict)
         assert [one.filename for one in best.data] == ["fjord.txt"]
-        assert not (await search(store, query="zebra")).data
+        assert not (await search(vector_store, query="zebra")).data
 
 
 FILTERS = [
@@ -194,12 +206,12 @@ FILTERS = [
 
 
 @pytest.mark.requirement("VS-FILTERS")
-async def test_filters_select_files(stores: Store, serve: Serve, client_of: Clients) -> None:
+async def test_filters_select_files(store: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=stores).app)
-        store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.")
+        client = client_of(serve(on=store).app)
+        vector_store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.")
         for asked, names in FILTERS:
-            page = await client.vector_stores.search(store, query="fjord", filters=asked)  # type: ignore[arg-type]
+            page = await client.vector_stores.search(vector_store, query="fjord", filters=asked)  # type: ignore[arg-type]
             assert [one.filename for one in page.data] == [f"{name}.txt" for name in names], asked
 
 
@@ -267,10 +279,10 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
     )
     server = serve()
     app = create_app(server.service, AuthConfig(keys=keys), ids=lambda p: f"{p}_x", log=_Silent())
-    store = await create_store(client_of(app, "mine"), fox="red fox")
-    (file,) = (await client_of(app, "mine").vector_stores.files.list(store)).data
-    batch = f"/v1/vector_stores/{store}/file_batches"
-    one = f"/v1/vector_stores/{store}"
+    vector_store = await create_store(client_of(app, "mine"), fox="red fox")
+    (file,) = (await client_of(app, "mine").vector_stores.files.list(vector_store)).data
+    batch = f"/v1/vector_stores/{vector_store}/file_batches"
+    one = f"/v1/vector_stores/{vector_store}"
     asked: list[tuple[str, str, Any]] = [
         ("GET", one, None),
         ("POST", one, {"name": "x"}),
@@ -292,7 +304,7 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
             {
                 "model": "tiny",
                 "input": "hi",
-                "tools": [{"type": "file_search", "vector_store_ids": [store]}],
+                "tools": [{"type": "file_search", "vector_store_ids": [vector_store]}],
             },
         ),
     ]
@@ -302,9 +314,11 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
             header = {"authorization": "Bearer theirs"}
             reply = await client.request(method, path, json=body, headers=header)
             assert reply.status_code == 404, (method, path)
-            assert store in reply.json()["error"]["message"]
+            assert vector_store in reply.json()["error"]["message"]
     assert (await client_of(app, "theirs").vector_stores.list()).data == []
-    assert (await client_of(app, "mine").vector_stores.retrieve(store)).file_counts.total == 1
+    assert (
+        await client_of(app, "mine").vector_stores.retrieve(vector_store)
+    ).file_counts.total == 1
 
 
 class _Silent:
@@ -316,13 +330,15 @@ class _Silent:
 
 
 async def test_integer_attributes_stay_integers(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
     """No integer becomes a decimal in any answer."""
     async with asyncio.timeout(20):
-        server = serve(on=stores)
-        store = await create_store(client_of(server.app), fox="red fox")
-        reply = await server.client.post(f"/v1/vector_stores/{store}/search", json={"query": "fox"})
+        server = serve(on=store)
+        vector_store = await create_store(client_of(server.app), fox="red fox")
+        reply = await server.client.post(
+            f"/v1/vector_stores/{vector_store}/search", json={"query": "fox"}
+        )
         assert '"size":7}' in reply.text
 
 
@@ -331,13 +347,13 @@ async def test_semantic_only_ranking_without_an_embedder_is_rejected(
     serve: Serve, ask_foreground: Ask, client_of: Clients
 ) -> None:
     server = serve()
-    store = await create_store(client_of(server.app), fox="red fox")
+    vector_store = await create_store(client_of(server.app), fox="red fox")
     options = {"hybrid_search": {"embedding_weight": 1, "text_weight": 0}}
     asked = {"query": "fox", "ranking_options": options}
-    reply = await server.client.post(f"/v1/vector_stores/{store}/search", json=asked)
+    reply = await server.client.post(f"/v1/vector_stores/{vector_store}/search", json=asked)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "ranking_options.hybrid_search.text_weight"
-    tool = {"type": "file_search", "vector_store_ids": [store], "ranking_options": options}
+    tool = {"type": "file_search", "vector_store_ids": [vector_store], "ranking_options": options}
     rejection = (await ask_foreground(server, tools=[tool])).rejection
     assert rejection["param"] == "tools[0].ranking_options.hybrid_search.text_weight"
 
@@ -357,8 +373,8 @@ async def test_call_searches_and_the_answer_cites_files(
     serve: Serve, ask: Ask, client_of: Clients
 ) -> None:
     server = serve(local(engine(STEPS)))
-    store = await create_searchable_store(server, client_of)
-    answer = await ask(server, tools=[{"type": "file_search", "vector_store_ids": [store]}])
+    vector_store = await create_searchable_store(server, client_of)
+    answer = await ask(server, tools=[{"type": "file_search", "vector_store_ids": [vector_store]}])
     call, message = answer.output
     assert (call["type"], call["status"]) == ("file_search_call", "completed")
     assert call["queries"] == ["longest fjord"] and call["results"] is None
@@ -389,10 +405,10 @@ async def test_results_are_included_only_on_request(
     serve: Serve, ask_foreground: Ask, client_of: Clients
 ) -> None:
     server = serve(local(engine(STEPS)))
-    store = await create_searchable_store(server, client_of)
+    vector_store = await create_searchable_store(server, client_of)
     tool = {
         "type": "file_search",
-        "vector_store_ids": [store],
+        "vector_store_ids": [vector_store],
         "max_num_results": 1,
         "filters": {"type": "eq", "key": "name", "value": "palm"},
     }
@@ -415,9 +431,9 @@ async def test_failed_search_is_reported_to_the_model(
     serve: Serve, ask_foreground: Ask, client_of: Clients, arguments: Any, told: str
 ) -> None:
     server = serve(local(engine([tool_call("file_search", arguments), "Sorry."])))
-    store = await create_searchable_store(server, client_of)
+    vector_store = await create_searchable_store(server, client_of)
     answer = await ask_foreground(
-        server, tools=[{"type": "file_search", "vector_store_ids": [store]}]
+        server, tools=[{"type": "file_search", "vector_store_ids": [vector_store]}]
     )
     assert answer.output[0]["status"] == "failed" and answer.text == "Sorry."
     assert told in rendered_prompts(server)[1]
@@ -455,10 +471,10 @@ async def test_passage_numbers_continue_across_responses(
     search = tool_call("file_search", {"queries": ["palms"]})
     cites = "Palms 【f51】, and as was said 【f1】."
     server = serve(local(engine([*STEPS, search, cites, *STEPS, search, cites])))
-    store = await create_searchable_store(server, client_of)
+    vector_store = await create_searchable_store(server, client_of)
     for include in ([], ["file_search_call.results"]):
         asked = {
-            "tools": [{"type": "file_search", "vector_store_ids": [store]}],
+            "tools": [{"type": "file_search", "vector_store_ids": [vector_store]}],
             "include": include,
         }
         first = await ask_foreground(server, **asked)

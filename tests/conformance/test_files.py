@@ -44,10 +44,10 @@ async def client_of() -> AsyncIterator[Clients]:
 
 @pytest.mark.requirement("FILE-OBJECT")
 async def test_official_client_manages_files(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=stores).app)
+        client = client_of(serve(on=store).app)
         content = bytes(range(256)) * 9_000  # more than is held in memory while it comes
         first = await client.files.create(file=("Ünder/a 1.bin", content), purpose="user_data")
         assert first.object == "file" and first.id.startswith("file-")
@@ -74,13 +74,13 @@ async def test_official_client_manages_files(
 
 @pytest.mark.requirement("FILE-TENANTS")
 async def test_file_of_another_tenant_is_unknown(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
     keys = tuple(
         AuthKey(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
         for name in ("mine", "theirs")
     )
-    server = serve(on=stores)
+    server = serve(on=store)
     app = create_app(server.service, AuthConfig(keys=keys), ids=counted(), log=_Log())
     mine, thief = client_of(app, "mine"), client_of(app, "theirs")
     async with asyncio.timeout(20):

@@ -140,11 +140,11 @@ async def test_hosted_tool_is_listed_and_called(serve: Serve, ask: Ask) -> None:
 
 
 async def test_later_response_sees_the_tool_result(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     dice = Dice()
     replies = [tool_call("dice__roll", {}), "It is six.", "As I said, six."]
-    server = serve(local(engine(replies)), on=stores, providers={"mcp": dice})
+    server = serve(local(engine(replies)), on=store, providers={"mcp": dice})
     first = await ask_foreground(server, tools=[MCP])
     second = await ask_foreground(
         server, tools=[MCP], previous_response_id=first.terminal_response["id"], input="And again?"

@@ -180,7 +180,7 @@ async def test_user_image_is_edited(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
 async def test_generated_image_is_edited_in_the_next_response(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     generator = FakeImageGenerator()
     script = [
@@ -189,7 +189,7 @@ async def test_generated_image_is_edited_in_the_next_response(
         image_call_text("A blue cat", images=[1]),
         "Blue.",
     ]
-    server = serve(local(engine(script)), on=stores, **server_options(generator))
+    server = serve(local(engine(script)), on=store, **server_options(generator))
     first = await ask_foreground(server, tools=[TOOL])
     second = await ask_foreground(
         server,
@@ -206,11 +206,11 @@ async def test_generated_image_is_edited_in_the_next_response(
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
 @pytest.mark.parametrize("named", ["item_reference", "image_generation_call", "whole"])
 async def test_image_can_be_referenced_by_id(
-    serve: Serve, ask_foreground: Ask, stores: Store, named: str
+    serve: Serve, ask_foreground: Ask, store: Store, named: str
 ) -> None:
     generator = FakeImageGenerator()
     script = [image_call_text("A cat"), "A cat.", image_call_text("Blue"), "Blue."]
-    server = serve(local(engine(script)), on=stores, **server_options(generator))
+    server = serve(local(engine(script)), on=store, **server_options(generator))
     made = (await ask_foreground(server, tools=[TOOL])).output[0]
     image = made if named == "whole" else {"type": named, "id": made["id"]}
     answer = await ask_foreground(
@@ -283,9 +283,9 @@ async def test_disconnect_stops_the_generation(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
-async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
+async def test_cancelling_stops_it(serve: Serve, store: Store) -> None:
     generator = FakeImageGenerator()
-    server = serve(local(engine([image_call_text("hang")])), on=stores, **server_options(generator))
+    server = serve(local(engine([image_call_text("hang")])), on=store, **server_options(generator))
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(
             model="tiny",
@@ -305,11 +305,11 @@ async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
 
 
 async def test_unstored_response_stores_no_image(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     server = serve(
         local(engine([image_call_text("A cat"), "There."])),
-        on=stores,
+        on=store,
         **server_options(FakeImageGenerator()),
     )
     made = (await ask_foreground(server, tools=[TOOL], store=False)).output[0]

@@ -146,11 +146,11 @@ async def test_failed_listing_is_reported_if_the_operator_wishes(
 @pytest.mark.parametrize("approve", [True, False])
 @pytest.mark.requirement("D-75")
 async def test_user_approves_or_denies_a_call(
-    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys, stores: Store, approve: bool
+    serve: Serve, ask_foreground: Ask, mcp: McpProvider, toys: Toys, store: Store, approve: bool
 ) -> None:
     before = toys.log.count("delete attic")
     replies = [tool_call("toys__delete", {"name": "attic"}), "So be it.", "As I said."]
-    server = serve(local(engine(replies)), on=stores, providers={"mcp": mcp})
+    server = serve(local(engine(replies)), on=store, providers={"mcp": mcp})
     asks = tool(toys.url, require_approval={"never": {"read_only": True}})
     first = await ask_foreground(server, tools=[asks])
     assert [item["type"] for item in first.output] == ["mcp_list_tools", "mcp_approval_request"]
@@ -228,10 +228,10 @@ async def ended(server: Server, response_id: str) -> dict[str, Any]:
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.requirement("MCP-APPROVAL-ONCE")
 async def test_approval_runs_once_however_often_it_is_sent(
-    serve: Serve, mcp: McpProvider, toys: Toys, stores: Store, background: bool
+    serve: Serve, mcp: McpProvider, toys: Toys, store: Store, background: bool
 ) -> None:
     before = toys.log.count("delete loft")
-    server = serve(deleting("loft"), on=stores, providers={"mcp": mcp})
+    server = serve(deleting("loft"), on=store, providers={"mcp": mcp})
     first, request_id = await request_approval(server, toys, "loft")
     body = {
         "tools": [tool(toys.url, **APPROVING)],
@@ -437,13 +437,13 @@ async def test_secrets_are_not_stored(
 
 
 async def test_interrupted_call_is_not_repeated(
-    serve: Serve, mcp: McpProvider, toys: Toys, stores: Store
+    serve: Serve, mcp: McpProvider, toys: Toys, store: Store
 ) -> None:
     """The process dies while a tool runs; the process that continues informs the model."""
     before = toys.log.count("hang crash")
     replies = [tool_call("toys__hang", {"name": "crash"}), "It broke off."]
     dying = serve(
-        local(engine(replies)), on=stores, providers={"mcp": mcp}, lease=LeaseConfig(lease_s=0.2)
+        local(engine(replies)), on=store, providers={"mcp": mcp}, lease=LeaseConfig(lease_s=0.2)
     )
     queued = await dying.post(
         tools=[tool(toys.url, allowed_tools=["hang"])], background=True, stream=False
@@ -453,7 +453,7 @@ async def test_interrupted_call_is_not_repeated(
             await asyncio.sleep(0.01)
     await dying.service.drain(0)  # what is not done is given back
     scripted_engine = engine(["It broke off."])
-    going_on = serve(local(scripted_engine), on=stores, providers={"mcp": mcp})
+    going_on = serve(local(scripted_engine), on=store, providers={"mcp": mcp})
     async with asyncio.timeout(10):
         while True:
             found = (await going_on.get(f"responses/{queued.json()['id']}")).json()

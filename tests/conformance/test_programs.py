@@ -124,9 +124,9 @@ text({ total: a.pieces + b.pieces + c.pieces });"""
 
 @pytest.mark.requirement("API-PROGRAM-CLIENT")
 async def test_program_continues_after_client_output(
-    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any], stores: Store
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any], store: Store
 ) -> None:
-    server = serve(local(engine([program(ADDS), "Six."])), on=stores, **program_options)
+    server = serve(local(engine([program(ADDS), "Six."])), on=store, **program_options)
     tools = [stock(), PROGRAMS]
     first = await ask_foreground(server, tools=tools)
     assert item_types(first.output) == ["program", "function_call", "function_call"]

@@ -130,7 +130,7 @@ try { text(two, await tools.toys.delete({name: "cellar"})) } catch (e) { text(e.
 
 
 async def test_another_process_continues_a_program(
-    serve: Serve, program_options: Mapping[str, Any], toys: Toys, stores: Store
+    serve: Serve, program_options: Mapping[str, Any], toys: Toys, store: Store
 ) -> None:
     """The process dies while a call runs; the program sees the failure and continues elsewhere."""
     code = """const two = await tools.toys.add({a: 20, b: 1});
@@ -138,14 +138,14 @@ try { await tools.toys.hang({name: "program"}) } catch (e) { text(two, e.message
     before = toys.log.count("hang program")
     script = [program(code), "It broke off."]
     dying = serve(
-        local(engine(script)), on=stores, lease=LeaseConfig(lease_s=0.2), **program_options
+        local(engine(script)), on=store, lease=LeaseConfig(lease_s=0.2), **program_options
     )
     queued = await dying.post(tools=tools(toys), background=True, stream=False)
     async with asyncio.timeout(10):
         while toys.log.count("hang program") == before:
             await asyncio.sleep(0.01)
     await dying.service.drain(0)
-    going_on = serve(local(engine(["It broke off."])), on=stores, **program_options)
+    going_on = serve(local(engine(["It broke off."])), on=store, **program_options)
     async with asyncio.timeout(10):
         while True:
             found = (await going_on.get(f"responses/{queued.json()['id']}")).json()

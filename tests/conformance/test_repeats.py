@@ -41,9 +41,9 @@ async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
 @pytest.mark.requirement("API-IDEMPOTENCY")
 @pytest.mark.parametrize("body", [{}, {"store": False}, {"stream": True}, {"background": True}])
 async def test_repeated_idempotency_key_returns_the_first_answer(
-    serve: Serve, stores: Store, body: dict[str, Any]
+    serve: Serve, store: Store, body: dict[str, Any]
 ) -> None:
-    server = serve(ScriptedBackend(["One answer.", "Another."]), on=stores)
+    server = serve(ScriptedBackend(["One answer.", "Another."]), on=store)
     first = await ask(server, **body)
     again = await ask(server, **body)
     assert (first.status_code, again.status_code) == (200, 200)
@@ -57,8 +57,8 @@ async def test_repeated_idempotency_key_returns_the_first_answer(
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_different_requests_make_new_responses(serve: Serve, stores: Store) -> None:
-    server = serve(ScriptedBackend(["a"]), on=stores)
+async def test_different_requests_make_new_responses(serve: Serve, store: Store) -> None:
+    server = serve(ScriptedBackend(["a"]), on=store)
     one = (await ask(server)).json()["id"]
     others = [
         (await ask(server, input="ho")).json()["id"],
@@ -71,10 +71,10 @@ async def test_different_requests_make_new_responses(serve: Serve, stores: Store
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, stores: Store) -> None:
+async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, store: Store) -> None:
     waiting = Waiting()
     server = serve(
-        SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
+        SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=store
     )
     asked = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
     async with asyncio.timeout(20):
@@ -90,10 +90,10 @@ async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, stores
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_answer_is_available_after_a_disconnect(serve: Serve, stores: Store) -> None:
+async def test_answer_is_available_after_a_disconnect(serve: Serve, store: Store) -> None:
     waiting = Waiting()
     server = serve(
-        SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
+        SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=store
     )
     asking = asyncio.create_task(ask(server))
     async with asyncio.timeout(20):
@@ -108,8 +108,8 @@ async def test_answer_is_available_after_a_disconnect(serve: Serve, stores: Stor
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_rejected_request_can_be_repeated(serve: Serve, stores: Store) -> None:
-    server = serve(ScriptedBackend(["a"]), on=stores)
+async def test_rejected_request_can_be_repeated(serve: Serve, store: Store) -> None:
+    server = serve(ScriptedBackend(["a"]), on=store)
     for _ in range(2):
         rejection = await ask(server, max_output_tokens=10**9, truncation="never")
         assert rejection.status_code == 400
@@ -117,8 +117,8 @@ async def test_rejected_request_can_be_repeated(serve: Serve, stores: Store) -> 
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
-async def test_failure_is_replayed(serve: Serve, stores: Store) -> None:
-    server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
+async def test_failure_is_replayed(serve: Serve, store: Store) -> None:
+    server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=store)
     first, again = await ask(server), await ask(server)
     assert (first.status_code, first.content) == (again.status_code, again.content)
     assert again.headers["idempotent-replayed"] == "true"

@@ -248,7 +248,7 @@ async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
         assert [chunk for (chunk,) in done] == output["output"]
 
 
-async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, stores: Store) -> None:
+async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, store: Store) -> None:
     held = containers()
     script = [
         tool_call("shell", {"commands": ["save a.txt 1"]}),
@@ -257,7 +257,7 @@ async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, sto
         "There.",
     ]
     server = serve(
-        local(engine(script)), on=stores, providers={"shell": ShellProvider(held)}, containers=held
+        local(engine(script)), on=store, providers={"shell": ShellProvider(held)}, containers=held
     )
     first = await ask_foreground(server, tools=[HERE])
     second = await ask_foreground(
@@ -371,13 +371,13 @@ async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> N
 
 
 async def test_later_request_may_replace_skills(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     box = FakeSandbox(run_command)
     held = containers(box, library=await library())
     script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."] * 2
     server = serve(
-        local(engine(script)), on=stores, providers={"shell": ShellProvider(held)}, containers=held
+        local(engine(script)), on=store, providers={"shell": ShellProvider(held)}, containers=held
     )
 
     def tool(version: str) -> Any:

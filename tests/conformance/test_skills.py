@@ -35,8 +35,8 @@ async def create_skill(server: Server, url: str = URL, **fields: str) -> Any:
 
 
 @pytest.mark.requirement("API-SKILLS")
-async def test_skill_lifecycle(serve: Serve, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_skill_lifecycle(serve: Serve, store: Store) -> None:
+    server = serve(on=store)
     first = await create_skill(server)
     assert first == {
         "id": first["id"],
@@ -81,8 +81,8 @@ async def test_skill_content_is_a_zip(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-SKILLS")
-async def test_skill_versions_lifecycle(serve: Serve, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_skill_versions_lifecycle(serve: Serve, store: Store) -> None:
+    server = serve(on=store)
     skill = await create_skill(server)
     one = f"{URL}/{skill['id']}"
     versions = one + "/versions"

@@ -50,23 +50,23 @@ async def continue_response(
 
 @pytest.mark.requirement("GO-9", "D-43", "VN-30", "API-CHAIN")
 async def test_chain_contains_all_earlier_inputs_and_outputs(
-    serve: Serve, ask: Ask, stores: Store
+    serve: Serve, ask: Ask, store: Store
 ) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     first = await ask(server, input="a")
     second = await continue_response(ask, server, first, "b")
     third = await continue_response(ask, server, second, "c")
     assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
     assert third.terminal_response["previous_response_id"] == second.terminal_response["id"]
-    kept = await stores.load("default", third.terminal_response["id"])
+    kept = await store.load("default", third.terminal_response["id"])
     assert kept is not None and len(kept.input) == 1  # a turn costs what it adds
 
 
 @pytest.mark.requirement("D-44", "D-45", "D-46", "API-INSTRUCTIONS")
-async def test_settings_are_not_inherited(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_settings_are_not_inherited(serve: Serve, ask: Ask, store: Store) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     asked: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
     first = await ask(server, instructions="Old.", **asked)
     second = await continue_response(ask, server, first, "b")
@@ -83,9 +83,9 @@ async def test_settings_are_not_inherited(serve: Serve, ask: Ask, stores: Store)
 
 
 @pytest.mark.requirement("API-SYSTEM-STAYS")
-async def test_developer_messages_stay_in_the_chain(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_developer_messages_stay_in_the_chain(serve: Serve, ask: Ask, store: Store) -> None:
     backend = ScriptedBackend(["one", "two"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     rules = {"role": "developer", "content": "Be kind."}
     first = await ask(server, input=[rules, {"role": "user", "content": "a"}])
     await continue_response(ask, server, first, "b")
@@ -94,9 +94,9 @@ async def test_developer_messages_stay_in_the_chain(serve: Serve, ask: Ask, stor
 
 
 @pytest.mark.requirement("D-40", "D-41", "API-BRANCH")
-async def test_response_can_be_continued_twice(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_response_can_be_continued_twice(serve: Serve, ask: Ask, store: Store) -> None:
     backend = ScriptedBackend(["root", "left", "right", "far left"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     root = await ask(server, input="a")
     left = await continue_response(ask, server, root, "b")
     await continue_response(ask, server, root, "c")
@@ -106,7 +106,7 @@ async def test_response_can_be_continued_twice(serve: Serve, ask: Ask, stores: S
 
 
 @pytest.mark.requirement("D-47", "TR-11", "VO-5", "API-CHAIN-CALLS")
-async def test_chain_includes_reasoning_and_calls(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_chain_includes_reasoning_and_calls(serve: Serve, ask: Ask, store: Store) -> None:
     turn = [
         *reasoning_deltas("Hm."),
         *message_deltas("I look."),
@@ -114,7 +114,7 @@ async def test_chain_includes_reasoning_and_calls(serve: Serve, ask: Ask, stores
         finish(),
     ]
     backend = ScriptedBackend([turn, "It is warm."])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     first = await ask(server, tools=[TOOL])
     answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
     second = await ask(
@@ -159,12 +159,10 @@ class Merging(ByteTokenizer):
 
 
 @pytest.mark.requirement("D-79", "VN-62", "API-KEPT-TOKENS")
-async def test_next_prompt_extends_the_sampled_tokens(
-    serve: Serve, ask: Ask, stores: Store
-) -> None:
+async def test_next_prompt_extends_the_sampled_tokens(serve: Serve, ask: Ask, store: Store) -> None:
     scripted_engine = engine([FIRST, "second"])
     scripted_engine.tokenizer = Merging(tuple(scripted_engine.tokenizer.special))
-    server = serve(scripted_engine, on=stores)
+    server = serve(scripted_engine, on=store)
     first = await ask(server, input="a")
     second = await continue_response(ask, server, first, "b")
     (before, _), (prompt, _) = scripted_engine.requests
@@ -180,9 +178,9 @@ async def test_next_prompt_extends_the_sampled_tokens(
     "why", ["unknown", "deleted", "not stored", "kept for a while", "another's", "failed"]
 )
 async def test_invalid_previous_response_is_rejected(
-    serve: Serve, ask: Ask, stores: Store, why: str
+    serve: Serve, ask: Ask, store: Store, why: str
 ) -> None:
-    server = serve(ScriptedBackend(["one", BackendError("!"), "three"]), on=stores)
+    server = serve(ScriptedBackend(["one", BackendError("!"), "three"]), on=store)
     kept_for_a_while = why == "kept for a while"  # in the background, for who asks how it went
     stored = why != "not stored" and not kept_for_a_while
     previous = (await server.post(store=stored, background=kept_for_a_while)).json()["id"]
@@ -195,10 +193,10 @@ async def test_invalid_previous_response_is_rejected(
     elif why == "deleted":
         await server.client.delete(f"/v1/responses/{previous}")
     elif why == "another's":
-        kept = await stores.load("default", previous)
+        kept = await store.load("default", previous)
         assert kept is not None
-        await stores.delete("default", previous)
-        await stores.save("somebody", kept)
+        await store.delete("default", previous)
+        await store.save("somebody", kept)
     elif why == "failed":
         events = (await server.post(stream=True, previous_response_id=previous)).text
         previous = events.partition('"id":"')[2].partition('"')[0]
@@ -213,9 +211,9 @@ async def test_invalid_previous_response_is_rejected(
 
 
 @pytest.mark.requirement("API-CONTINUE-CUT")
-async def test_incomplete_response_can_be_continued(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_incomplete_response_can_be_continued(serve: Serve, ask: Ask, store: Store) -> None:
     backend = ScriptedBackend([[*message_deltas("Hel"), finish("length")], "lo"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     first = await ask(server, input="a")
     assert first.terminal_response["status"] == "incomplete"
     await continue_response(ask, server, first, "go on")
@@ -223,8 +221,8 @@ async def test_incomplete_response_can_be_continued(serve: Serve, ask: Ask, stor
 
 
 @pytest.mark.requirement("D-39", "API-PAIRS")
-async def test_pending_call_requires_its_output(serve: Serve, ask: Ask, stores: Store) -> None:
-    server = serve(ScriptedBackend([[*call("{}", call_id="call_7"), finish()], "x"]), on=stores)
+async def test_pending_call_requires_its_output(serve: Serve, ask: Ask, store: Store) -> None:
+    server = serve(ScriptedBackend([[*call("{}", call_id="call_7"), finish()], "x"]), on=store)
     first = await ask(server, tools=[TOOL])
     rejection = (await continue_response(ask, server, first, "And?")).rejection
     assert (rejection["http"], rejection["param"]) == (400, "input")
@@ -235,8 +233,8 @@ async def test_pending_call_requires_its_output(serve: Serve, ask: Ask, stores: 
 
 
 @pytest.mark.requirement("VN-3", "VN-15", "VN-21", "GO-10", "API-STORE")
-async def test_stored_response_can_be_retrieved(serve: Serve, ask: Ask, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_stored_response_can_be_retrieved(serve: Serve, ask: Ask, store: Store) -> None:
+    server = serve(on=store)
     kept = await ask(server)
     assert kept.terminal_response["store"] is True
     again = await server.get(f"responses/{kept.terminal_response['id']}")
@@ -245,9 +243,9 @@ async def test_stored_response_can_be_retrieved(serve: Serve, ask: Ask, stores: 
 
 @pytest.mark.requirement("API-STORE-FALSE", "VN-15", "GO-10")
 async def test_unstored_response_is_not_retrievable(
-    serve: Serve, ask_foreground: Ask, stores: Store
+    serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
-    server = serve(on=stores)
+    server = serve(on=store)
     passing = await ask_foreground(server, store=False)
     assert passing.terminal_response["store"] is False
     assert passing.terminal_response["id"].startswith("resp_")
@@ -316,12 +314,12 @@ async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("VN-66", "API-ABANDONED")
-async def test_abandoned_response_is_not_stored(serve: Serve, stores: Store) -> None:
+async def test_abandoned_response_is_not_stored(serve: Serve, store: Store) -> None:
     from tests.conformance.breaking import SteppedBackend
     from tests.conformance.line import StreamingClient
 
     backend = SteppedBackend([*message_deltas("Hello")[:2], asyncio.Event()])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     async with StreamingClient(server.app) as line:
         created = await line.event()
         line.disconnect()
@@ -330,10 +328,10 @@ async def test_abandoned_response_is_not_stored(serve: Serve, stores: Store) -> 
 
 
 @pytest.mark.requirement("D-30", "D-42", "GO-10", "API-RETENTION")
-async def test_evicted_response_returns_404(serve: Serve, ask: Ask, stores: Store) -> None:
-    server = serve(on=stores)
+async def test_evicted_response_returns_404(serve: Serve, ask: Ask, store: Store) -> None:
+    server = serve(on=store)
     old, new = await ask(server), await ask(server)
-    assert await stores.sweep(Retention(max_responses=1), NOW) == 1
+    assert await store.sweep(Retention(max_responses=1), NOW) == 1
     gone = await server.get(f"responses/{old.terminal_response['id']}")
     assert gone.status_code == 404
     assert (
@@ -350,14 +348,14 @@ async def test_evicted_response_returns_404(serve: Serve, ask: Ask, stores: Stor
     "bound", [{"max_responses": 2}, {"max_age_s": 15}, {"max_bytes": 250_000}], ids=str
 )
 async def test_retention_removes_the_oldest_beyond_each_limit(
-    serve: Serve, ask_foreground: Ask, stores: Store, bound: dict[str, int]
+    serve: Serve, ask_foreground: Ask, store: Store, bound: dict[str, int]
 ) -> None:
-    server = serve(on=stores)
+    server = serve(on=store)
     made = []
     for age in (30, 20, 10, 0):
         server.now = NOW - age
         made.append((await ask_foreground(server, input="x" * 100_000)).terminal_response["id"])
-    assert await stores.sweep(Retention(**bound), NOW) == 2
+    assert await store.sweep(Retention(**bound), NOW) == 2
     found = [(await server.get(f"responses/{id}")).status_code for id in made]
     assert found == [404, 404, 200, 200]
 
@@ -367,11 +365,11 @@ async def test_retention_removes_the_oldest_beyond_each_limit(
 
 @pytest.mark.requirement("API-REFERENCE", "CL-REFERENCE")
 async def test_item_reference_resolves_any_stored_item(
-    serve: Serve, ask: Ask, stores: Store
+    serve: Serve, ask: Ask, store: Store
 ) -> None:
     turn = [*reasoning_deltas("Hm."), *message_deltas("Yes."), *call("{}"), finish()]
     backend = ScriptedBackend([turn, "ok"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     first = await ask(server, tools=[TOOL])
     references = [{"type": "item_reference", "id": item["id"]} for item in first.output]
     answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
@@ -382,8 +380,8 @@ async def test_item_reference_resolves_any_stored_item(
 
 
 @pytest.mark.requirement("D-94", "API-INPUT-ITEMS")
-async def test_input_items_are_paginated(serve: Serve, ask: Ask, stores: Store) -> None:
-    server = serve(ScriptedBackend(["one", "two"]), on=stores)
+async def test_input_items_are_paginated(serve: Serve, ask: Ask, store: Store) -> None:
+    server = serve(ScriptedBackend(["one", "two"]), on=store)
     first = await ask(server, input="a")
     second = await continue_response(ask, server, first, "b")
     path = f"responses/{second.terminal_response['id']}/input_items"
@@ -406,11 +404,9 @@ def _texts(items: list[Json]) -> list[str]:
 
 
 @pytest.mark.requirement("D-94", "D-30", "API-DELETE", "API-DELETE-MIDDLE")
-async def test_deleting_a_response_keeps_its_children(
-    serve: Serve, ask: Ask, stores: Store
-) -> None:
+async def test_deleting_a_response_keeps_its_children(serve: Serve, ask: Ask, store: Store) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
-    server = serve(backend, on=stores)
+    server = serve(backend, on=store)
     first = await ask(server, input="a")
     second = await continue_response(ask, server, first, "b")
     path = f"/v1/responses/{first.terminal_response['id']}"
@@ -441,11 +437,9 @@ async def test_finished_foreground_response_cannot_be_cancelled_or_streamed(
 
 
 @pytest.mark.requirement("D-94", "API-COUNT")
-async def test_token_count_equals_the_rendered_prompt(
-    serve: Serve, ask: Ask, stores: Store
-) -> None:
+async def test_token_count_equals_the_rendered_prompt(serve: Serve, ask: Ask, store: Store) -> None:
     scripted_engine = engine(["first", "second"])
-    server = serve(scripted_engine, on=stores)
+    server = serve(scripted_engine, on=store)
     first = await ask(server, input="a", tools=[TOOL])
     asked = {
         "input": "b",

@@ -76,8 +76,8 @@ class Served:
 
 
 @pytest.mark.requirement("API-TENANTS-ROUTES")
-async def test_no_route_shows_objects_of_another_tenant(stores: Store) -> None:
-    served = Served(stores)
+async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
+    served = Served(store)
     async with asyncio.timeout(30), served.client("mine") as mine, served.client("theirs") as thief:
         talk = (await mine.post("/v1/conversations", json={})).json()["id"]
         asked = {"model": "scripted", "input": "x"}
@@ -133,4 +133,4 @@ async def test_no_route_shows_objects_of_another_tenant(stores: Store) -> None:
         assert (await mine.get(f"/v1/responses/{plain['id']}")).status_code == 200
         assert (await mine.get(f"/v1/conversations/{talk}/items/{item}")).status_code == 200
     await served.service.drain(0)
-    await stores.close()
+    await store.close()

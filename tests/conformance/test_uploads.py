@@ -26,9 +26,9 @@ NEW: dict[str, Any] = {"filename": "x/a.bin", "mime_type": "text/plain", "purpos
 
 @pytest.mark.requirement("FILE-UPLOADS")
 async def test_official_client_uploads_in_parts(
-    stores: Store, serve: Serve, client_of: Clients, tmp_path: Path
+    store: Store, serve: Serve, client_of: Clients, tmp_path: Path
 ) -> None:
-    client = client_of(serve(on=stores).app)
+    client = client_of(serve(on=store).app)
     path = tmp_path / "report.bin"
     path.write_bytes(CONTENT)
     async with asyncio.timeout(20):
@@ -48,9 +48,9 @@ async def test_official_client_uploads_in_parts(
 
 @pytest.mark.requirement("FILE-UPLOADS")
 async def test_upload_continues_after_a_restart(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
-    before, after = client_of(serve(on=stores).app), client_of(serve(on=stores).app)
+    before, after = client_of(serve(on=store).app), client_of(serve(on=store).app)
     async with asyncio.timeout(20):
         upload = await before.uploads.create(
             bytes=4, **NEW, expires_after={"anchor": "created_at", "seconds": 7200}
@@ -79,9 +79,9 @@ async def test_upload_continues_after_a_restart(
 
 @pytest.mark.requirement("FILE-UPLOADS")
 async def test_concurrent_completions_create_one_file(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
-    client = client_of(serve(on=stores).app)
+    client = client_of(serve(on=store).app)
     async with asyncio.timeout(20):
         upload = await client.uploads.create(bytes=2, **NEW)
         part = await client.uploads.parts.create(upload.id, data=b"ab")
@@ -96,9 +96,9 @@ async def test_concurrent_completions_create_one_file(
 
 @pytest.mark.requirement("FILE-UPLOADS")
 async def test_cancelled_and_expired_uploads_end(
-    stores: Store, serve: Serve, client_of: Clients
+    store: Store, serve: Serve, client_of: Clients
 ) -> None:
-    server = serve(on=stores)
+    server = serve(on=store)
     client = client_of(server.app)
     async with asyncio.timeout(20):
         cancelled, expired = [await client.uploads.create(bytes=2, **NEW) for _ in range(2)]
@@ -110,17 +110,17 @@ async def test_cancelled_and_expired_uploads_end(
         server.now = NOW + 3600
         with pytest.raises(openai.NotFoundError):
             await client.uploads.parts.create(expired.id, data=b"c")
-        await stores.sweep(Retention(), NOW + 3600)
+        await store.sweep(Retention(), NOW + 3600)
         for owner in ("uploads", f"uploads\x1f{expired.id}", f"uploads\x1f{cancelled.id}"):
             for tenant in ("", "default"):
                 name = f"{tenant}\x1f{owner}"
-                assert await stores.files.get(name, expired.id) is None
+                assert await store.files.get(name, expired.id) is None
         assert [file async for file in client.files.list()] == []
 
 
 @pytest.mark.requirement("FILE-UPLOAD-LIMITS")
-async def test_upload_limits(stores: Store, serve: Serve, client_of: Clients) -> None:
-    server = serve(on=stores, max_files_bytes=150)
+async def test_upload_limits(store: Store, serve: Serve, client_of: Clients) -> None:
+    server = serve(on=store, max_files_bytes=150)
     app = create_app(
         server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,6 @@ class Log:
 
     def exception(self, event: str, **fields: Any) -> None:
         raise AssertionError(event)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    if request.param == "postgres":
-        database: Postgres = request.getfixturevalue("database")
-        made = await open_store(await database.fresh())
-    else:
-        path = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/a.db"}[request.param]
-        made = await open_store(path)
-    yield made
-    await made.close()
 
 
 async def sweep_at(store: Store, now: float, log: Log) -> int:

@@ -24,7 +24,6 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check
-from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run
 from antiphon.webhooks.deliver import (
     DELIVERY_LEASE_S,
@@ -53,18 +52,6 @@ SCRIPTS: dict[str, Script] = {
     "failed": RunError("broken"),
     "cancelled": "two words",
 }
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    if request.param == "postgres":
-        database: Postgres = request.getfixturevalue("database")
-        made = await open_store(await database.fresh())
-    else:
-        path = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/a.db"}[request.param]
-        made = await open_store(path)
-    yield made
-    await made.close()
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
 from typing import Any, Union
 
 import msgspec
@@ -19,13 +18,11 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Service
-from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.testing.postgres import Postgres
 from antiphon.tools.base import CallContext, ToolProgress, ToolResult
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import FunctionCall, FunctionCallOutput, McpCall, McpListTools, Message
@@ -82,18 +79,6 @@ async def until(
                 if condition(response):
                     return response
         return await served.retrieve("t", response_id)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    if request.param == "postgres":
-        database: Postgres = request.getfixturevalue("database")
-        made = await open_store(await database.fresh())
-    else:
-        path = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/a.db"}[request.param]
-        made = await open_store(path)
-    yield made
-    await made.close()
 
 
 async def test_enqueued_run_is_completed_later(store: Store) -> None:
