@@ -7,6 +7,7 @@ classes, many times. ``near_misses`` derives them from the syntax tree of a patt
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import itertools
 import pkgutil
@@ -90,9 +91,17 @@ def _larger_sizes() -> Iterator[int]:
 
 
 def _cpu_seconds(work: Callable[[str], object], text: str) -> float:
-    start = time.thread_time()
-    work(text)
-    return time.thread_time() - start
+    """Return the CPU time of one call, without garbage collection.
+
+    A full collection visits every object of the process, so its time depends on the tests before.
+    """
+    gc.disable()
+    try:
+        start = time.thread_time()
+        work(text)
+        return time.thread_time() - start
+    finally:
+        gc.enable()
 
 
 # --- near-misses of a pattern --------------------------------------------------------------------
