@@ -33,12 +33,12 @@ from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
-from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import EncodedImage, Prompt
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url
 from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
+from tests.tiny_models.tiny_tools import GGUF as TOOLS
 from tests.upstream.started import llama_server
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[str]:
-    with llama_server(smollm2()) as url:
+    with llama_server(TOOLS) as url:
         yield url
 
 
@@ -214,18 +214,18 @@ ENGINES = ("completions", "chat_completions", "responses")
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_turns_reuse_the_prefix_cache(client: openai.AsyncOpenAI, engine: str) -> None:
-    more = {"model": engine, "temperature": 0, "max_output_tokens": 8}
-    first = await client.responses.create(input="Tell me about the sea.", **more)
+    more = {"model": engine, "temperature": 0, "max_output_tokens": 40}
+    first = await client.responses.create(input="Tell me a story.", **more)
     assert first.status == "incomplete" and first.output_text
     stream = await client.responses.create(
-        input="Go on.", previous_response_id=first.id, stream=True, **more
+        input="Tell me a story.", previous_response_id=first.id, stream=True, **more
     )
     events = [event async for event in stream]
     last = events[-1].response
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert len(deltas) > 1 and "".join(deltas) == last.output_text
     assert last.usage.input_tokens_details.cached_tokens > first.usage.input_tokens // 2
-    assert last.usage.output_tokens == 8
+    assert last.usage.output_tokens == 40
 
 
 @pytest.mark.parametrize("engine", ENGINES[:2])

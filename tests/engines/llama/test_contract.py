@@ -1,8 +1,6 @@
-"""The embedded engine, with the real model, under the shipped contract."""
+"""The embedded engine, with a small model, under the shipped contract."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,30 +8,29 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import Prompt
+from tests.tiny_models.tiny_tools import GGUF
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-async def test_keeps_the_contract(llama: LlamaEngine, check: Check) -> None:
-    await check(llama)
+async def test_keeps_the_contract(tiny_llama: LlamaEngine, check: Check) -> None:
+    await check(tiny_llama)
 
 
 @pytest.mark.requirement("HF-2")
-async def test_a_seed_makes_sampling_repeatable(llama: LlamaEngine) -> None:
-    assert llama.capabilities.seed
-    await CHECKS["seed_is_reproducible"](llama)
+async def test_a_seed_makes_sampling_repeatable(tiny_llama: LlamaEngine) -> None:
+    assert tiny_llama.capabilities.seed
+    await CHECKS["seed_is_reproducible"](tiny_llama)
 
 
-async def test_closed_engine_refuses_requests(smollm2_path: Path) -> None:
-    await check_closed(
-        await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=2))
-    )
+async def test_closed_engine_refuses_requests() -> None:
+    await check_closed(await load(GGUF, LoadOptions(threads=1, context_size=256, parallel=2)))
 
 
-async def test_scopes_share_no_prefix(smollm2_path: Path) -> None:
+async def test_scopes_share_no_prefix() -> None:
     engine = await load(
-        smollm2_path,
+        GGUF,
         LoadOptions(threads=1, context_size=1024, parallel=1, separate_caches=True),
     )
     try:
@@ -44,9 +41,9 @@ async def test_scopes_share_no_prefix(smollm2_path: Path) -> None:
         await engine.close()
 
 
-async def test_displaced_prompt_of_another_scope_is_not_restored(smollm2_path: Path) -> None:
+async def test_displaced_prompt_of_another_scope_is_not_restored() -> None:
     engine = await load(
-        smollm2_path,
+        GGUF,
         LoadOptions(threads=1, context_size=1024, parallel=1, separate_caches=True),
     )
     texts = ("The secret of the first tenant is a number. " * 8, "Trees grow in spring. " * 16)

@@ -1,4 +1,4 @@
-"""The chat dialect over a real tokenizer, and the local backend over the real model, under the
+"""The chat dialect over a real tokenizer, and the local backend over a small model, under the
 shipped contracts."""
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from antiphon.testing import backend_check, dialect_check
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_the_dialect_keeps_the_contract(llama: LlamaEngine) -> None:
-    dialect = ChatDialect(llama.card, llama.tokenizer)
-    dialect_check.check_dialect(dialect, llama.tokenizer, fingerprint=llama.card.fingerprint)
+async def test_the_dialect_keeps_the_contract(tiny_llama: LlamaEngine) -> None:
+    dialect = ChatDialect(tiny_llama.card, tiny_llama.tokenizer)
+    dialect_check.check_dialect(
+        dialect, tiny_llama.tokenizer, fingerprint=tiny_llama.card.fingerprint
+    )
 
 
 @pytest.mark.parametrize("check", backend_check.CHECKS.values(), ids=backend_check.CHECKS)
 async def test_the_backend_keeps_the_contract(
-    llama: LlamaEngine, check: backend_check.Check
+    tiny_llama: LlamaEngine, check: backend_check.Check
 ) -> None:
-    await check(LocalBackend(llama, ChatDialect(llama.card, llama.tokenizer)))
+    await check(LocalBackend(tiny_llama, ChatDialect(tiny_llama.card, tiny_llama.tokenizer)))
