@@ -16,6 +16,12 @@ __all__ = ["LEVELS", "format_instructions", "json_format_instructions"]
 
 #: Effort → one of the three levels that models know.
 LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+_SYNTAX_NAMES: Mapping[str, str] = {
+    "ebnf": "EBNF grammar",
+    "lark": "Lark grammar",
+    "regex": "regular expression",
+    "structural_tag": "structural tag of xgrammar",
+}
 _VERBOSITY: Mapping[str, str] = {
     "low": "Keep your answers short.",
     "high": "Answer at length and in detail.",
@@ -42,7 +48,7 @@ def format_instructions(options: Options, apart: Collection[str] = ()) -> list[s
     """
     said = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:
-        what = "regular expression" if guide.syntax == "regex" else "Lark grammar"
+        what = _SYNTAX_NAMES[guide.syntax]
         said.append(f"Answer with text that matches this {what}:\n{guide.definition}")
     if isinstance(options.text.verbosity, str) and options.text.verbosity in _VERBOSITY:
         said.append(_VERBOSITY[options.text.verbosity])

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, truncated
 from antiphon.wire.parsing.fields import convert, read_object
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, parse_json_object
 
 __all__ = ["Guide", "StructuredOutputs", "read_generation_config", "read_structured_outputs"]
 
@@ -25,9 +26,12 @@ _EBNF_RULE = re.compile(r"(?m)^[ \t]*[A-Za-z_][A-Za-z0-9_-]*[ \t]*::=")
 
 
 class Guide(Struct, frozen=True, kw_only=True):
-    """A grammar that the whole answer must match. ``path``: path of the field that holds it."""
+    """A grammar that the whole answer must match. ``path``: path of the field that holds it.
 
-    syntax: Literal["lark", "regex"]
+    ``ebnf``: as xgrammar and llama.cpp write it. ``structural_tag``: xgrammar's JSON.
+    """
+
+    syntax: Literal["lark", "ebnf", "regex", "structural_tag"]
     definition: str
     path: str
 
@@ -35,7 +39,7 @@ class Guide(Struct, frozen=True, kw_only=True):
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
     """The field ``structured_outputs`` of vLLM: exactly one of these is set.
 
-    ``grammar`` is Lark in llguidance's dialect.
+    ``grammar`` is Lark in llguidance's dialect, or EBNF. ``structural_tag`` is xgrammar's JSON.
     """
 
     json: Json | str | None = None
@@ -43,6 +47,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
     choice: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: Json | str | None = None
 
     @property
     def guide(self) -> Guide | None:
@@ -54,7 +59,17 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
             arms = " | ".join(json.dumps(text, ensure_ascii=False) for text in self.choice)
             return Guide(syntax="lark", definition=f"start: {arms}", path=f"{path}.choice")
         if self.grammar is not None:
-            return Guide(syntax="lark", definition=self.grammar, path=f"{path}.grammar")
+            is_ebnf = _EBNF_RULE.search(self.grammar) is not None
+            return Guide(
+                syntax="ebnf" if is_ebnf else "lark",
+                definition=self.grammar,
+                path=f"{path}.grammar",
+            )
+        if self.structural_tag is not None:
+            definition = json.dumps(self.structural_tag)
+            return Guide(
+                syntax="structural_tag", definition=definition, path=f"{path}.structural_tag"
+            )
         return None
 
     @property
@@ -76,16 +91,11 @@ def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
         raise InvalidRequest(
             f"Invalid '{path}': give exactly one of {one_of}.", param=path, code="invalid_value"
         )
-    if read.grammar is not None and _EBNF_RULE.search(read.grammar):
-        raise InvalidRequest(
-            f"Unsupported value: '{path}.grammar' is written in EBNF ('::='). Write it in Lark,"
-            " with the rule 'start'.",
-            param=f"{path}.grammar",
-            code="unsupported_value",
-        )
     if isinstance(read.json, str):
-        schema = _parse_json(read.json, f"{path}.json")
-        read = StructuredOutputs(json=read_object(schema, f"{path}.json"))
+        read = StructuredOutputs(json=_parse_object(read.json, f"{path}.json"))
+    if isinstance(read.structural_tag, str):
+        tag = _parse_object(read.structural_tag, f"{path}.structural_tag")
+        read = StructuredOutputs(structural_tag=tag)
     return read
 
 
@@ -147,7 +157,7 @@ def read_generation_config(raw: Any, path: str) -> Json:
     ``GenerationConfig.to_json_string`` writes the library's version, and leaves out ``do_sample``
     if it is false.
     """
-    fields = read_object(_parse_json(raw, path) if isinstance(raw, str) else raw, path)
+    fields = read_object(_parse_object(raw, path) if isinstance(raw, str) else raw, path)
     do_sample = fields.pop("do_sample", "transformers_version" not in fields)
     fields = {name: value for name, value in fields.items() if not _is_neutral(name, value)}
     _refuse_unknown(fields, _GENERATION_FIELDS, path)
@@ -179,8 +189,8 @@ def _refuse_unknown(fields: Json, names: Collection[str], path: str) -> None:
             )
 
 
-def _parse_json(text: str, path: str) -> Any:
+def _parse_object(text: str, path: str) -> Json:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json_object(text.encode(), DEFAULT_LIMITS, nulls=True)
+    except InvalidRequest:
         raise invalid_type(path, "an object, or one as JSON text", json_type_name(text)) from None

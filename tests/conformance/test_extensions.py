@@ -42,8 +42,32 @@ def last_options(server: Server) -> Options:
         ({"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}, '"integer"', "{}"),
         ({"json": '{"type": "boolean"}'}, '"boolean"', "true"),
         ({"json_object": True}, '"object"', '{"a": [1]}'),
+        ({"grammar": 'root ::= "a" b\nb ::= "c"+'}, "/a(?:(?:c)+)/", "acc"),
+        (
+            {"structural_tag": {"format": {"type": "const_string", "value": "Hi"}}},
+            '"Hi"',
+            "Hi",
+        ),
+        (
+            {
+                "structural_tag": '{"triggers": ["<f"], "structures": '
+                '[{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]}'
+            },
+            '"integer"',
+            "See <f>12</f>.",
+        ),
     ],
-    ids=["regex", "choice", "grammar", "schema", "schema text", "object"],
+    ids=[
+        "regex",
+        "choice",
+        "grammar",
+        "schema",
+        "schema text",
+        "object",
+        "ebnf",
+        "structural tag",
+        "structural tag text",
+    ],
 )
 async def test_structured_outputs_constrain_the_answer(
     serve: Serve, ask_foreground: Ask, guides: Json, rule: str, said: str
@@ -225,23 +249,6 @@ async def test_generation_config_as_transformers_writes_it(
             await ask_foreground(server, generation_config={**written, field: value})
         ).rejection
         assert rejection["param"] == f"generation_config.{field}"
-
-
-@pytest.mark.parametrize(
-    ("given", "field"),
-    [
-        ({"grammar": 'root ::= "a" | "b"'}, "grammar"),
-        ({"grammar": 'x: "y"\n  my-rule::= "a"'}, "grammar"),
-        ({"structural_tag": "{}"}, "structural_tag"),
-    ],
-)
-async def test_unsupported_grammar_syntax_is_named(
-    serve: Serve, ask_foreground: Ask, given: Json, field: str
-) -> None:
-    rejection = (await ask_foreground(serve(), structured_outputs=given)).rejection
-    assert rejection["param"] == f"structured_outputs.{field}"
-    accepted = await ask_foreground(serve(), structured_outputs={"grammar": 'start: "::="'})
-    assert accepted.error is None or accepted.error["param"] != "structured_outputs.grammar"
 
 
 async def test_input_may_be_a_single_item(serve: Serve, ask: Ask) -> None:

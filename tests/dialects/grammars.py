@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 
-__all__ = ["ConstrainedWriter"]
+__all__ = ["ConstrainedWriter", "matches"]
 
 
 class _Vocabulary:
@@ -95,3 +95,11 @@ class ConstrainedWriter:
         matcher = LLMatcher(self._vocabulary, self._grammar)
         assert not matcher.is_error(), matcher.get_error()
         return matcher
+
+
+def matches(lark: str, text: str) -> bool:
+    """Return whether a grammar in llguidance's Lark matches all of ``text``."""
+    matcher = LLMatcher(LLTokenizer("byte"), grammar_from("lark", lark), log_level=0)
+    assert not matcher.is_error(), f"{matcher.get_error()}\n{lark}"
+    ids = list(text.encode())
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()

@@ -11,6 +11,8 @@ from antiphon.wire.extensions import Guide
 
 from .json_schema import grammar_fault
 from .lark import LarkRules
+from .structural_tags import structural_tag_rules
+from .user_ebnf import ebnf_rules
 from .user_lark import lark_rules
 from .user_regex import PLAIN, Escapes, Unwritable, regex_rule
 
@@ -51,12 +53,17 @@ def _written(
     rules: LarkRules, prefix: str, grammar: tl.GrammarFormat | Guide, escapes: Escapes
 ) -> str:
     """Add a user's grammar and return the name of its first rule. Raises ``Unwritable``."""
-    if grammar.syntax == "regex":
-        start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
-    else:
-        own, start = lark_rules(grammar.definition, prefix, escapes)
+    match grammar:
+        case Guide(syntax="ebnf", definition=definition):
+            own, start = ebnf_rules(definition, prefix)
+        case Guide(syntax="structural_tag", definition=definition, path=path):
+            own, start = structural_tag_rules(definition, prefix, path)
+        case tl.GrammarFormat(syntax="regex") | Guide(syntax="regex"):
+            start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
+        case _:
+            own, start = lark_rules(grammar.definition, prefix, escapes)
     if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
-        raise Unwritable(re.sub(rf"\b{prefix}_[rt]_", "", why))
+        raise Unwritable(re.sub(rf"\b{prefix}_[rtf]_", "", why))
     rules.own.append(own)
     return start
 

@@ -108,6 +108,8 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         grammar_fields={
             "regex": ("structured_outputs", "regex"),
             "lark": ("structured_outputs", "grammar"),
+            "ebnf": ("structured_outputs", "grammar"),
+            "structural_tag": ("structured_outputs", "structural_tag"),
         },
         reasoning_fields=("reasoning", "reasoning_content"),
         accepts_template_kwargs=True,
@@ -126,13 +128,14 @@ FLAVOURS: Mapping[str, ChatFlavour] = {
         ignored_option="seed",  # only deterministic servers use it
         higher_priority_first=True,
         token_count_options=_CONTINUOUS,
-        grammar_fields={"regex": ("regex",)},
+        grammar_fields={"regex": ("regex",), "ebnf": ("ebnf",)},
         accepts_template_kwargs=True,
         owners=("sglang",),
     ),
     "llama-server": ChatFlavour(
         schema_support="enforces",
         option_fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
+        grammar_fields={"ebnf": ("grammar",)},
         token_count_options={"timings_per_token": True},
         counts_reasoning=False,
         unreadable_formats=UNSUPPORTED_FORMATS,

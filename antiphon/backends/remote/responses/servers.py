@@ -50,7 +50,12 @@ _VLLM: Mapping[str, str] = {
     "cache_salt": "cache_salt",
     "adapter": "model",
 }
-_GUIDES: Mapping[str, str] = {"regex": "regex", "lark": "grammar"}
+_GUIDES: Mapping[str, str] = {
+    "regex": "regex",
+    "lark": "grammar",
+    "ebnf": "grammar",
+    "structural_tag": "structural_tag",
+}
 
 #: Sources: the servers' own request models and documentation, November 2026.
 FLAVOURS: Mapping[str, ResponsesFlavour] = {

@@ -492,6 +492,24 @@ async def test_unsupported_guide_is_instructed_and_validated() -> None:
             assert "[0-9]{3}" in playing.bodies[0]["messages"][0]["content"]
 
 
+@pytest.mark.parametrize(
+    ("owner", "syntax", "field"),
+    [
+        ("vllm", "ebnf", {"structured_outputs": {"grammar": "…"}}),
+        ("vllm", "structural_tag", {"structured_outputs": {"structural_tag": "…"}}),
+        ("sglang", "ebnf", {"ebnf": "…"}),
+        ("llamacpp", "ebnf", {"grammar": "…"}),
+    ],
+)
+async def test_grammars_are_forwarded_in_their_own_syntax(
+    owner: str, syntax: Any, field: dict[str, Any]
+) -> None:
+    guide = Guide(syntax=syntax, definition="…", path="structured_outputs")
+    body = await asked(Options(guide=guide), owner=owner)
+    assert body.items() >= field.items()
+    assert "…" not in body["messages"][0]["content"]
+
+
 @pytest.mark.parametrize("owner", ["nobody", "openai"])
 async def test_answer_wishes_use_a_field_or_instructions(owner: str) -> None:
     desk = Namespace(name="desk", description="All about the desk.", tools=(LOOK,))

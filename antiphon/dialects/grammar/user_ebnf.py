@@ -1,0 +1,388 @@
+"""Convert a user's grammar in EBNF to llguidance's Lark, as xgrammar and llama.cpp (GBNF) write it.
+
+EBNF describes characters, while llguidance splits a text into lexemes, each as long as possible. So
+whatever is not recursive becomes one lexeme: its parts cannot take each other's characters, and
+masks are computed fast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from .user_regex import LONGEST, Unwritable, class_member
+
+__all__ = ["ebnf_rules"]
+
+#: The longest grammar in characters, the deepest nesting of parentheses, and how many repetitions
+#: one part may have.
+_MAX_LENGTH, _MAX_DEPTH, _MAX_MARKS = 200_000, 32, 3
+#: The longest regex of a lexeme; a longer expression becomes a rule.
+_MAX_REGEX = 4_000
+_TOKEN = re.compile(
+    r"""(?P<space>(?:\s|\#[^\n]*)+)
+    |(?P<text>"(?:\\.|[^"\\\n])*(?P<text_end>")?)
+    |(?P<chars>\[(?:\\.|[^\]\\\n])*(?P<chars_end>\])?)
+    |(?P<macro>(?:Tag|Token|TokenTag|Exclude)\w*\()
+    |(?P<head>[A-Za-z_](?:[\w-]|\.(?=\w))*)\s*::=
+    |(?P<name>[A-Za-z_](?:[\w-]|\.(?=\w))*)
+    |(?P<times>\{\s*(?P<low>\d{1,9})\s*(?P<comma>,)?\s*(?P<high>\d{1,9})?\s*\})
+    |(?P<lookahead>\(=)
+    |(?P<mark>[|()*+?.])
+    |(?P<unknown>.)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_ESCAPE = re.compile(
+    r"\\(?:x(?P<two>[0-9A-Fa-f]{2})|u(?P<four>[0-9A-Fa-f]{4})|U(?P<eight>[0-9A-Fa-f]{8})|(?P<one>.))"
+    r"|(?P<plain>[^\\])",
+    re.DOTALL,
+)
+_NAMED: Mapping[str, str] = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
+_TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_MARKS = {times: mark for mark, times in _TIMES.items()}
+_ANY = r"[\s\S]"
+
+
+class _Pattern(Struct, frozen=True):
+    """A regex of a text or of one character, in Rust's syntax."""
+
+    regex: str
+
+
+class _Name(Struct, frozen=True):
+    name: str
+
+
+class _Sequence(Struct, frozen=True):
+    parts: tuple[_Node, ...]
+
+
+class _Choice(Struct, frozen=True):
+    arms: tuple[_Node, ...]
+
+
+class _Repetition(Struct, frozen=True):
+    """``high``: None if there is no limit."""
+
+    inner: _Node
+    low: int
+    high: int | None
+
+
+_Node = _Pattern | _Name | _Sequence | _Choice | _Repetition
+
+
+class _NotRegular(Exception):
+    """The expression is recursive, or too long for one regex."""
+
+
+def ebnf_rules(definition: str, prefix: str) -> tuple[str, str]:
+    """Return the rules of a grammar in Lark, and the name of its start rule.
+
+    All names start with ``prefix``. Raises ``Unwritable``.
+    """
+    if len(definition) > _MAX_LENGTH:
+        raise Unwritable(f"it is too long: {_MAX_LENGTH} characters are the most")
+    return _Writer(_Parser(definition).rules(), prefix).write()
+
+
+# --- parsing -------------------------------------------------------------------------------------
+
+
+class _Parser:
+    def __init__(self, definition: str) -> None:
+        self._tokens = list(_tokens(definition))
+        self._at = 0
+
+    def rules(self) -> dict[str, _Node]:
+        """Return the rules by name. Raises ``Unwritable``."""
+        rules: dict[str, _Node] = {}
+        while (token := self._token()) is not None:
+            name = token["head"]
+            if name is None:
+                raise Unwritable(f"'{token.group()[:40]}' is not expected; rules are 'name ::= …'")
+            if name in rules:
+                raise Unwritable(f"rule '{name}' is defined twice")
+            self._at += 1
+            rules[name] = self._choice(0)
+        return rules
+
+    def _token(self) -> re.Match[str] | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _mark(self) -> str | None:
+        token = self._token()
+        return None if token is None else token["mark"]
+
+    def _choice(self, depth: int) -> _Node:
+        if depth > _MAX_DEPTH:
+            raise Unwritable(f"it is nested too deeply: {_MAX_DEPTH} parentheses are the most")
+        arms = [self._sequence(depth)]
+        while self._mark() == "|":
+            self._at += 1
+            arms.append(self._sequence(depth))
+        return arms[0] if len(arms) == 1 else _Choice(tuple(arms))
+
+    def _sequence(self, depth: int) -> _Node:
+        parts: list[_Node] = []
+        while (node := self._primary(depth)) is not None:
+            parts.append(self._repeated(node))
+        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
+
+    def _primary(self, depth: int) -> _Node | None:
+        """Return the next part of a sequence; None at its end."""
+        token = self._token()
+        if token is None or token["head"] is not None or token["mark"] in ("|", ")"):
+            return None
+        self._at += 1
+        if token["mark"] == "(":
+            inner = self._choice(depth + 1)
+            if self._mark() != ")":
+                raise Unwritable("a parenthesis is not closed")
+            self._at += 1
+            return inner
+        if token["mark"] == ".":
+            return _Pattern(_ANY)
+        if token["text"] is not None:
+            return _Pattern("".join(class_member(code) for code in _codes(token.group()[1:-1])))
+        if token["chars"] is not None:
+            return _Pattern(_character_class(token.group()[1:-1]))
+        if token["name"] is not None:
+            return _Name(token["name"])
+        raise Unwritable(f"'{token.group()[:40]}' is not expected")
+
+    def _repeated(self, node: _Node) -> _Node:
+        for _ in range(_MAX_MARKS):
+            token = self._token()
+            if token is None:
+                break
+            if token["mark"] in _TIMES:
+                low, high = _TIMES[token["mark"]]
+            elif token["times"] is not None:
+                low, high = _read_times(token)
+            else:
+                break
+            self._at += 1
+            node = _Repetition(node, low, high)
+        return node
+
+
+def _tokens(definition: str) -> Iterator[re.Match[str]]:
+    """Yield the tokens. Raises ``Unwritable`` for what is none."""
+    for token in _TOKEN.finditer(definition):
+        is_open = (token["text"] and not token["text_end"]) or (
+            token["chars"] and not token["chars_end"]
+        )
+        if is_open or token["unknown"] or token["lookahead"] or token["macro"]:
+            where = definition[token.start() : token.start() + 40].splitlines()[0]
+            raise Unwritable(f"'{where}' cannot be enforced")
+        if token["space"] is None:
+            yield token
+
+
+def _read_times(token: re.Match[str]) -> tuple[int, int | None]:
+    low = int(token["low"])
+    high = None if token["comma"] else low
+    if token["high"] is not None:
+        high = int(token["high"])
+    if max(low, high or 0) > LONGEST:
+        raise Unwritable(f"it repeats too much: {LONGEST} times are the most")
+    if high is not None and high < low:
+        raise Unwritable(f"'{token.group()}' is not a range")
+    return low, high
+
+
+def _codes(text: str) -> Iterator[int]:
+    """Yield the code points of a text with escapes. Raises ``Unwritable``."""
+    for piece in _ESCAPE.finditer(text):
+        digits = piece["two"] or piece["four"] or piece["eight"]
+        if digits is not None:
+            code = int(digits, 16)
+        elif piece["one"] in ("x", "u", "U"):
+            raise Unwritable(f"'{text[piece.start() : piece.start() + 10]}' is not an escape")
+        else:
+            char = piece["plain"] or _NAMED.get(piece["one"], piece["one"])
+            code = ord(char)
+        if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+            raise Unwritable(f"'{piece.group()}' is not a character")
+        yield code
+
+
+def _character_class(inside: str) -> str:
+    """Return the regex of a character class. Raises ``Unwritable``."""
+    negated = inside.startswith("^")
+    members = [
+        (code, piece.group() == "-")
+        for piece in _ESCAPE.finditer(inside[negated:])
+        for code in _codes(piece.group())
+    ]
+    if not members:
+        return _ANY if negated else _fail("a character class is empty")
+    ranges: list[str] = []
+    at = 0
+    while at < len(members):
+        first = last = members[at][0]
+        at += 1
+        if at + 1 < len(members) and members[at][1]:
+            last = members[at + 1][0]
+            at += 2
+        if last < first:
+            raise Unwritable(f"'{inside[:40]}' contains a range that is in the wrong order")
+        ranges.append(class_member(first))
+        if last != first:
+            ranges.append(f"-{class_member(last)}")
+    return f"[{'^' if negated else ''}{''.join(ranges)}]"
+
+
+def _fail(message: str) -> str:
+    raise Unwritable(message)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Writes rules. ``_regexes``: the rules that are one regex."""
+
+    def __init__(self, rules: Mapping[str, _Node], prefix: str) -> None:
+        if "root" not in rules:
+            raise Unwritable("the grammar has no rule 'root'")
+        self._rules = rules
+        self._prefix = prefix
+        self._regexes: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        taken: set[str] = set()
+        for name in rules:
+            plain = base = f"{prefix}_r_{re.sub(r'[^a-z0-9_]', '_', name.lower())}"
+            while plain in taken:
+                plain = f"{base}_{len(taken)}"
+            taken.add(plain)
+            self._names[name] = plain
+
+    def write(self) -> tuple[str, str]:
+        self._find_regexes()
+        written: dict[str, str] = {}
+        waiting = ["root"]
+        while waiting:  # only what the start rule needs
+            name = waiting.pop()
+            if name not in written:
+                node = self._rules[name]
+                written[name] = f"{self._names[name]}: {self._body(node)}"
+                if name not in self._regexes:
+                    waiting += [each for each in _references(node) if each not in self._regexes]
+        return "\n".join(written.values()), self._names["root"]
+
+    def _find_regexes(self) -> None:
+        """Find the rules that are one regex, each after those that it refers to."""
+        users: dict[str, list[str]] = defaultdict(list)
+        missing: dict[str, int] = {}
+        for name, node in self._rules.items():
+            references = set(_references(node))
+            for reference in references:
+                if reference not in self._rules:
+                    raise Unwritable(f"rule '{reference}' is not defined")
+                users[reference].append(name)
+            missing[name] = len(references)
+        ready = [name for name, count in missing.items() if count == 0]
+        while ready:
+            name = ready.pop()
+            try:
+                self._regexes[name] = self._regex(self._rules[name])
+            except _NotRegular:
+                continue
+            for user in users[name]:
+                missing[user] -= 1
+                if missing[user] == 0:
+                    ready.append(user)
+
+    def _regex(self, node: _Node) -> str:
+        """Return the regex of an expression. Raises ``_NotRegular``."""
+        match node:
+            case _Pattern(regex):
+                out = regex
+            case _Name(name):
+                if name not in self._regexes:
+                    raise _NotRegular
+                out = f"(?:{self._regexes[name]})"
+            case _Sequence(parts):
+                out = self._joined("", parts)
+            case _Choice(arms):
+                out = f"(?:{self._joined('|', arms)})"
+            case _Repetition(inner, low, high):
+                out = f"(?:{self._regex(inner)}){_times(low, high)}"
+        if len(out) > _MAX_REGEX:
+            raise _NotRegular
+        return out
+
+    def _joined(self, separator: str, nodes: Sequence[_Node]) -> str:
+        pieces: list[str] = []
+        length = 0
+        for node in nodes:
+            pieces.append(self._regex(node))
+            length += len(pieces[-1])
+            if length > _MAX_REGEX:
+                raise _NotRegular
+        return separator.join(pieces)
+
+    def _body(self, node: _Node) -> str:
+        """Return the expression in a rule: adjacent regular parts are one lexeme."""
+        try:
+            return _lexeme(self._regex(node))
+        except _NotRegular:
+            pass
+        match node:
+            case _Name(name):
+                return self._names[name]
+            case _Sequence(parts):
+                return " ".join(self._grouped(parts, _Sequence))
+            case _Choice(arms):
+                return f"({' | '.join(self._grouped(arms, _Choice))})"
+            case _Repetition(inner, low, high):
+                return f"({self._body(inner)}){_times(low, high)}"
+        return _lexeme(node.regex)  # a text that is longer than other regexes
+
+    def _grouped(
+        self, nodes: Sequence[_Node], kind: type[_Sequence] | type[_Choice]
+    ) -> Iterator[str]:
+        """Yield the bodies of nodes. Adjacent regular ones are joined while they are short."""
+        group: list[_Node] = []
+        length = 0
+        for node in nodes:
+            try:
+                size = len(self._regex(node))
+            except _NotRegular:
+                size = _MAX_REGEX
+            if group and length + size + 1 >= _MAX_REGEX:
+                yield self._body(kind(tuple(group)) if len(group) > 1 else group[0])
+                group, length = [], 0
+            if size >= _MAX_REGEX:
+                yield self._body(node)
+                continue
+            group.append(node)
+            length += size + 1
+        if group:
+            yield self._body(kind(tuple(group)) if len(group) > 1 else group[0])
+
+
+def _references(node: _Node) -> Iterator[str]:
+    waiting = [node]
+    while waiting:
+        match waiting.pop():
+            case _Name(name):
+                yield name
+            case _Sequence(nodes) | _Choice(nodes):
+                waiting += nodes
+            case _Repetition(inner):
+                waiting.append(inner)
+
+
+def _times(low: int, high: int | None) -> str:
+    mark = _MARKS.get((low, high))
+    return mark or f"{{{low},{'' if high is None else high}}}"
+
+
+def _lexeme(regex: str) -> str:
+    return f"/{regex}/" if regex else '""'
