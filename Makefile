@@ -11,6 +11,7 @@ BIN    := $(VENV)/bin
 LOCAL := $(VENV)/.with-local
 DEV   := $(VENV)/.with-dev
 CLIENTS := .venv-clients/.with-clients
+BROWSER := .venv-browser/.with-playwright
 
 # Large engines (hundreds of megabytes) have a separate environment. PyTorch's default wheel for
 # Linux includes CUDA; choose a smaller one with TORCH='torch --index-url …'.
@@ -31,7 +32,7 @@ SGLANG_TORCH ?= torch==2.14.1 torchvision
 RELEASE := .venv-release/.with-hatchling
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check review lint types test engines vllm sglang clients models golden docs bench fuzz simulation chaos soak wheel clean
+.PHONY: help serve chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz simulation chaos soak wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +78,9 @@ models: $(ENGINES) ## train the tiny models of tests/tiny_models again (half an 
 clients: $(DEV) $(CLIENTS) ## test real clients against the real server
 	$(BIN)/pytest tests/clients $(ARGS)
 
+browser: $(BROWSER) ## test the web page in Chromium, and make the docs' pictures: ARGS=--pictures
+	.venv-browser/bin/python -m pytest tests/browser $(ARGS)
+
 golden: $(DEV) ## rewrite the golden files; review the diff
 	$(BIN)/pytest tests/golden --golden $(ARGS)
 
@@ -105,7 +109,7 @@ wheel: $(RELEASE) ## build sdist and wheel into dist/ and test the installed whe
 	.venv-release/bin/python -m scripts.check_wheel dist
 
 clean: ## remove the environments and all caches; downloaded models stay
-	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-clients .venv-release \
+	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-browser .venv-clients .venv-release \
 	  tests/clients/node/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -157,6 +161,16 @@ $(SGLANG): tests/upstream/sglang.txt
 	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check $(SGLANG_TORCH)
 	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check --no-deps sglang==0.5.23
+	@touch $@
+
+# Playwright's package is large, and the page is tested where a Chromium is installed. The environment
+# also sees the packages of the other tests.
+$(BROWSER): tests/browser/requirements.txt $(DEV)
+	@echo "Installing Playwright"
+	@$(PYTHON) -m venv .venv-browser
+	@.venv-browser/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
 	@touch $@
 
 # Node is installed as a Python package. `npm ci` would require binaries for every platform. Install

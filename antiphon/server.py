@@ -59,6 +59,7 @@ __all__ = [
     "find_capabilities",
     "open_app",
     "open_fetcher",
+    "page_is_served",
     "request_limits",
     "serve",
 ]
@@ -390,7 +391,13 @@ def _access(settings: Settings) -> guard.AuthConfig:
         metrics=settings.metrics,
         hosts=settings.allowed_hosts,
         prompt_editors=settings.prompt_editors,
+        page=page_is_served(settings),
     )
+
+
+def page_is_served(settings: Settings) -> bool:
+    """Return whether the web page is served at ``/``."""
+    return settings.ui == "on" or (settings.ui == "auto" and is_loopback(settings.host))
 
 
 def request_limits(settings: Settings) -> guard.RequestLimits:

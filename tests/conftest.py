@@ -21,6 +21,7 @@ settings.register_profile("fuzz", max_examples=2_000, deadline=None)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the goldens again")
+    parser.addoption("--pictures", action="store_true", help="make the docs' pictures again")
     parser.addoption("--kills", type=int, default=1, help="how often a server is killed (durable)")
 
 

@@ -75,6 +75,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         Literal["loopback", "everybody", "nobody"],
         _server("Who may read `/metrics` without a key."),
     ] = "loopback"
+    ui: Annotated[
+        Literal["auto", "on", "off"],
+        _server(
+            'The web page at `/`. "auto" serves it if `host` is a loopback address. See ui.md.'
+        ),
+    ] = "auto"
     log_format: Annotated[
         Literal["human", "json"], _server("Log format: for people, or JSON lines.")
     ] = "human"

@@ -42,6 +42,7 @@ from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.uploads import UploadRoutes
 from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
+from antiphon.http.ui.routes import PageRoutes
 from antiphon.stream.writer import Ids
 
 from .admission import AdmissionQueue
@@ -159,6 +160,14 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route("/health", health.health, methods=["GET"]),
         Route("/ready", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
+        *(_page_routes(PageRoutes()) if access.page else ()),
+    ]
+
+
+def _page_routes(page: PageRoutes) -> list[Route]:
+    return [
+        Route("/", page.index, methods=["GET"]),
+        Route("/ui/{path:path}", page.file, methods=["GET"]),
     ]
 
 

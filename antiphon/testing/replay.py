@@ -48,7 +48,10 @@ class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """``pause_s``: seconds between chunks, for tests that watch a reply grow."""
+
     scenes: tuple[Scene, ...]
+    pause_s: Annotated[float, Meta(ge=0)] = 0
 
 
 def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
@@ -76,7 +79,7 @@ async def replay(name: str, model: Model, settings: Settings, progress: Progress
     ``SetupError``."""
     try:
         read = tomllib.loads(Path(model.source).read_text(encoding="utf-8"))
-        scenes = msgspec.convert(read, _File).scenes
+        file = msgspec.convert(read, _File)
     except (OSError, ValueError) as error:  # msgspec's and tomllib's errors are ValueErrors
         raise SetupError(f"model {name}: {model.source} cannot be played: {error}") from None
     card = ModelCard(
@@ -85,7 +88,13 @@ async def replay(name: str, model: Model, settings: Settings, progress: Progress
         eos_token=END,
         fingerprint="bytes",
     )
-    engine = ScriptedEngine(scene_player(scenes), special=_SPECIAL, card=card, chunk=_CHUNK)
+    engine = ScriptedEngine(
+        scene_player(file.scenes),
+        special=_SPECIAL,
+        card=card,
+        chunk=_CHUNK,
+        wait_s=file.pause_s,
+    )
     dialect = ChatDialect(
         card,
         engine.tokenizer,

@@ -51,12 +51,14 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
 
     ``metrics``: who may read ``/metrics`` without a key. ``hosts``: allowed Host headers of local
     requests without keys, besides ``localhost`` and IP addresses; "*" for any. ``prompt_editors``:
-    names of the keys that may read and change stored prompts."""
+    names of the keys that may read and change stored prompts. ``page``: the web page is served; its
+    files need no key, because they contain no data."""
 
     keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
     hosts: tuple[str, ...] = ()
     prompt_editors: tuple[str, ...] = ()
+    page: bool = False
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
@@ -145,6 +147,8 @@ class AuthMiddleware:
             return self._may_read_metrics(scope)
         if path in _PUBLIC_PAGES:
             return self._unknown_host(scope) is None
+        if self._access.page and _is_page_path(path):
+            return True
         return path in ("/health", "/ready")
 
     def _may_read_metrics(self, scope: Scope) -> bool:
@@ -224,6 +228,10 @@ class AuthMiddleware:
         ):
             return None
         return name
+
+
+def _is_page_path(path: str) -> bool:
+    return path == "/" or path.startswith("/ui/")
 
 
 def _reject_cross_site(scope: Scope) -> None:

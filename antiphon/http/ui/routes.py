@@ -1,0 +1,83 @@
+"""Serves the page and its files.
+
+The page holds no data of its own: it is served without an API key, and asks for one if the API
+wants one. It needs no build; the files are sent as they lie in ``static/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.staticfiles import StaticFiles
+
+from antiphon.http.json_response import Reply
+from antiphon.http.middleware.errors import unknown_url
+
+__all__ = ["STATIC", "PageRoutes"]
+
+STATIC = Path(__file__).parent / "static"
+
+#: What the page may load: only files of this server. Pictures may also be part of a response.
+_CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+_HEADERS = {
+    "content-security-policy": _CONTENT_POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    # Files are checked by their ETag, so that a new version of the server is seen at once.
+    "cache-control": "no-cache",
+}
+
+#: The system's table of media types differs between machines; browsers refuse modules of a wrong
+#: type.
+_MEDIA_TYPES: Mapping[str, str] = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+
+
+class PageRoutes:
+    """``/`` and ``/ui/…``."""
+
+    def __init__(self) -> None:
+        self._files = StaticFiles(directory=STATIC)
+
+    async def index(self, request: Request) -> Reply:
+        """Return the page."""
+        return await self._reply("index.html", request)
+
+    async def file(self, request: Request) -> Reply:
+        """Return a file of the page. Raises ``NotFound``."""
+        return await self._reply(request.path_params["path"], request)
+
+    async def _reply(self, path: str, request: Request) -> Reply:
+        media_type = _MEDIA_TYPES.get(Path(path).suffix)
+        if media_type is None:
+            raise unknown_url(request.method, request.url.path)
+        try:
+            reply = await self._files.get_response(path, request.scope)
+        except HTTPException:
+            raise unknown_url(request.method, request.url.path) from None
+        reply.headers.update({**_HEADERS, "content-type": media_type})
+        return reply

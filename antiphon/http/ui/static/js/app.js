@@ -1,0 +1,91 @@
+// The shell: navigation, theme, the question for a key, and which view is shown.
+import { access, setKey } from "./api.js";
+import { html, inBrowser, render, useEffect, useRef, useState, useStore } from "./lib.js";
+import { Field, Icon, IconButton } from "./parts.js";
+import { Playground } from "./playground/view.js";
+
+/** Path in the address after `#/`, name, icon, and the module of the view. */
+const VIEWS = [
+  { path: "playground", name: "Playground", icon: "chat", view: Playground },
+];
+
+const theme = inBrowser("theme");
+
+function showTheme(name) {
+  if (name) document.documentElement.dataset.theme = name;
+  else delete document.documentElement.dataset.theme;
+}
+showTheme(theme.read(null));
+
+const isDark = () =>
+  (theme.read(null) ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function useRoute() {
+  const read = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [route, setRoute] = useState(read);
+  useEffect(() => {
+    const update = () => setRoute(read());
+    addEventListener("hashchange", update);
+    return () => removeEventListener("hashchange", update);
+  }, []);
+  return route;
+}
+
+function App() {
+  const [path, ...rest] = useRoute();
+  const [menu, setMenu] = useState(false);
+  const { needed, key } = useStore(access);
+  const view = VIEWS.find((each) => each.path === path) ?? VIEWS[0];
+  const main = useRef(null);
+  useEffect(() => {
+    document.title = `${view.name} – Antiphon`;
+    setMenu(false);
+  }, [view, rest.join("/")]);
+  return html`<div class="app">
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
+    <${IconButton} icon="menu" className="menu-button" label="Menu" aria-expanded=${menu} onClick=${() => setMenu(!menu)} />
+    <${Sidebar} active=${view.path} open=${menu} hasKey=${Boolean(key)} onClose=${() => setMenu(false)} />
+    <main id="main" ref=${main} tabindex="-1">
+      ${needed ? html`<${KeyForm} wrong=${Boolean(key)} />` : html`<${view.view} key=${view.path + key} rest=${rest} />`}
+    </main>
+  </div>`;
+}
+
+function Sidebar({ active, open, hasKey, onClose }) {
+  const [dark, setDark] = useState(isDark);
+  const toggle = () => {
+    theme.write(dark ? "light" : "dark");
+    showTheme(dark ? "light" : "dark");
+    setDark(!dark);
+  };
+  return html`${open && html`<div class="shade" onClick=${onClose}></div>`}
+    <nav class="sidebar ${open ? "open" : ""}" aria-label="Views" onKeyDown=${(event) => event.key === "Escape" && onClose()}>
+      <a class="brand" href="#/"><img src="ui/icon.svg" alt="" width="26" height="26" />Antiphon</a>
+      <ul>${VIEWS.map(({ path, name, icon }) => html`<li key=${path}>
+        <a href="#/${path}" aria-current=${active === path ? "page" : undefined} onClick=${onClose}><${Icon} name=${icon} />${name}</a></li>`)}</ul>
+      <div class="sidebar-end">
+        ${hasKey && html`<button type="button" class="quiet small" onClick=${() => setKey("")}>Forget the key</button>`}
+        <span class="grow"></span>
+        <${IconButton} icon=${dark ? "sun" : "moon"} label=${dark ? "Light colours" : "Dark colours"} onClick=${toggle} />
+      </div>
+    </nav>`;
+}
+
+/** Asks for the API key. It is kept in this tab only. */
+function KeyForm({ wrong }) {
+  const [value, setValue] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    setKey(value.trim());
+  };
+  return html`<form class="key-form stack" onSubmit=${submit}>
+    <h1>This server needs an API key</h1>
+    <${Field} label="API key" hint="It stays in this tab and is forgotten when you close it.">
+      <input type="password" autocomplete="off" required value=${value} onInput=${(event) => setValue(event.currentTarget.value)} />
+    </${Field}>
+    ${wrong && html`<p class="trouble" role="alert">The server does not know this key.</p>`}
+    <div class="row end"><button type="submit" class="primary">Continue</button></div>
+  </form>`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

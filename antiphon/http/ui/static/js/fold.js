@@ -1,0 +1,111 @@
+// A response is the fold of its events. Items are replaced, never changed, so that components can
+// compare them.
+
+/** Item fields to which a delta event appends. */
+const TEXT_FIELDS = {
+  "response.function_call_arguments.delta": "arguments",
+  "response.mcp_call_arguments.delta": "arguments",
+  "response.custom_tool_call_input.delta": "input",
+  "response.code_interpreter_call_code.delta": "code",
+};
+
+/** Delta events of content parts: the part that they begin if none was announced. */
+const PARTS = {
+  "response.output_text.delta": ["content", { type: "output_text", text: "", annotations: [] }, "text"],
+  "response.refusal.delta": ["content", { type: "refusal", refusal: "" }, "refusal"],
+  "response.reasoning_text.delta": ["content", { type: "reasoning_text", text: "" }, "text"],
+  "response.reasoning.delta": ["content", { type: "reasoning_text", text: "" }, "text"],
+  "response.reasoning_summary_text.delta": ["summary", { type: "summary_text", text: "" }, "text"],
+};
+
+/** Events that tell the progress of a tool call: response.<kind>.<status>. */
+const PROGRESS = /^response\.[a-z_]+_(?:call|tools)\.([a-z_]+)$/;
+
+const TERMINAL = new Set(["response.completed", "response.failed", "response.incomplete"]);
+
+export const isTerminal = (event) => TERMINAL.has(event.type);
+
+const replaced = (list, index, value) => {
+  const copy = [...list];
+  copy[index] = value;
+  return copy;
+};
+
+/** Return the response after an event; `response` may be null before the first. */
+export function fold(response, event) {
+  if (event.response) {
+    const output = isTerminal(event) ? event.response.output : response?.output ?? [];
+    return { ...event.response, output };
+  }
+  if (event.type === "error") {
+    return { ...response, status: "failed", error: { code: event.code, message: event.message } };
+  }
+  if (!response || event.output_index === undefined) return response;
+  const item = foldItem(response.output[event.output_index], event);
+  return item ? { ...response, output: replaced(response.output, event.output_index, item) } : response;
+}
+
+function foldItem(item, event) {
+  if (event.item) return event.item;
+  if (!item) return item;
+  const textField = TEXT_FIELDS[event.type];
+  if (textField) return { ...item, [textField]: (item[textField] ?? "") + event.delta };
+  if (PARTS[event.type]) return appendToPart(item, event, ...PARTS[event.type]);
+  const handler = HANDLERS[event.type];
+  if (handler) return handler(item, event);
+  const progress = PROGRESS.exec(event.type);
+  return progress ? { ...item, status: progress[1] } : item;
+}
+
+function appendToPart(item, event, field, empty, textField) {
+  const index = event.summary_index ?? event.content_index ?? 0;
+  const parts = item[field] ?? [];
+  const part = parts[index] ?? empty;
+  return {
+    ...item,
+    [field]: replaced(parts, index, { ...part, [textField]: part[textField] + event.delta }),
+  };
+}
+
+const setPart = (field, index) => (item, event) => ({
+  ...item,
+  [field]: replaced(item[field] ?? [], event[index], event.part),
+});
+
+const commands = (item) => item.action?.commands ?? [];
+const setCommand = (item, index, text) => ({
+  ...item,
+  action: { ...item.action, commands: replaced(commands(item), index, text) },
+});
+
+const HANDLERS = {
+  "response.content_part.added": setPart("content", "content_index"),
+  "response.content_part.done": setPart("content", "content_index"),
+  "response.reasoning_summary_part.added": setPart("summary", "summary_index"),
+  "response.reasoning_summary_part.done": setPart("summary", "summary_index"),
+  "response.output_text.annotation.added": (item, event) => {
+    const part = item.content[event.content_index];
+    const annotations = replaced(part.annotations ?? [], event.annotation_index, event.annotation);
+    return { ...item, content: replaced(item.content, event.content_index, { ...part, annotations }) };
+  },
+  "response.image_generation_call.partial_image": (item, event) => ({
+    ...item,
+    partial: event.partial_image_b64,
+  }),
+  "response.shell_call_command.added": (item, event) =>
+    setCommand(item, event.command_index, event.command ?? ""),
+  "response.shell_call_command.delta": (item, event) =>
+    setCommand(item, event.command_index, (commands(item)[event.command_index] ?? "") + event.delta),
+  "response.shell_call_command.done": (item, event) =>
+    setCommand(item, event.command_index, event.command),
+  "response.shell_call_output_content.delta": (item, event) => {
+    const output = item.output ?? [];
+    const old = output[event.command_index] ?? { stdout: "", stderr: "" };
+    const next = {
+      ...old,
+      stdout: (old.stdout ?? "") + (event.delta.stdout ?? ""),
+      stderr: (old.stderr ?? "") + (event.delta.stderr ?? ""),
+    };
+    return { ...item, output: replaced(output, event.command_index, next) };
+  },
+};

@@ -1,0 +1,131 @@
+// The box in which a message is written: text, and files by drop, paste or a dialog.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
+import { bytes, Icon, IconButton } from "../parts.js";
+import { isRunning, send, stop } from "./session.js";
+
+const MAX_BYTES = 32 * 1000 * 1000;
+
+function readAsDataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}
+
+/** A file as a part of a message. Browsers know no media type for some texts. */
+async function toPart(file) {
+  const data = await readAsDataUrl(file);
+  if (/^image\/(png|jpeg|gif|webp)$/.test(file.type)) {
+    return { type: "input_image", image_url: data, detail: "auto" };
+  }
+  const typed = file.type ? data : data.replace(/^data:[^;,]*/, "data:text/plain");
+  return { type: "input_file", filename: file.name, file_data: typed };
+}
+
+export function Composer({ turn, models, model, onModel, children }) {
+  const [text, setText] = useState("");
+  const [files, setFiles] = useState([]);
+  const [trouble, setTrouble] = useState("");
+  const [over, setOver] = useState(false);
+  const area = useRef(null);
+  const picker = useRef(null);
+  const running = isRunning(turn);
+
+  useLayoutEffect(() => {
+    area.current.style.height = "auto";
+    area.current.style.height = `${Math.min(area.current.scrollHeight, 260)}px`;
+  }, [text]);
+  useEffect(() => area.current.focus(), []);
+  useDrop(setOver, (list) => add(list));
+
+  const add = (list) => {
+    const added = [...list];
+    const large = added.filter((file) => file.size > MAX_BYTES);
+    setTrouble(large.length ? `${large[0].name} is larger than ${bytes(MAX_BYTES)}.` : "");
+    setFiles((old) => [...old, ...added.filter((file) => file.size <= MAX_BYTES)
+      .map((file) => ({ file, preview: file.type.startsWith("image/") ? URL.createObjectURL(file) : null }))]);
+  };
+  const drop = (index) => setFiles((old) => old.filter((_, at) => at !== index));
+  const submit = async () => {
+    if (running || (!text.trim() && !files.length)) return;
+    try {
+      const parts = await Promise.all(files.map(({ file }) => toPart(file)));
+      send([...parts, ...(text.trim() ? [{ type: "input_text", text: text.trim() }] : [])]);
+    } catch (error) {
+      setTrouble(`A file cannot be read: ${error.message}`);
+      return;
+    }
+    files.forEach(({ preview }) => preview && URL.revokeObjectURL(preview));
+    setText("");
+    setFiles([]);
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      submit();
+    }
+  };
+  const onPaste = (event) => {
+    if (event.clipboardData.files.length) {
+      event.preventDefault();
+      add(event.clipboardData.files);
+    }
+  };
+
+  return html`<div class="composer-place">
+    ${over && html`<div class="drop-hint"><${Icon} name="attach" />Drop images, PDFs or texts</div>`}
+    <form class="composer" onSubmit=${(event) => { event.preventDefault(); submit(); }}>
+      ${files.length > 0 && html`<ul class="attachments" aria-label="Attachments">
+        ${files.map(({ file, preview }, index) => html`<li key=${index} class="attachment">
+          ${preview ? html`<img src=${preview} alt="" />` : html`<${Icon} name="file" />`}
+          <span class="name">${file.name}</span><small>${bytes(file.size)}</small>
+          <${IconButton} icon="close" label="Remove ${file.name}" onClick=${() => drop(index)} />
+        </li>`)}
+      </ul>`}
+      ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
+      <textarea ref=${area} rows="1" aria-label="Message" placeholder="Write a message" value=${text}
+        onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
+      <div class="composer-bar">
+        <${IconButton} icon="attach" label="Attach files" onClick=${() => picker.current.click()} />
+        <input ref=${picker} type="file" multiple hidden aria-label="Files" onChange=${(event) => {
+          add(event.currentTarget.files);
+          event.currentTarget.value = "";
+        }} />
+        <select class="model-select" aria-label="Model" value=${model} onChange=${(event) => onModel(event.currentTarget.value)}>
+          ${models.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+        </select>
+        ${children}
+        <span class="grow"></span>
+        ${running
+          ? html`<button type="button" class="send stop" aria-label="Stop" title="Stop" onClick=${() => stop(turn)}><${Icon} name="stop" /></button>`
+          : html`<button type="submit" class="send" aria-label="Send" title="Send" disabled=${!text.trim() && !files.length}><${Icon} name="send" /></button>`}
+      </div>
+    </form>
+  </div>`;
+}
+
+/** Take files that are dropped anywhere on the page. */
+function useDrop(setOver, onFiles) {
+  const latest = useRef(onFiles);
+  latest.current = onFiles;
+  useEffect(() => {
+    let depth = 0;
+    const carriesFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+    const handlers = {
+      dragenter: (event) => carriesFiles(event) && setOver((depth += 1) > 0),
+      dragleave: (event) => carriesFiles(event) && setOver((depth -= 1) > 0),
+      dragover: (event) => carriesFiles(event) && event.preventDefault(),
+      drop: (event) => {
+        if (!carriesFiles(event)) return;
+        event.preventDefault();
+        depth = 0;
+        setOver(false);
+        latest.current(event.dataTransfer.files);
+      },
+    };
+    Object.entries(handlers).forEach(([name, handler]) => addEventListener(name, handler));
+    return () => Object.entries(handlers).forEach(([name, handler]) => removeEventListener(name, handler));
+  }, []);
+}

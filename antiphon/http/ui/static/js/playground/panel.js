@@ -1,0 +1,165 @@
+// The settings of the playground's requests.
+import { get } from "../api.js";
+import { html, useEffect, useState } from "../lib.js";
+import { Dialog, Field, Icon, IconButton, Section, Switch } from "../parts.js";
+import { HOSTED, SAMPLING } from "./request.js";
+import { SchemaEditor } from "./schema.js";
+import { setSettings } from "./session.js";
+
+const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh"];
+
+const Choice = ({ label, value, options, onChange, hint }) => html`<${Field} label=${label} hint=${hint}>
+  <select value=${value} onChange=${(event) => onChange(event.currentTarget.value)}>
+    ${options.map(([id, name]) => html`<option key=${id} value=${id}>${name}</option>`)}
+  </select></${Field}>`;
+
+export function Panel({ settings, onClose }) {
+  const toolCount = Object.values(settings.hosted).filter(Boolean).length +
+    [...settings.servers, ...settings.functions].filter((each) => each.on).length;
+  const samplingCount = Object.values(settings.sampling).filter((value) => value !== "").length;
+  return html`<aside class="panel" aria-label="Request settings">
+    <header><h2>Request</h2><${IconButton} icon="close" label="Close the settings" onClick=${onClose} /></header>
+    <div class="panel-body">
+      <${Section} title="Instructions" open>
+        <textarea rows="4" aria-label="Instructions" placeholder="You are a helpful assistant." value=${settings.instructions}
+          onInput=${(event) => setSettings({ instructions: event.currentTarget.value })}></textarea>
+      </${Section}>
+      <${Section} title="Tools" note=${toolCount || ""} open><${Tools} settings=${settings} /></${Section}>
+      <${Section} title="Output" note=${settings.format === "text" ? "" : "JSON"}><${Output} settings=${settings} /></${Section}>
+      <${Section} title="Reasoning" note=${settings.effort}>
+        <${Choice} label="Effort" value=${settings.effort} onChange=${(effort) => setSettings({ effort })}
+          options=${[["", "Default"], ...EFFORTS.map((name) => [name, name])]} hint="Models without reasoning reject an effort." />
+        <${Choice} label="Summary" value=${settings.summary} onChange=${(summary) => setSettings({ summary })}
+          options=${[["", "None"], ["auto", "auto"], ["concise", "concise"], ["detailed", "detailed"]]} />
+      </${Section}>
+      <${Section} title="Sampling" note=${samplingCount || ""}><${Sampling} sampling=${settings.sampling} /></${Section}>
+    </div>
+  </aside>`;
+}
+
+function Sampling({ sampling }) {
+  const set = (name, text) =>
+    setSettings({ sampling: { ...sampling, [name]: text === "" ? "" : Number(text) } });
+  return html`<div class="sampling">${SAMPLING.map(({ name, label, min, max, step }) => html`
+    <label class="field" key=${name}><span class="field-label">${label}</span>
+      <input type="number" min=${min} max=${max} step=${step} placeholder="default" value=${sampling[name] ?? ""}
+        onInput=${(event) => set(name, event.currentTarget.value)} /></label>`)}
+  </div>`;
+}
+
+function Output({ settings }) {
+  return html`
+    <${Choice} label="Format" value=${settings.format} onChange=${(format) => setSettings({ format })}
+      options=${[["text", "Text"], ["json_object", "JSON object"], ["json_schema", "JSON by a schema"]]} />
+    ${settings.format === "json_schema" && html`
+      <${Field} label="Name of the schema"><input value=${settings.schemaName}
+        onInput=${(event) => setSettings({ schemaName: event.currentTarget.value })} /></${Field}>
+      <${SchemaEditor} label="Schema of the output" schema=${settings.schema} onChange=${(schema) => setSettings({ schema })} />`}
+    <${Choice} label="Verbosity" value=${settings.verbosity} onChange=${(verbosity) => setSettings({ verbosity })}
+      options=${[["", "Default"], ["low", "low"], ["medium", "medium"], ["high", "high"]]} />`;
+}
+
+// --- tools ---------------------------------------------------------------------------------------
+
+function Tools({ settings }) {
+  const [dialog, setDialog] = useState(null);
+  const close = () => setDialog(null);
+  const change = (list, index, value) => {
+    const items = [...settings[list]];
+    if (value === null) items.splice(index, 1);
+    else items[index] = value;
+    setSettings({ [list]: items });
+  };
+  return html`
+    ${HOSTED.map(({ type, label }) => html`<${Switch} key=${type} label=${label} checked=${Boolean(settings.hosted[type])}
+      onChange=${(on) => setSettings({ hosted: { ...settings.hosted, [type]: on } })} />
+      ${type === "file_search" && settings.hosted.file_search && html`<${VectorStores} chosen=${settings.vectorStores} />`}`)}
+    ${["servers", "functions"].map((list) => settings[list].map((tool, index) => html`<div class="tool-row" key=${list + index}>
+      <${Switch} label=${tool.label ?? tool.name} hint=${list === "servers" ? "MCP server" : "function"} checked=${tool.on}
+        onChange=${(on) => change(list, index, { ...tool, on })} />
+      <${IconButton} icon="edit" label="Edit ${tool.label ?? tool.name}" onClick=${() => setDialog({ list, index })} />
+      <${IconButton} icon="trash" label="Remove ${tool.label ?? tool.name}" onClick=${() => change(list, index, null)} />
+    </div>`))}
+    <div class="row wrap">
+      <button type="button" class="small" onClick=${() => setDialog({ list: "servers", index: settings.servers.length })}>
+        <${Icon} name="plus" />MCP server</button>
+      <button type="button" class="small" onClick=${() => setDialog({ list: "functions", index: settings.functions.length })}>
+        <${Icon} name="plus" />Function</button>
+    </div>
+    <${Choice} label="Tool choice" value=${settings.toolChoice} onChange=${(toolChoice) => setSettings({ toolChoice })}
+      options=${[["", "auto"], ["required", "required"], ["none", "none"]]} />
+    ${dialog?.list === "servers" && html`<${ServerDialog} server=${settings.servers[dialog.index]} onClose=${close}
+      onSave=${(server) => change("servers", dialog.index, server)} />`}
+    ${dialog?.list === "functions" && html`<${FunctionDialog} tool=${settings.functions[dialog.index]} onClose=${close}
+      onSave=${(tool) => change("functions", dialog.index, tool)} />`}`;
+}
+
+function VectorStores({ chosen }) {
+  const [stores, setStores] = useState(null);
+  useEffect(() => {
+    get("/v1/vector_stores?limit=100").then((page) => setStores(page.data), () => setStores([]));
+  }, []);
+  if (stores === null) return null;
+  if (!stores.length) return html`<p class="hint indented">There is no vector store yet. <a href="#/stores">Make one</a>.</p>`;
+  const toggle = (id, on) =>
+    setSettings({ vectorStores: on ? [...chosen, id] : chosen.filter((each) => each !== id) });
+  return html`<fieldset class="indented"><legend>Vector stores</legend>
+    ${stores.map((store) => html`<label class="check" key=${store.id}><input type="checkbox" checked=${chosen.includes(store.id)}
+      onChange=${(event) => toggle(store.id, event.currentTarget.checked)} /><span>${store.name || store.id}</span></label>`)}
+  </fieldset>`;
+}
+
+const NEW_SERVER = { on: true, label: "", url: "", authorization: "", approval: "always" };
+
+function ServerDialog({ server, onClose, onSave }) {
+  const [value, setValue] = useState(server ?? NEW_SERVER);
+  const set = (name) => (event) => setValue({ ...value, [name]: event.currentTarget.value });
+  const submit = (event) => {
+    event.preventDefault();
+    onSave(value);
+    onClose();
+  };
+  return html`<${Dialog} title="MCP server" onClose=${onClose}><form class="stack" onSubmit=${submit}>
+    <${Field} label="Label"><input required pattern="[A-Za-z][A-Za-z0-9_\\-]*" value=${value.label} onInput=${set("label")} placeholder="weather" /></${Field}>
+    <${Field} label="URL" hint="Leave it empty for a server that the operator configured under this label.">
+      <input type="url" value=${value.url} onInput=${set("url")} placeholder="https://example.com/mcp" /></${Field}>
+    <${Field} label="Authorization" hint="An access token. It stays in this tab and is sent with each request.">
+      <input type="password" autocomplete="off" value=${value.authorization} onInput=${set("authorization")} /></${Field}>
+    <${Field} label="Approval"><select value=${value.approval} onChange=${set("approval")}>
+      <option value="always">Ask before each call</option><option value="never">Run calls without asking</option></select></${Field}>
+    <div class="row end"><button type="submit" class="primary">Save</button></div>
+  </form></${Dialog}>`;
+}
+
+const NEW_FUNCTION = {
+  on: true,
+  name: "",
+  description: "",
+  strict: true,
+  parameters: {
+    type: "object",
+    properties: { city: { type: "string" } },
+    required: ["city"],
+    additionalProperties: false,
+  },
+};
+
+function FunctionDialog({ tool, onClose, onSave }) {
+  const [value, setValue] = useState(tool ?? NEW_FUNCTION);
+  const submit = (event) => {
+    event.preventDefault();
+    onSave(value);
+    onClose();
+  };
+  return html`<${Dialog} title="Function" wide onClose=${onClose}><form class="stack" onSubmit=${submit}>
+    <p class="muted">The model calls it; you write the result by hand.</p>
+    <${Field} label="Name"><input required pattern="[A-Za-z0-9_\\-]+" value=${value.name} placeholder="get_weather"
+      onInput=${(event) => setValue({ ...value, name: event.currentTarget.value })} /></${Field}>
+    <${Field} label="Description"><input value=${value.description} placeholder="The weather in a city"
+      onInput=${(event) => setValue({ ...value, description: event.currentTarget.value })} /></${Field}>
+    <${SchemaEditor} label="Parameters" schema=${value.parameters} onChange=${(parameters) => setValue((old) => ({ ...old, parameters }))} />
+    <${Switch} label="Strict" hint="The arguments follow the schema exactly." checked=${value.strict}
+      onChange=${(strict) => setValue({ ...value, strict })} />
+    <div class="row end"><button type="submit" class="primary">Save</button></div>
+  </form></${Dialog}>`;
+}

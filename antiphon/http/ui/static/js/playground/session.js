@@ -1,0 +1,320 @@
+// The playground's conversations: a tree of turns, each one request and its response. Runs are
+// background runs, so that a reload of the page goes on reading where it stopped.
+import { call, events, get, post, query } from "../api.js";
+import { fold, isTerminal } from "../fold.js";
+import { createStore, inSession, newId } from "../lib.js";
+import { buildRequest, DEFAULTS } from "./request.js";
+
+const saved = inSession("playground");
+const RETRIES = 5;
+
+/**
+ * `turns`: by id, in order of creation. `leaf`: the last turn of the visible branch.
+ * A turn: `parent`, `input` (items), `body` (the request), `status` (running, done, error),
+ * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls.
+ */
+export const session = createStore({ turns: {}, leaf: null, settings: DEFAULTS, ...saved.read({}) });
+
+export const setSettings = (change) => {
+  session.update((state) => ({ settings: { ...state.settings, ...change } }));
+  save();
+};
+
+const turnOf = (id) => session.get().turns[id];
+
+/** Turns from the first to the leaf. */
+export function branch({ turns, leaf }) {
+  const path = [];
+  for (let turn = turns[leaf]; turn; turn = turns[turn.parent]) path.unshift(turn);
+  return path;
+}
+
+export const siblings = ({ turns }, turn) =>
+  Object.values(turns).filter((other) => other.parent === turn.parent);
+
+const children = (turns, id) => Object.values(turns).filter((turn) => turn.parent === id);
+
+/** Show another branch: follow the newest turns below `turn`. */
+export function showBranch(turn) {
+  const { turns } = session.get();
+  let id = turn.id;
+  for (let next = children(turns, id); next.length; next = children(turns, id)) id = next.at(-1).id;
+  session.update({ leaf: id });
+  save();
+}
+
+export const isRunning = (turn) => turn?.status === "running";
+
+// --- saving --------------------------------------------------------------------------------------
+
+/** sessionStorage holds a few megabytes: what does not fit is loaded from the server again. */
+function save() {
+  const { turns, leaf, settings } = session.get();
+  if (saved.write({ turns, leaf, settings })) return;
+  const small = Object.entries(turns).map(([id, turn]) => [id, withoutContents(turn)]);
+  saved.write({ turns: Object.fromEntries(small), leaf, settings });
+}
+
+const withoutContents = (turn) => ({
+  ...turn,
+  input: turn.input.map((item) => ({
+    ...item,
+    content: Array.isArray(item.content)
+      ? item.content.map((part) =>
+        part.type === "input_text" ? part : { type: part.type, filename: part.filename ?? "an image" })
+      : item.content,
+  })),
+  body: undefined,
+  response: turn.responseId ? undefined : turn.response,
+});
+
+/** Continue what a reload interrupted. */
+export async function restore() {
+  for (const turn of branch(session.get())) {
+    if (isRunning(turn)) {
+      if (turn.responseId) follow(turn.id);
+      else if (turn.body) start(turn.id);
+      else changeTurn(turn.id, { status: "error", error: "The request was interrupted." });
+    } else if (turn.responseId && !turn.response) {
+      get(`/v1/responses/${turn.responseId}`).then(
+        (response) => changeTurn(turn.id, { response }),
+        (error) => changeTurn(turn.id, { status: "error", error: error.message }),
+      );
+    }
+  }
+}
+
+// --- runs ----------------------------------------------------------------------------------------
+
+function changeTurn(id, change, { keep = true } = {}) {
+  if (!turnOf(id)) return;
+  session.update(({ turns }) => ({ turns: { ...turns, [id]: { ...turns[id], ...change } } }));
+  if (keep) save();
+}
+
+/** The id of the response that a new turn below `parent` continues. */
+function previousResponse(parent) {
+  const { turns } = session.get();
+  for (let turn = turns[parent]; turn; turn = turns[turn.parent]) {
+    if (turn.responseId && turn.status === "done" && turn.response?.status !== "failed") {
+      return turn.responseId;
+    }
+  }
+  return null;
+}
+
+function addTurn(parent, input) {
+  const id = newId();
+  const body = buildRequest(session.get().settings, input, previousResponse(parent));
+  const turn = { id, parent, input, body, status: "running", times: { sent: Date.now() }, ignored: [] };
+  session.update(({ turns }) => ({ turns: { ...turns, [id]: turn }, leaf: id }));
+  save();
+  start(id);
+}
+
+/** Send a new message after the visible branch. */
+export const send = (content) =>
+  addTurn(session.get().leaf, [{ type: "message", role: "user", content }]);
+
+export const retry = (turn) => addTurn(turn.parent, turn.input);
+
+export const edit = (turn, content) =>
+  addTurn(turn.parent, [{ type: "message", role: "user", content }]);
+
+export const clear = () => {
+  session.update({ turns: {}, leaf: null });
+  save();
+};
+
+/** Stop a run. Its events end, and what it wrote so far stays. */
+export async function stop(turn) {
+  if (!turn.responseId) return;
+  await post(`/v1/responses/${turn.responseId}/cancel`, {}).catch(() => {});
+}
+
+async function start(id) {
+  const turn = turnOf(id);
+  try {
+    // The key makes a repeated request find the same run.
+    const reply = await call("POST", "/v1/responses", {
+      body: turn.body,
+      headers: { "idempotency-key": `ui-${id}` },
+    });
+    const ignored = reply.headers.get("x-antiphon-ignored-tools");
+    if (ignored) changeTurn(id, { ignored: ignored.split(", ") });
+    await read(id, events(reply));
+  } catch (error) {
+    if (turnOf(id)?.responseId) follow(id);
+    else fail(id, error);
+  }
+}
+
+function fail(id, error) {
+  const message = error instanceof TypeError ? "The server cannot be reached." : error.message;
+  changeTurn(id, { status: "error", error: message, param: error.param, code: error.code });
+}
+
+/** Read a run's events from the first one that is not yet known; reconnect if the network fails. */
+async function follow(id) {
+  changeTurn(id, { response: null }, { keep: false });
+  for (let attempt = 0; attempt < RETRIES && isRunning(turnOf(id)); attempt += 1) {
+    try {
+      const { responseId } = turnOf(id);
+      const after = turnOf(id).response ? turnOf(id).sequence : undefined;
+      const path = `/v1/responses/${responseId}${query({ stream: true, starting_after: after })}`;
+      await read(id, events(await call("GET", path)));
+      return;
+    } catch (error) {
+      if (error.status) return readResult(id);
+      await new Promise((resolve) => setTimeout(resolve, 1000 * 2 ** attempt));
+    }
+  }
+  return readResult(id);
+}
+
+/** Apply events once a frame: a fast model sends more than a screen can show. */
+async function read(id, stream) {
+  let { response = null, times, sequence, responseId } = turnOf(id);
+  let ended = false;
+  let frame = 0;
+  const show = () => {
+    frame = 0;
+    changeTurn(id, { response, times, sequence, responseId }, { keep: false });
+  };
+  try {
+    for await (const event of stream) {
+      response = fold(response, event);
+      sequence = event.sequence_number;
+      times = timed(times, event);
+      if (event.response?.id && event.response.id !== responseId) {
+        responseId = event.response.id;
+        changeTurn(id, { responseId });
+      }
+      ended ||= isTerminal(event) || event.type === "error";
+      frame ||= requestAnimationFrame(show);
+    }
+  } finally {
+    cancelAnimationFrame(frame);
+    show();
+  }
+  if (ended) finish(id, response);
+  else await readResult(id);
+}
+
+function timed(times, event) {
+  const now = Date.now();
+  const next = { ...times, last: now };
+  if (!times.first && event.type.endsWith(".delta")) next.first = now;
+  if (event.type === "response.output_item.added") {
+    next.items = { ...times.items, [event.output_index]: { begun: now } };
+  } else if (event.type === "response.output_item.done") {
+    next.items = { ...times.items, [event.output_index]: { ...times.items?.[event.output_index], ended: now } };
+  }
+  return next;
+}
+
+/** The stream of a cancelled run has no last event: ask for the response. */
+async function readResult(id) {
+  try {
+    const response = await get(`/v1/responses/${turnOf(id).responseId}`);
+    finish(id, response);
+  } catch (error) {
+    fail(id, error);
+  }
+}
+
+function finish(id, response) {
+  changeTurn(id, { response, status: "done", responseId: response.id ?? turnOf(id).responseId });
+}
+
+// --- calls that wait for the user ------------------------------------------------------------------
+
+/** Calls of a response that only the client can answer. */
+export function pendingCalls(turn) {
+  const output = turn.response?.output ?? [];
+  if (turn.status !== "done") return [];
+  const answered = new Set(output.filter((item) => item.type.endsWith("_output")).map((item) => item.call_id));
+  return output.filter((item) =>
+    item.type === "mcp_approval_request" ||
+    (["function_call", "custom_tool_call"].includes(item.type) && !answered.has(item.call_id)));
+}
+
+/** Keep an answer; when all pending calls have one, continue the conversation. */
+export function answer(turn, item, reply) {
+  const answers = { ...turn.answers, [item.id]: reply };
+  changeTurn(turn.id, { answers });
+  const calls = pendingCalls(turn);
+  if (calls.every((call) => answers[call.id] !== undefined)) {
+    addTurn(turn.id, calls.map((call) => answerItem(call, answers[call.id])));
+  }
+}
+
+function answerItem(call, reply) {
+  if (call.type === "mcp_approval_request") {
+    return { type: "mcp_approval_response", approval_request_id: call.id, approve: reply };
+  }
+  return { type: `${call.type}_output`, call_id: call.call_id, output: reply };
+}
+
+// --- conversations that are stored ----------------------------------------------------------------
+
+/** Show a stored response and what led to it, to go on from there. */
+export async function openResponse(id) {
+  const chain = [];
+  for (let next = id; next;) {
+    const response = await get(`/v1/responses/${next}`).catch((error) => {
+      if (chain.length) return null;
+      throw error;
+    });
+    if (!response) break;
+    chain.unshift(response);
+    next = response.previous_response_id;
+  }
+  const inputs = splitInputs(await inputItems(id), chain);
+  const turns = {};
+  let parent = null;
+  chain.forEach((response, index) => {
+    const running = ["queued", "in_progress"].includes(response.status);
+    const turn = {
+      id: newId(), parent, input: inputs[index], status: running ? "running" : "done",
+      responseId: response.id, response, times: {}, ignored: [],
+    };
+    turns[turn.id] = turn;
+    parent = turn.id;
+  });
+  const settings = { ...session.get().settings, model: chain.at(-1).model };
+  session.update({ turns, leaf: parent, settings });
+  save();
+  restore();
+}
+
+/** All input items of a response, oldest first, with those of its ancestors. */
+export async function inputItems(id) {
+  const items = [];
+  for (let after = "", more = true; more;) {
+    const page = await get(
+      `/v1/responses/${id}/input_items${query({ order: "asc", limit: 100, after })}`);
+    items.push(...page.data);
+    after = page.last_id;
+    more = page.has_more;
+  }
+  return items;
+}
+
+/** The items of a chain alternate: the input of a response, then its output. */
+function splitInputs(items, chain) {
+  const outputs = chain.map((response) => new Set(response.output.map((item) => item.id)));
+  const inputs = chain.map(() => []);
+  let at = 0;
+  let inOutput = false;
+  for (const item of items) {
+    if (outputs[at]?.has(item.id)) {
+      inOutput = true;
+    } else {
+      if (inOutput) at = Math.min(at + 1, chain.length - 1);
+      inOutput = false;
+      inputs[at].push(item);
+    }
+  }
+  return inputs;
+}

@@ -1,0 +1,186 @@
+// One turn: what was sent, what came back, and what can be done with it.
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { InputPart, Item } from "../items.js";
+import { CopyButton, Dialog, Icon, IconButton, Notice, Spinner, Tabs, count, duration } from "../parts.js";
+import { Code, Json } from "../markdown.js";
+import { answer, edit, isRunning, pendingCalls, retry, session, showBranch, siblings } from "./session.js";
+import { LANGUAGES, snippet } from "./snippets.js";
+
+export function Turn({ turn, last, state }) {
+  const live = isRunning(turn);
+  const output = (turn.response?.output ?? []).filter(Boolean);
+  const pending = new Set(last ? pendingCalls(turn).map((item) => item.id) : []);
+  const format = turn.body?.text?.format ?? turn.response?.text?.format;
+  return html`<article class="turn" aria-label="Turn" data-status=${turn.response?.status ?? turn.status}>
+    <${Sent} turn=${turn} state=${state} />
+    <div class="reply" aria-busy=${live}>
+      ${output.map((item, index) => html`<${Item} key=${item.id || index} item=${item} live=${live} format=${format} times=${turn.times.items?.[index]}>
+        ${pending.has(item.id) && html`<${Answer} turn=${turn} item=${item} />`}
+      </${Item}>`)}
+      ${live && !output.length && html`<p class="waiting"><span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
+        <span>${waitingFor(turn)}</span></p>`}
+      <${Troubles} turn=${turn} />
+    </div>
+    ${!live && html`<${Footer} turn=${turn} output=${output} state=${state} />`}
+  </article>`;
+}
+
+const waitingFor = (turn) =>
+  ({ queued: "Queued", in_progress: "Reading the prompt" })[turn.response?.status] ?? "Sending";
+
+// --- what was sent -----------------------------------------------------------------------------
+
+function Sent({ turn, state }) {
+  const [editing, setEditing] = useState(false);
+  const messages = turn.input.filter((item) => item.type === "message" || item.role);
+  const others = turn.input.filter((item) => !messages.includes(item));
+  const busy = isRunning(turn);
+  return html`<div class="sent">
+    ${others.map((item, index) => html`<${Item} key=${index} item=${item} />`)}
+    ${editing
+      ? html`<${Editor} turn=${turn} onClose=${() => setEditing(false)} />`
+      : messages.map((item, index) => html`<div class="user" key=${index}>
+          ${contentOf(item).map((part, at) => html`<${InputPart} key=${at} part=${part} />`)}
+        </div>`)}
+    ${!editing && html`<div class="sent-actions">
+      <${Branches} turn=${turn} state=${state} />
+      ${messages.length > 0 && html`<${IconButton} icon="edit" label="Edit and branch" disabled=${busy} onClick=${() => setEditing(true)} />`}
+    </div>`}
+  </div>`;
+}
+
+const contentOf = (item) =>
+  typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : item.content;
+
+/** Step through the versions of a turn. */
+function Branches({ turn, state }) {
+  const versions = siblings(state, turn);
+  if (versions.length < 2) return null;
+  const at = versions.findIndex((each) => each.id === turn.id);
+  return html`<span class="branches" role="group" aria-label="Versions">
+    <${IconButton} icon="chevron" className="flipped" label="Previous version" disabled=${at === 0} onClick=${() => showBranch(versions[at - 1])} />
+    <span>${at + 1} / ${versions.length}</span>
+    <${IconButton} icon="chevron" label="Next version" disabled=${at === versions.length - 1} onClick=${() => showBranch(versions[at + 1])} />
+  </span>`;
+}
+
+function Editor({ turn, onClose }) {
+  const parts = turn.input.filter((item) => item.type === "message").flatMap(contentOf);
+  const [text, setText] = useState(parts.filter((part) => part.text).map((part) => part.text).join("\n"));
+  const area = useRef(null);
+  useEffect(() => area.current.focus(), []);
+  const submit = () => {
+    onClose();
+    edit(turn, [...parts.filter((part) => part.type !== "input_text"), { type: "input_text", text }]);
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") onClose();
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      submit();
+    }
+  };
+  return html`<div class="editor">
+    <textarea ref=${area} aria-label="Edit the message" rows=${Math.min(12, text.split("\n").length + 1)} value=${text}
+      onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${onKeyDown}></textarea>
+    <div class="row end"><button type="button" class="quiet" onClick=${onClose}>Cancel</button>
+      <button type="button" class="primary" disabled=${!text.trim()} onClick=${submit}>Send</button></div>
+  </div>`;
+}
+
+// --- answers to calls ----------------------------------------------------------------------------
+
+function Answer({ turn, item }) {
+  const given = turn.answers?.[item.id];
+  if (given !== undefined) return html`<p class="muted">Answered; other calls still wait.</p>`;
+  if (item.type === "mcp_approval_request") {
+    return html`<div class="row">
+      <button type="button" class="primary" onClick=${() => answer(turn, item, true)}>Approve</button>
+      <button type="button" onClick=${() => answer(turn, item, false)}>Deny</button>
+    </div>`;
+  }
+  return html`<${ResultForm} onSend=${(text) => answer(turn, item, text)} name=${item.name} />`;
+}
+
+function ResultForm({ name, onSend }) {
+  const [text, setText] = useState("");
+  return html`<form class="result-form" onSubmit=${(event) => { event.preventDefault(); onSend(text); }}>
+    <label class="field"><span class="field-label">Result of ${name}</span>
+      <textarea rows="3" placeholder='For example {"temperature": 21}' value=${text}
+        onInput=${(event) => setText(event.currentTarget.value)}></textarea></label>
+    <button type="submit" class="primary" disabled=${!text.trim()}>Send result</button>
+  </form>`;
+}
+
+// --- troubles ------------------------------------------------------------------------------------
+
+const INCOMPLETE = {
+  max_output_tokens: "The answer reached the limit of output tokens.",
+  content_filter: "The answer was cut by a content filter.",
+};
+
+function Troubles({ turn }) {
+  const { response } = turn;
+  const error = turn.status === "error" ? turn.error : response?.error?.message;
+  return html`
+    ${turn.ignored?.length > 0 && html`<${Notice} kind="warning">This server does not run
+      ${" "}${turn.ignored.join(", ")}: the model did not see ${turn.ignored.length > 1 ? "these tools" : "this tool"}.</${Notice}>`}
+    ${error && html`<${Notice} kind="error">${error}${turn.param && html` <code>${turn.param}</code>`}</${Notice}>`}
+    ${response?.status === "incomplete" && html`<${Notice} kind="warning">
+      ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}</${Notice}>`}
+    ${response?.status === "cancelled" && html`<${Notice}>Stopped.</${Notice}>`}`;
+}
+
+// --- below a turn --------------------------------------------------------------------------------
+
+function Footer({ turn, output, state }) {
+  const [code, setCode] = useState(false);
+  const [raw, setRaw] = useState(false);
+  const text = output.filter((item) => item.type === "message")
+    .flatMap((item) => item.content.map((part) => part.text ?? part.refusal ?? "")).join("\n\n");
+  return html`<footer class="turn-footer">
+    <div class="turn-actions">
+      ${text && html`<${CopyButton} text=${text} className="quiet small" />`}
+      <button type="button" class="quiet small" onClick=${() => retry(turn)}>Retry</button>
+      ${turn.body && html`<button type="button" class="quiet small" onClick=${() => setCode(true)}>Code</button>`}
+      ${turn.response && html`<button type="button" class="quiet small" onClick=${() => setRaw(true)}>JSON</button>`}
+      ${turn.responseId && html`<a class="button quiet small" href="#/responses/${turn.responseId}">Details</a>`}
+    </div>
+    <${Figures} turn=${turn} />
+    ${code && html`<${CodeDialog} body=${turn.body} onClose=${() => setCode(false)} />`}
+    ${raw && html`<${Dialog} title="Response" wide onClose=${() => setRaw(false)}>
+      <div class="row end"><${CopyButton} text=${() => JSON.stringify(turn.response, null, 2)} /></div>
+      <${Json} value=${turn.response} label="Response" /></${Dialog}>`}
+  </footer>`;
+}
+
+/** Tokens and times. The rate is measured here: output tokens from the first one shown to the last. */
+function Figures({ turn }) {
+  const usage = turn.response?.usage;
+  if (!usage) return null;
+  const { sent, first, last } = turn.times;
+  const cached = usage.input_tokens_details?.cached_tokens;
+  const seconds = first && last > first ? (last - first) / 1000 : null;
+  const rate = seconds && usage.output_tokens > 1 ? (usage.output_tokens - 1) / seconds : null;
+  const figures = [
+    ["model", turn.response.model],
+    ["in", `${count(usage.input_tokens)}${cached ? ` (${count(cached)} cached)` : ""}`, "Input tokens"],
+    ["out", count(usage.output_tokens), "Output tokens"],
+    first && ["first token", duration((first - sent) / 1000), "Time to the first token"],
+    rate && ["tokens/s", rate >= 100 ? Math.round(rate) : rate.toFixed(1), "Output tokens a second"],
+  ].filter(Boolean);
+  return html`<dl class="figures">${figures.map(([name, value, title]) =>
+    html`<div key=${name} title=${title}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+export function CodeDialog({ body, onClose }) {
+  const [language, setLanguage] = useState("curl");
+  const text = snippet(language, body);
+  return html`<${Dialog} title="This request as code" wide onClose=${onClose}>
+    <div class="row spread">
+      <${Tabs} label="Language" tabs=${LANGUAGES} active=${language} onChange=${setLanguage} />
+      <${CopyButton} text=${text} />
+    </div>
+    <${Code} text=${text} language=${language === "curl" ? "bash" : language} label="Code" />
+  </${Dialog}>`;
+}

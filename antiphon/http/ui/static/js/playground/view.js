@@ -1,0 +1,120 @@
+// The playground: a conversation, the box to write in, and the settings beside it.
+import { get } from "../api.js";
+import { html, inBrowser, useEffect, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
+import { Icon, IconButton, Notice, count } from "../parts.js";
+import { Composer } from "./composer.js";
+import { Panel } from "./panel.js";
+import { buildRequest } from "./request.js";
+import { branch, clear, isRunning, restore, session, send, setSettings } from "./session.js";
+import { CodeDialog, Turn } from "./turn.js";
+
+const panelChoice = inBrowser("panel");
+const isWide = () => matchMedia("(min-width: 1200px)").matches;
+let restored = false;
+
+const EXAMPLES = [
+  "Explain in three sentences how a rainbow forms.",
+  "Write a Python function that reverses a linked list.",
+  "Make a table of four European rivers and their lengths.",
+];
+
+export function Playground() {
+  const state = useStore(session);
+  const [models, setModels] = useState([]);
+  const [trouble, setTrouble] = useState("");
+  const [open, setOpen] = useState(() => isWide() && panelChoice.read(true));
+  const [code, setCode] = useState(false);
+  const turns = branch(state);
+  const turn = turns.at(-1);
+
+  useEffect(() => {
+    if (!restored) restore();
+    restored = true;
+    loadModels().then((names) => {
+      setModels(names);
+      const { settings } = session.get();
+      if (!names.includes(settings.model)) setSettings({ model: names[0] ?? "" });
+    }, (error) => setTrouble(error.message));
+  }, []);
+  const toggle = (shown) => {
+    setOpen(shown);
+    if (isWide()) panelChoice.write(shown);
+  };
+
+  return html`<div class="playground ${open ? "with-panel" : ""}">
+    <div class="conversation">
+      <header class="view-bar">
+        <h1>Playground</h1>
+        <span class="grow"></span>
+        <button type="button" class="quiet small" onClick=${() => setCode(true)}><${Icon} name="code" /><span>Code</span></button>
+        <button type="button" class="quiet small" disabled=${!turns.length || isRunning(turn)} onClick=${clear}><${Icon} name="plus" /><span>New chat</span></button>
+        <${IconButton} icon="panel" label="Request settings" aria-pressed=${open} onClick=${() => toggle(!open)} />
+      </header>
+      ${trouble && html`<${Notice} kind="error">${trouble}</${Notice}>`}
+      <${Scroller} turns=${turns}>
+        ${turns.length
+          ? turns.map((each) => html`<${Turn} key=${each.id} turn=${each} last=${each === turn} state=${state} />`)
+          : html`<${Welcome} model=${state.settings.model} />`}
+      </${Scroller}>
+      <${Announcer} turn=${turn} />
+      <${Composer} turn=${turn} models=${models} model=${state.settings.model} onModel=${(model) => setSettings({ model })} />
+    </div>
+    ${open && html`<${Panel} settings=${state.settings} onClose=${() => toggle(false)} />`}
+    ${code && html`<${CodeDialog} body=${turn?.body ?? exampleBody(state.settings)} onClose=${() => setCode(false)} />`}
+  </div>`;
+}
+
+const exampleBody = (settings) =>
+  buildRequest(settings, [{ type: "message", content: [{ type: "input_text", text: EXAMPLES[0] }] }]);
+
+/** Models that answer; embedding models are in `data` only. */
+async function loadModels() {
+  const { data, models } = await get("/v1/models");
+  return (models ?? data).map((model) => model.slug ?? model.id);
+}
+
+function Welcome({ model }) {
+  return html`<div class="welcome">
+    <h2>What should ${model || "the model"} answer?</h2>
+    <p class="muted">Requests go to this server only. Tools, output formats and sampling are in the request settings.</p>
+    <ul class="examples">${EXAMPLES.map((text) => html`<li key=${text}>
+      <button type="button" onClick=${() => send([{ type: "input_text", text }])}>${text}</button></li>`)}</ul>
+  </div>`;
+}
+
+/** Keeps the end in view while it grows, unless the reader scrolled up. */
+function Scroller({ turns, children }) {
+  const place = useRef(null);
+  const following = useRef(true);
+  const [away, setAway] = useState(false);
+  const onScroll = () => {
+    const { scrollHeight, scrollTop, clientHeight } = place.current;
+    following.current = scrollHeight - scrollTop - clientHeight < 80;
+    setAway(!following.current);
+  };
+  const toEnd = () => place.current?.scrollTo({ top: place.current.scrollHeight });
+  useLayoutEffect(() => {
+    if (following.current) toEnd();
+  });
+  useEffect(() => {
+    following.current = true;
+    toEnd();
+  }, [turns.length]);
+  useEffect(() => {
+    const observer = new ResizeObserver(() => following.current && toEnd());
+    observer.observe(place.current.firstElementChild);
+    return () => observer.disconnect();
+  }, []);
+  return html`<div class="scroller" ref=${place} onScroll=${onScroll} tabindex="0" role="region" aria-label="Conversation">
+    <div class="turns">${children}</div>
+    ${away && html`<${IconButton} icon="down" className="to-end" label="To the end" onClick=${toEnd} />`}
+  </div>`;
+}
+
+/** What screen readers hear: not each word, but the beginning and the end of an answer. */
+function Announcer({ turn }) {
+  const output = turn?.response?.usage?.output_tokens;
+  const text = !turn ? "" : isRunning(turn) ? "The model is answering." :
+    turn.status === "error" ? "The request failed." : `The answer is complete: ${count(output ?? 0)} tokens.`;
+  return html`<p class="sr-only" role="status">${text}</p>`;
+}

@@ -1,0 +1,140 @@
+"""A real server, a scripted model, and a real browser that may only reach the server.
+
+The tests run in an environment with Playwright and where a browser is installed: `make browser`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.server import Server, serving
+from tests.tools.mcp.process import Toys, run_server
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+#: The only host that the browser can resolve is the loopback address.
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+SCENES = Path(__file__).with_name("scenes.toml")
+#: Milliseconds. The pause between chunks makes the longest answer take a second.
+TIMEOUT_MS = 10_000
+
+
+def model(context_size: int = 9000) -> str:
+    """Return the settings of the scripted model."""
+    return (
+        f'[models.scripted]\nengine = "replay"\nsource = "{SCENES}"\n'
+        f'context_size = {context_size}\nreasoning_format = "think"\ntool_format = "hermes"\n'
+    )
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = 'mcp_allowed_networks = ["127.0.0.1"]'
+    with serving(tmp_path_factory.mktemp("page"), settings, model=model()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose key is "sesame"."""
+    digest = hashlib.sha256(b"sesame").hexdigest()
+    settings = f'keys = [{{tenant = "t", sha256 = "{digest}"}}]'
+    with serving(tmp_path_factory.mktemp("keyed"), settings, model=model()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+    with run_server(tmp_path_factory.mktemp("toys") / "log") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="`make browser` installs it")
+    if BROWSER is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(
+            executable_path=BROWSER, chromium_sandbox=False, args=list(ARGUMENTS), timeout=60_000
+        )
+        yield launched
+        launched.close()
+
+
+class Visitor:
+    """A page of the browser, and everything it asked for and complained about."""
+
+    def __init__(self, page: Any, root: str) -> None:
+        self.page = page
+        self.root = root
+        self.urls: list[str] = []
+        self.errors: list[str] = []
+        page.set_default_timeout(TIMEOUT_MS)
+        page.on("request", lambda request: self.urls.append(request.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    @property
+    def foreign_urls(self) -> list[str]:
+        """What was asked of others than the server."""
+        own = (self.root + "/", "data:", f"blob:{self.root}")
+        return [url for url in self.urls if not url.startswith(own)]
+
+    def open(self, view: str = "") -> Any:
+        self.page.goto(f"{self.root}/#/{view}")
+        return self.page
+
+    def ask(self, text: str) -> Any:
+        """Type a message, send it, and return the turn it begins."""
+        box = self.page.get_by_role("textbox", name="Message")
+        box.fill(text)
+        box.press("Enter")
+        return self.page.get_by_role("article", name="Turn").last
+
+    def answered(self, text: str) -> Any:
+        """Send a message and wait for the end of the answer."""
+        turn = self.ask(text)
+        turn.get_by_role("button", name="Retry").wait_for()
+        return turn
+
+
+@pytest.fixture
+def visitor(browser: Any, server: Server) -> Iterator[Visitor]:
+    with visiting(browser, server.root) as found:
+        yield found
+
+
+class visiting:
+    """A fresh browser profile that visits a server; afterwards nothing foreign was asked for and
+    no script failed."""
+
+    def __init__(self, browser: Any, root: str, **options: Any) -> None:
+        defaults = {"locale": "en-US", "viewport": {"width": 1280, "height": 860}}
+        self._context = browser.new_context(**{**defaults, **options})
+        self._visitor = Visitor(self._context.new_page(), root)
+
+    def __enter__(self) -> Visitor:
+        return self._visitor
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        self._context.close()
+        if kind is None:
+            assert self._visitor.foreign_urls == []
+            assert self._visitor.errors == []

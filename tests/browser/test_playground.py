@@ -1,0 +1,272 @@
+"""The playground as its user drives it: type, click, drop, reload."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tests.browser.conftest import Visitor, visiting
+from tests.e2e.server import Server
+from tests.tools.mcp.process import Toys
+
+#: A picture of one pixel.
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+#: Give files to an element by a paste or a drop, as the browser does.
+GIVE = """([name, type, content, event]) => {
+  const data = new DataTransfer();
+  const bytes = Uint8Array.from(atob(content), (each) => each.charCodeAt(0));
+  data.items.add(new File([bytes], name, {type}));
+  const target = event === "drop" ? document.body : document.querySelector(".composer textarea");
+  const made = event === "drop"
+    ? new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true})
+    : new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true});
+  target.dispatchEvent(made);
+}"""
+
+
+def sent_body(visitor: Visitor, server: Server) -> dict[str, Any]:
+    """Return the body of the last request, from the dialog of the last turn."""
+    visitor.page.get_by_role("button", name="Code", exact=True).last.click()
+    text = visitor.page.get_by_role("dialog").locator("pre").inner_text()
+    visitor.page.keyboard.press("Escape")
+    visitor.page.get_by_role("dialog").wait_for(state="detached")
+    start = text.index("-d '") + 4
+    body: dict[str, Any] = json.loads(text[start : text.rindex("'")].replace("'\\''", "'"))
+    return body
+
+
+def test_answer_streams_as_markdown_with_code_formulas_and_figures(visitor: Visitor) -> None:
+    page = visitor.open()
+    turn = visitor.ask("Tell me about rivers")
+    page.get_by_role("button", name="Stop").wait_for()  # it is on its way
+    turn.get_by_role("cell", name="Danube").wait_for()
+    turn.get_by_role("button", name="Retry").wait_for()
+    assert turn.locator("strong").first.inner_text() == "three rivers"
+    turn.locator(".katex-display").wait_for()
+    assert turn.locator("span.formula .katex").count() == 2
+    assert "A ticket costs $5 and $10." in turn.inner_text()
+    turn.locator("pre .hljs-keyword").first.wait_for()
+    figures = turn.locator(".figures").inner_text()
+    assert all(name in figures for name in ("scripted", "in", "out", "first token", "tokens/s"))
+
+
+def test_thoughts_are_collapsed_and_open_by_click(visitor: Visitor) -> None:
+    visitor.open()
+    turn = visitor.answered("Tell me about rivers")
+    thoughts = turn.get_by_role("button", name="Thought for")
+    assert thoughts.get_attribute("aria-expanded") == "false"
+    assert "The Volga comes first" not in turn.inner_text()
+    thoughts.press("Enter")
+    assert "The Volga comes first" in turn.inner_text()
+
+
+def test_output_of_the_model_runs_nothing_and_loads_nothing(visitor: Visitor) -> None:
+    page = visitor.open()
+    turn = visitor.answered("attack the page")
+    assert page.evaluate("window.attacked") is None
+    assert turn.locator("img, iframe, script, style, form, svg[onload]").count() == 0
+    link = turn.get_by_role("link", name="image: pixel")
+    assert link.get_attribute("href") == "https://evil.example/pixel.png"
+    assert link.get_attribute("rel") == "noopener noreferrer"
+    assert "End of the attack." in turn.inner_text()  # and the page is still visible
+
+
+def test_stream_goes_on_after_a_reload(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    turn = visitor.ask("Tell me a long story")
+    turn.get_by_text("Once upon a time").wait_for()
+    page.reload()
+    turn = page.get_by_role("article", name="Turn")
+    turn.get_by_role("button", name="Retry").wait_for()
+    text = turn.inner_text()
+    assert text.count("Once upon a time") == 1
+    assert "That was the whole story." in text
+    page.reload()  # a finished turn is there again, too
+    page.get_by_text("That was the whole story.").wait_for()
+    assert server.get("/metrics").count("responses_num_requests_running 0") == 1
+
+
+def test_stop_keeps_what_was_written(visitor: Visitor) -> None:
+    page = visitor.open()
+    turn = visitor.ask("Tell me a long story")
+    turn.get_by_text("Once upon a time").wait_for()
+    page.get_by_role("button", name="Stop").click()
+    turn.get_by_text("Stopped.").wait_for()
+    assert "Once upon a time" in turn.inner_text()
+    assert "whole story" not in turn.inner_text()
+    visitor.answered("Hi")
+    assert page.get_by_role("article").count() == 2
+
+
+def test_edit_and_retry_make_branches(visitor: Visitor) -> None:
+    page = visitor.open()
+    visitor.answered("Hi")
+    turn = visitor.answered("Tell me about rivers")
+    turn.get_by_role("button", name="Edit and branch").click()
+    box = page.get_by_role("textbox", name="Edit the message")
+    box.fill("Name a city as JSON")
+    box.press("Enter")
+    page.get_by_text("Italy").wait_for()
+    page.get_by_text("2 / 2").wait_for()
+    assert page.get_by_role("article").count() == 2
+    page.get_by_role("article").last.get_by_role("button", name="Retry").click()
+    page.get_by_text("3 / 3").wait_for()
+    page.get_by_role("button", name="Previous version").click()
+    page.get_by_role("button", name="Previous version").click()
+    page.get_by_role("cell", name="Danube").wait_for()
+
+
+def test_function_is_answered_by_hand(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name="Function", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Function")
+    dialog.get_by_label("Name", exact=True).fill("get_weather")
+    dialog.get_by_label("Description", exact=True).fill("The weather in a city")
+    dialog.get_by_role("button", name="Add a field").click()
+    dialog.get_by_label("Name of the field").last.fill("unit")
+    dialog.get_by_label("Type").last.select_option("enum")
+    dialog.get_by_label("Values of").fill("celsius, kelvin")
+    dialog.get_by_role("button", name="Save").click()
+    turn = visitor.answered("How is the weather in Rome?")
+    assert '"city": "Rome"' in turn.inner_text()
+    body = sent_body(visitor, server)
+    parameters = body["tools"][0]["parameters"]
+    assert parameters["properties"]["unit"] == {"type": "string", "enum": ["celsius", "kelvin"]}
+    assert parameters["required"] == ["city", "unit"]
+    turn.get_by_label("Result of get_weather").fill('{"sky": "sunny"}')
+    turn.get_by_role("button", name="Send result").click()
+    page.get_by_text("24 °C").wait_for()
+    page.get_by_role("article").last.get_by_role("button", name="Retry").wait_for()
+    assert [item["type"] for item in sent_body(visitor, server)["input"]] == [
+        "function_call_output"
+    ]
+
+
+def _add_mcp_server(page: Any, toys: Toys) -> None:
+    page.get_by_role("button", name="MCP server").click()
+    dialog = page.get_by_role("dialog", name="MCP server")
+    dialog.get_by_label("Label", exact=True).fill("toys")
+    dialog.get_by_label("URL").fill(toys.url)
+    dialog.get_by_role("button", name="Save").click()
+
+
+def test_mcp_call_is_approved_by_click(visitor: Visitor, toys: Toys) -> None:
+    page = visitor.open()
+    _add_mcp_server(page, toys)
+    turn = visitor.ask("Please add two and three")
+    turn.get_by_role("button", name="Approve").click()
+    page.get_by_text("Two and three are five.").wait_for()
+    page.get_by_text("You approved the call.").wait_for()
+    page.get_by_role("button", name="add MCP · toys").click()
+    assert "5" in page.locator("[data-item=mcp_call]").inner_text()
+
+
+def test_mcp_call_is_denied_by_click(visitor: Visitor, toys: Toys) -> None:
+    page = visitor.open()
+    _add_mcp_server(page, toys)
+    turn = visitor.ask("Please delete it")
+    turn.get_by_role("button", name="Deny").click()
+    page.get_by_text("Then I do not do it.").wait_for()
+
+
+def test_files_are_attached_by_drop_and_paste(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    content = base64.b64encode(b"Saturn has rings.").decode()
+    page.evaluate(GIVE, ["notes.md", "text/markdown", content, "drop"])
+    page.evaluate(GIVE, ["pixel.png", "image/png", base64.b64encode(PIXEL).decode(), "paste"])
+    assert page.get_by_label("Attachments").get_by_role("listitem").count() == 2
+    page.get_by_role("button", name="Remove pixel.png").click()
+    turn = visitor.answered("what is in the file")
+    assert "notes.md" in turn.inner_text()
+    file, text = sent_body(visitor, server)["input"][0]["content"]
+    assert file["filename"] == "notes.md"
+    assert base64.b64decode(file["file_data"].partition(",")[2]) == b"Saturn has rings."
+    assert text == {"type": "input_text", "text": "what is in the file"}
+
+
+def test_refused_request_says_why_and_can_be_edited(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name="Sampling").click()
+    page.get_by_label("Temperature").fill("5")
+    page.evaluate(GIVE, ["pixel.png", "image/png", base64.b64encode(PIXEL).decode(), "paste"])
+    turn = visitor.answered("Hi")
+    assert "temperature" in turn.get_by_role("alert").inner_text()
+    page.get_by_label("Temperature").fill("")
+    turn.get_by_role("button", name="Edit and branch").click()
+    page.get_by_role("textbox", name="Edit the message").press("Enter")
+    page.get_by_text("Hello there!").wait_for()
+    assert page.get_by_role("article").last.locator("img").count() == 1  # it is still attached
+
+
+def test_failure_of_the_engine_is_shown(visitor: Visitor) -> None:
+    visitor.open()
+    turn = visitor.answered("Please fail")
+    assert "The engine is gone." in turn.get_by_role("alert").inner_text()
+
+
+def test_structured_output_follows_the_schema_of_the_form(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name="Output").click()
+    page.get_by_label("Format").select_option("json_schema")
+    page.get_by_label("Name of the field").fill("name")
+    page.get_by_role("button", name="Add a field").click()
+    page.get_by_label("Name of the field").last.fill("country")
+    page.get_by_label("Name of the field").last.press("Tab")
+    turn = visitor.answered("Name a city as JSON")
+    assert turn.locator("pre .hljs-attr").count() == 2
+    body = sent_body(visitor, server)
+    assert body["text"]["format"]["schema"] == {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "country": {"type": "string"}},
+        "required": ["name", "country"],
+        "additionalProperties": False,
+    }
+
+
+def test_settings_are_sent(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    page.get_by_label("Instructions", exact=True).fill("Be brief.")
+    page.get_by_role("button", name="Sampling").click()
+    page.get_by_label("Temperature").fill("0.3")
+    page.get_by_label("Top K").fill("40")
+    page.get_by_role("switch", name="Web search").check()
+    page.get_by_role("switch", name="Image generation").check()
+    turn = visitor.answered("Hi")
+    body = sent_body(visitor, server)
+    assert body["instructions"] == "Be brief."
+    assert (body["temperature"], body["top_k"]) == (0.3, 40)
+    assert [tool["type"] for tool in body["tools"]] == ["web_search", "image_generation"]
+    assert "image_generation" in turn.get_by_role("note").inner_text()  # not enabled here
+
+
+def test_python_snippet_sends_the_same_request(visitor: Visitor) -> None:
+    page = visitor.open()
+    visitor.answered('It\'s a "quote" and a backslash \\')
+    page.get_by_role("button", name="Code", exact=True).last.click()
+    page.get_by_role("tab", name="Python").click()
+    code = page.get_by_role("dialog").locator("pre").inner_text()
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("Hello there!", "")
+
+
+def test_page_asks_for_a_key_and_forgets_it(browser: Any, keyed_server: Server) -> None:
+    with visiting(browser, keyed_server.root) as visitor:
+        page = visitor.open()
+        page.get_by_label("API key").fill("wrong")
+        page.get_by_role("button", name="Continue").click()
+        page.get_by_role("alert").wait_for()
+        page.get_by_label("API key").fill("sesame")
+        page.get_by_role("button", name="Continue").click()
+        assert "Hello there!" in visitor.answered("Hi").inner_text()
+        kept = page.evaluate("[sessionStorage, localStorage].map((each) => JSON.stringify(each))")
+        assert ["sesame" in each for each in kept] == [True, False]
+        page.get_by_role("button", name="Forget the key").click()
+        page.get_by_label("API key").wait_for()
+        assert "sesame" not in page.evaluate("JSON.stringify(sessionStorage)")
