@@ -232,7 +232,7 @@ function finish(id, response) {
 /** Calls of a response that only the client can answer. */
 export function pendingCalls(turn) {
   const output = turn.response?.output ?? [];
-  if (turn.status !== "done") return [];
+  if (turn.status !== "done" || turn.response?.status !== "completed") return [];
   const answered = new Set(output.filter((item) => item.type.endsWith("_output")).map((item) => item.call_id));
   return output.filter((item) =>
     item.type === "mcp_approval_request" ||
