@@ -492,22 +492,35 @@ async def test_unsupported_guide_is_instructed_and_validated() -> None:
             assert "[0-9]{3}" in playing.bodies[0]["messages"][0]["content"]
 
 
+GUIDES = {
+    "ebnf": 'root ::= "Hi"',
+    "structural_tag": '{"format": {"type": "const_string", "value": "Hi"}}',
+}
+
+
 @pytest.mark.parametrize(
     ("owner", "syntax", "field"),
     [
-        ("vllm", "ebnf", {"structured_outputs": {"grammar": "…"}}),
-        ("vllm", "structural_tag", {"structured_outputs": {"structural_tag": "…"}}),
-        ("sglang", "ebnf", {"ebnf": "…"}),
-        ("llamacpp", "ebnf", {"grammar": "…"}),
+        ("vllm", "ebnf", {"structured_outputs": {"grammar": GUIDES["ebnf"]}}),
+        (
+            "vllm",
+            "structural_tag",
+            {"structured_outputs": {"structural_tag": GUIDES["structural_tag"]}},
+        ),
+        ("sglang", "ebnf", {"ebnf": GUIDES["ebnf"]}),
+        ("llamacpp", "ebnf", {"grammar": GUIDES["ebnf"]}),
     ],
 )
 async def test_grammars_are_forwarded_in_their_own_syntax(
     owner: str, syntax: Any, field: dict[str, Any]
 ) -> None:
-    guide = Guide(syntax=syntax, definition="…", path="structured_outputs")
-    body = await asked(Options(guide=guide), owner=owner)
+    guide = Guide(syntax=syntax, definition=GUIDES[syntax], path="structured_outputs")
+    answer = chunks({"content": "Hi"})
+    async with served(answer, owner=owner) as (playing, backend):
+        assert (await read(backend, Options(guide=guide))).text == "Hi"
+    body = playing.bodies[0]
     assert body.items() >= field.items()
-    assert "…" not in body["messages"][0]["content"]
+    assert GUIDES[syntax] not in body["messages"][0]["content"]
 
 
 @pytest.mark.parametrize("owner", ["nobody", "openai"])
