@@ -10,6 +10,7 @@ AntiphonError
 │   ├── NotFound        404
 │   ├── Conflict        409
 │   ├── TooLarge        413
+│   ├── QuotaExceeded   429, which a retry does not mend
 │   └── Overloaded      429 or 503, with ``retry-after``
 ├── RunError                  during a run: becomes ``error`` and ``response.failed``; an HTTP
 │   │                         error if no event of the run was sent yet
@@ -38,6 +39,7 @@ __all__ = [
     "InvalidRequest",
     "NotFound",
     "Overloaded",
+    "QuotaExceeded",
     "RequestError",
     "RunError",
     "ServerStopped",
@@ -131,6 +133,17 @@ class TooLarge(RequestError):
     """The body exceeds the limit."""
 
     status = 413
+
+
+class QuotaExceeded(RequestError):
+    """The tenant has stored as much as it may. Clients show the message of this code and do not
+    retry."""
+
+    status = 429
+    type = "insufficient_quota"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param, code="insufficient_quota")
 
 
 class Overloaded(RequestError):

@@ -78,6 +78,10 @@ class FairLimiter:
         """Whether ``acquire`` would not wait."""
         return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
 
+    def running_of(self, tenant: str) -> int:
+        """The number of slots that this tenant holds."""
+        return self._held.get(tenant, 0)
+
     def waiting_of(self, tenant: str) -> int:
         """The number of callers of this tenant that wait."""
         return len(self._queues.get(tenant, ()))

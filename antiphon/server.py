@@ -21,6 +21,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.capabilities import Capability, list_capabilities
 from antiphon.config.settings import Settings
+from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.fair_limiter import tenant_share
 from antiphon.http import uvicorn_server
@@ -32,6 +33,7 @@ from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
@@ -248,7 +250,15 @@ async def _tools(
     uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
     library = Skills(store, clock=_clock, ids=_new_id)
     containers = await stack.enter_async_context(
-        open_containers(settings, log, uploads=uploads, library=library, clock=_clock, ids=_new_id)
+        open_containers(
+            settings,
+            log,
+            uploads=uploads,
+            library=library,
+            clock=_clock,
+            ids=_new_id,
+            quotas=_quotas(settings),
+        )
     )
     dependencies = ToolDependencies(
         settings=settings,
@@ -317,8 +327,7 @@ def _policy(settings: Settings) -> Policy:
         summary_model=settings.summary_model,
         share_prefix_cache=settings.shares_prefix_cache,
         webhooks=settings.webhook_url is not None,
-        max_files_bytes=settings.max_files_bytes or None,
-        max_vector_stores=settings.max_vector_stores or None,
+        quotas=_quotas(settings),
         file_search=settings.file_search,
         file_search_embeddings=_embeddings(settings),
         mcp_labels={
@@ -420,6 +429,20 @@ def _tenant_limit(settings: Settings, total: int) -> int | None:
     if len({key.tenant for key in settings.keys}) < 2:
         return None
     return tenant_share(total, settings.max_tenant_share)
+
+
+def _quotas(settings: Settings) -> TenantQuotas:
+    """Return the quotas of all tenants. A limit of 0 means no limit."""
+
+    def merge(own: Tenant) -> Quotas:
+        limits = {}
+        for name in Quotas.__struct_fields__:
+            limit = getattr(own, name)
+            limits[name] = (getattr(settings, name) if limit is None else limit) or None
+        return Quotas(**limits)
+
+    tenants = {name: merge(own) for name, own in settings.tenants.items()}
+    return TenantQuotas(merge(Tenant()), tenants)
 
 
 def _retention(settings: Settings) -> Retention:

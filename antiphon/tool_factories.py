@@ -18,6 +18,7 @@ from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.installation import antiphon_command, needs_extra
 from antiphon.plugins import load_plugin, load_plugins
+from antiphon.quotas import TenantQuotas
 from antiphon.sandbox.base import Sandbox
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
@@ -87,6 +88,7 @@ async def open_containers(
     library: SkillLibrary,
     clock: Callable[[], float],
     ids: Callable[[str], str],
+    quotas: TenantQuotas,
 ) -> AsyncIterator[OpenedContainers]:
     """Open the containers that run code.
 
@@ -98,7 +100,6 @@ async def open_containers(
         return
     policy = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
-        max_containers=settings.max_containers,
         memory=settings.sandbox_memory,
         disk_bytes=settings.sandbox_disk_mb << 20,
         processes=settings.sandbox_processes,
@@ -118,7 +119,7 @@ async def open_containers(
         sandbox = await factory(settings)
         log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
     async with ContainerRegistry(
-        sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids
+        sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids, quotas=quotas
     ) as containers:
         yield OpenedContainers(containers)
 

@@ -14,6 +14,7 @@ from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, options
 from antiphon.config.settings import Settings
+from antiphon.config.tenants import Tenant
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
@@ -55,6 +56,7 @@ _TABLES: tuple[tuple[str, type[Struct]], ...] = (
     ("`[models.NAME]`", Model),
     ("`[mcp_servers.NAME]`", McpServer),
     ("`[[keys]]`", ApiKey),
+    ("`[tenants.NAME]`", Tenant),
 )
 
 

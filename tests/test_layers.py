@@ -18,6 +18,7 @@ ROOTS = {
     "conversation",
     "fair_limiter",
     "installation",
+    "quotas",
 }
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
@@ -27,6 +28,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "tokens": set(),
     "sampling": set(),
     "fair_limiter": set(),
+    "quotas": {"errors"},
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
     "loop_watchdog": set(),
@@ -76,6 +78,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "attachments",
         "sandbox",
         "tools",
+        "quotas",
     },
     "resources": {
         *ROOTS,

@@ -21,6 +21,7 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.keys import ApiKey
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
+from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.logs import capture_libraries
 from antiphon.loop_watchdog import LoopWatchdog
@@ -314,3 +315,19 @@ def test_loopback_host_needs_no_keys(host: str) -> None:
 )
 def test_address_can_be_opened(host: str, url: str) -> None:
     assert address(host, 80) == url
+
+
+async def test_quotas_of_single_tenants_replace_the_global_ones() -> None:
+    tenants = {"default": Tenant(max_responses=1, max_files_bytes=0)}
+
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        usage = (await client.get(f"{serving.url}/antiphon/usage")).json()["storage"]
+        assert usage["responses"] == {"used": 0, "limit": 1}
+        assert usage["files"] == {"used": 0, "limit": 7}
+        assert usage["files_bytes"] == {"used": 0, "limit": None}, "0 means no limit"
+        assert usage["containers"] == {"used": 0, "limit": 0}, "code execution is off"
+        body = {"model": "echo", "input": "hi"}
+        answers = [await client.post("responses", json=body) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]
+
+    await run_server(use, tenants=tenants, max_files=7, max_responses=9)

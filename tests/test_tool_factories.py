@@ -13,6 +13,7 @@ import pytest
 from antiphon import plugins
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
@@ -105,6 +106,7 @@ async def containers(log: Log, **settings: Any) -> bool:
         library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
         clock=lambda: 0.0,
         ids=lambda prefix: prefix,
+        quotas=NO_QUOTAS,
     )
     async with opened as registry:
         async with open_tools(

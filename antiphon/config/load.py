@@ -32,6 +32,7 @@ from .options import (
     split_list,
 )
 from .settings import Settings
+from .tenants import Tenant
 
 __all__ = [
     "FILE",
@@ -160,7 +161,11 @@ def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
 
 
 #: Options that are tables of tables, and the type of the inner tables.
-_TABLES: Mapping[str, type[Model] | type[McpServer]] = {"models": Model, "mcp_servers": McpServer}
+_TABLES: Mapping[str, type[Model] | type[McpServer] | type[Tenant]] = {
+    "models": Model,
+    "mcp_servers": McpServer,
+    "tenants": Tenant,
+}
 
 
 def _from_file(option: Option, value: Any, where: str) -> Any:
@@ -182,8 +187,8 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
         return _parse_models(given if isinstance(given, list) else split_list(given), declared)
     if option.name == "keys":
         return tuple(_parse_key(part, name) for part in split_list(given))
-    if option.name == "mcp_servers":
-        raise SetupError(f"{name}: MCP servers are set in antiphon.toml")
+    if option.name in _TABLES:
+        raise SetupError(f"{name}: {option.name} are set in antiphon.toml, in tables")
     return from_text(option, given, name)
 
 

@@ -13,6 +13,7 @@ from .keys import ApiKey
 from .mcp import McpServer
 from .model import DEFAULT_MODEL, Model
 from .options import AUTO_SWITCH, declare
+from .tenants import Tenant
 
 __all__ = ["Settings"]
 
@@ -191,6 +192,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="tables [[keys]]",
         ),
     ] = ()
+    tenants: Annotated[
+        dict[str, Tenant],
+        _access(
+            "Quotas of single tenants: `[tenants.NAME]` tables.",
+            flag=None,
+            kind="tables [tenants.NAME]",
+        ),
+    ] = field(default_factory=dict)
     share_prefix_cache: Annotated[
         bool | None,
         _access(
@@ -242,12 +251,33 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_file_bytes: Annotated[int, _limits("Maximum size of an uploaded file in bytes.", ge=1)] = (
         64 * 2**20
     )
+    max_responses: Annotated[
+        int,
+        _limits(
+            (
+                "Maximum number of stored responses of a tenant; 0 for no limit. Unlike "
+                "`retention_responses`, which deletes old ones, it refuses new ones."
+            ),
+            ge=0,
+        ),
+    ] = 0
+    max_responses_bytes: Annotated[
+        int,
+        _limits(
+            "Size of a tenant's stored responses in bytes from which on no more are accepted; 0 "
+            "for no limit.",
+            ge=0,
+        ),
+    ] = 0
+    max_files: Annotated[
+        int, _limits("Maximum number of files of a tenant; 0 for no limit.", ge=0)
+    ] = 100_000
     max_files_bytes: Annotated[
         int,
         _limits(
             (
-                "Maximum total size of a tenant's files, and of its skills, in bytes; 0 for "
-                "no limit."
+                "Maximum total size of a tenant's files, of its pending uploads and of its skills, "
+                "each in bytes; 0 for no limit."
             ),
             ge=0,
         ),
@@ -350,7 +380,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     code_timeout_s: Annotated[float, _tools("Timeout of one code execution, in seconds.", gt=0)] = (
         60
     )
-    max_containers: Annotated[int, _tools("Maximum number of containers of a tenant.", ge=1)] = 16
+    max_containers: Annotated[
+        int, _tools("Maximum number of active containers of a tenant; 0 for no limit.", ge=0)
+    ] = 16
 
     programs: Annotated[
         _Switch,

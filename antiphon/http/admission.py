@@ -43,6 +43,14 @@ class AdmissionQueue:
         """The number of queued requests."""
         return self._limiter.waiting
 
+    def running_of(self, tenant: str) -> int:
+        """The number of admitted requests of this tenant."""
+        return self._limiter.running_of(tenant)
+
+    def waiting_of(self, tenant: str) -> int:
+        """The number of queued requests of this tenant."""
+        return self._limiter.waiting_of(tenant)
+
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""

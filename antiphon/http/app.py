@@ -40,6 +40,7 @@ from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, Respon
 from antiphon.http.routes.skills import SkillRoutes
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.uploads import UploadRoutes
+from antiphon.http.routes.usage import UsageRoutes
 from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
@@ -133,6 +134,7 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
         *_older_routes(deps),
         *_vllm_routes(TokenRoutes(deps)),
+        Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),

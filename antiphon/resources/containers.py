@@ -13,6 +13,7 @@ from antiphon.tools.containers import registry as registries
 from antiphon.tools.containers.container import safe_file_name
 from antiphon.wire import containers as wc
 from antiphon.wire.pagination import Page
+from antiphon.wire.usage import QuotaUsage
 
 __all__ = ["ContainerFileContent", "Containers"]
 
@@ -48,6 +49,13 @@ class Containers:
     def list(self, tenant: str, params: PageParams) -> Page[wc.ContainerResource]:
         """Return a page of the tenant's containers."""
         return self._registry.list(tenant, params)
+
+    def usage(self, tenant: str) -> QuotaUsage:
+        """Return how many containers of a tenant are active, and how many may be."""
+        registry = self._registry_or_none
+        if registry is None:
+            return QuotaUsage(0, 0)
+        return QuotaUsage(registry.count_active(tenant), registry.quotas.of(tenant).max_containers)
 
     def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
         """Return a container, even an expired one."""

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound, TooLarge
+from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import page_of
+from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
@@ -43,19 +44,27 @@ class FileContent(Struct, frozen=True):
 class Files:
     """Operations on files. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``max_bytes``: bytes of all files of a tenant; None = no limit.
+    ``quotas``: how many files a tenant may have, and of what size in all.
     """
 
     def __init__(
-        self, store: Store, *, clock: Callable[[], float], ids: Ids, max_bytes: int | None = None
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        ids: Ids,
+        quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
         self._files = store.files
         self._clock = clock
         self._ids = ids
-        self._max_bytes = max_bytes
+        self._quotas = quotas
 
     async def create(self, tenant: str, upload: Upload) -> File:
-        """Store a file. Raises ``TooLarge`` when the tenant's quota is exhausted."""
+        """Store a file. Raises ``TooLarge`` if no file of this size is possible, and
+        ``QuotaExceeded``."""
+        limits = self._quotas.of(tenant)
+        check_size(len(upload.content), limits.max_files_bytes, param="file")
         now = int(self._clock())
         wait = upload.expires_after
         seconds = wait.seconds if wait is not None else None
@@ -69,12 +78,19 @@ class Files:
             purpose=upload.purpose,
             expires_at=UNSET if seconds is None else now + seconds,
         )
-        if not await self._files.put(tenant, file, upload.content, max_bytes=self._max_bytes):
-            raise TooLarge(
-                "The storage quota is exceeded: all files together may have at most"
-                f" {self._max_bytes} bytes. Delete some and try again.",
+        is_stored = await self._files.put(
+            tenant,
+            file,
+            upload.content,
+            max_bytes=limits.max_files_bytes,
+            max_files=limits.max_files,
+        )
+        if not is_stored:
+            raise exceeded(
+                "files",
                 param="file",
-                code="storage_limit_exceeded",
+                max_files=limits.max_files,
+                max_files_bytes=limits.max_files_bytes,
             )
         return file
 

@@ -17,8 +17,9 @@ from antiphon.attachments.skill_bundles import (
     pack,
     unpack,
 )
-from antiphon.errors import InvalidRequest, NotFound, TooLarge
+from antiphon.errors import InvalidRequest, NotFound, QuotaExceeded
 from antiphon.pagination import PageParams, make_page
+from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
 from antiphon.stream.writer import Ids
@@ -36,22 +37,29 @@ _ZIP = b"PK\x03\x04"
 class Skills:
     """Operations on skills. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``max_bytes``: bytes of all bundles of a tenant; None = no limit.
+    ``quotas``: among them the bytes of all bundles of a tenant.
     """
 
     def __init__(
-        self, store: Store, *, clock: Callable[[], float], ids: Ids, max_bytes: int | None = None
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        ids: Ids,
+        quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
         self._skills = store.skills
         self._clock = clock
         self._ids = ids
-        self._max_bytes = max_bytes
+        self._quotas = quotas
 
     async def create(self, tenant: str, files: Mapping[str, bytes]) -> Skill:
-        """Store a new skill from files by path, or from one zip. Raises ``InvalidRequest``."""
+        """Store a new skill from files by path, or from one zip. Raises ``InvalidRequest``,
+        ``TooLarge`` and ``QuotaExceeded``."""
         draft, content = await self._make_draft(self._ids("skill"), files)
-        if not await self._skills.create(tenant, draft, content, max_bytes=self._max_bytes):
-            raise self._quota_exceeded()
+        max_bytes = self._max_bytes(tenant, content)
+        if not await self._skills.create(tenant, draft, content, max_bytes=max_bytes):
+            raise _quota_exceeded(max_bytes)
         return await self.retrieve(tenant, draft.skill_id)
 
     async def retrieve(self, tenant: str, skill_id: str) -> Skill:
@@ -87,15 +95,17 @@ class Skills:
     async def add_version(
         self, tenant: str, skill_id: str, files: Mapping[str, bytes], *, default: bool
     ) -> SkillVersion:
-        """Store a new version; ``default`` makes it the default. Raises ``InvalidRequest``."""
+        """Store a new version; ``default`` makes it the default. Raises ``InvalidRequest``,
+        ``TooLarge`` and ``QuotaExceeded``."""
         await self.retrieve(tenant, skill_id)
         draft, content = await self._make_draft(skill_id, files)
+        max_bytes = self._max_bytes(tenant, content)
         created = await self._skills.add_version(
-            tenant, draft, content, default=default, max_bytes=self._max_bytes
+            tenant, draft, content, default=default, max_bytes=max_bytes
         )
         if created is None:
             await self.retrieve(tenant, skill_id)
-            raise self._quota_exceeded()
+            raise _quota_exceeded(max_bytes)
         return created
 
     async def list_versions(
@@ -159,13 +169,12 @@ class Skills:
         )
         return draft, content
 
-    def _quota_exceeded(self) -> TooLarge:
-        return TooLarge(
-            "The storage quota is exceeded: all skills together may have at most"
-            f" {self._max_bytes} bytes. Delete some and try again.",
-            param="files",
-            code="storage_limit_exceeded",
-        )
+    def _max_bytes(self, tenant: str, content: bytes) -> int | None:
+        """Return the quota of a tenant's skills. Raises ``TooLarge`` if ``content`` alone exceeds
+        it."""
+        limit = self._quotas.of(tenant).max_files_bytes
+        check_size(len(content), limit, param="files")
+        return limit
 
 
 def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
@@ -180,6 +189,10 @@ def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
 def _number(version: str) -> int:
     """Return the number of a version; 0, which no version has, if it is not a number."""
     return int(version) if version.isdecimal() and version.isascii() and len(version) < 10 else 0
+
+
+def _quota_exceeded(limit: int | None) -> QuotaExceeded:
+    return exceeded("skills", param="files", max_files_bytes=limit)
 
 
 def _not_found(skill_id: str) -> NotFound:

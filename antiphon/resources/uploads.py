@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, Overloaded, TooLarge
+from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
@@ -50,8 +51,8 @@ class ChunkedUploads:
     """Operations on uploads. Methods raise ``NotFound`` for unknown and expired uploads, and
     ``InvalidRequest`` for uploads that are no longer pending.
 
-    ``max_file_bytes``: size of one file. ``max_bytes``: size of all pending uploads of a tenant;
-    None = no limit.
+    ``max_file_bytes``: size of one file. ``quotas``: among them the size of all pending uploads of
+    a tenant.
     """
 
     def __init__(
@@ -61,19 +62,20 @@ class ChunkedUploads:
         *,
         clock: Callable[[], float],
         ids: Ids,
-        max_bytes: int | None = None,
+        quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
         self._store = store.files
+        self._usage = store.usage
         self._files = files
         self._clock = clock
         self._ids = ids
-        self._max_bytes = max_bytes
+        self._quotas = quotas
 
     async def create(
         self, tenant: str, request: CreateUpload, *, max_file_bytes: int
     ) -> ChunkedUpload:
-        """Create a pending upload and reserve its space. Raises ``TooLarge``, ``Overloaded`` and
-        ``InvalidRequest`` for what exceeds the limits.
+        """Create a pending upload and reserve its space. Raises ``TooLarge``, ``QuotaExceeded``,
+        ``Overloaded`` and ``InvalidRequest`` for what exceeds the limits.
         """
         if request.bytes > max_file_bytes:
             raise TooLarge(
@@ -81,6 +83,8 @@ class ChunkedUploads:
                 param="bytes",
                 code="file_too_large",
             )
+        max_bytes = self._quotas.of(tenant).max_files_bytes
+        check_size(request.bytes, max_bytes, param="bytes")
         now = int(self._clock())
         pending = await self._store.list_page(
             _uploads_of(tenant), FileQuery(limit=_MAX_UPLOADS, now=now)
@@ -97,13 +101,12 @@ class ChunkedUploads:
         )
         record = _Record(upload=upload, request=request)
         if not await self._save(tenant, record):
-            raise TooLarge(
-                "The storage quota is exceeded: all pending uploads together may have at most"
-                f" {self._max_bytes} bytes. Complete or cancel some and try again.",
-                param="bytes",
-                code="storage_limit_exceeded",
-            )
+            raise exceeded("pending uploads", param="bytes", max_files_bytes=max_bytes)
         return upload
+
+    async def pending_bytes(self, tenant: str) -> int:
+        """Return the space that a tenant's pending uploads occupy."""
+        return (await self._usage(_uploads_of(tenant))).files_bytes
 
     async def check_pending(self, tenant: str, upload_id: str) -> None:
         """Check that parts can be added, before they are received."""
@@ -224,7 +227,12 @@ class ChunkedUploads:
             expires_at=upload.expires_at,
         )
         content = msgspec.json.encode(record)
-        return await self._store.put(_uploads_of(tenant), file, content, max_bytes=self._max_bytes)
+        return await self._store.put(
+            _uploads_of(tenant),
+            file,
+            content,
+            max_bytes=self._quotas.of(tenant).max_files_bytes,
+        )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
         """Replace the pending record by one with another id. Deleting the pending record decides

@@ -12,8 +12,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
-from antiphon.errors import InvalidRequest, NotFound, TooLarge
+from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import PageParams, make_page, page_of, select_page
+from antiphon.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage
@@ -67,9 +68,9 @@ class VectorStores:
         model: str | None,
         clock: Callable[[], float],
         ids: Ids,
-        max_stores: int | None = None,
+        quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
-        self._max_stores = max_stores
+        self._quotas = quotas
         self._files = files
         self._clock = clock
         self._ids = ids
@@ -88,9 +89,8 @@ class VectorStores:
     # --- vector stores ---------------------------------------------------------------------------
 
     async def create(self, tenant: str, request: CreateVectorStore) -> VectorStore:
-        """Create a vector store with its first files. Raises ``TooLarge`` if the tenant has
-        ``max_stores`` already."""
-        await self._check_quota(tenant)
+        """Create a vector store with its first files. Raises ``QuotaExceeded``."""
+        limit = self._quotas.of(tenant).max_vector_stores
         entries = await self._new_entries(tenant, "", request.files)
         now = int(self._clock())
         vector_store = VectorStore(
@@ -103,21 +103,11 @@ class VectorStores:
             expires_at=_expiry(request.expires_after, now),
             last_active_at=now,
         )
-        await self._index.put(tenant, vector_store)
+        if not await self._index.put(tenant, vector_store, max_stores=limit):
+            raise exceeded("vector stores", max_vector_stores=limit)
         if entries:
             await self._add(tenant, vector_store.id, entries)
         return await self._with_usage(tenant, vector_store)
-
-    async def _check_quota(self, tenant: str) -> None:
-        if self._max_stores is None:
-            return
-        count = len(await self._index.list_stores(tenant))
-        if count >= self._max_stores:
-            raise TooLarge(
-                f"The quota of vector stores is exceeded: there are {count}, at most"
-                f" {self._max_stores} are allowed. Delete some and try again.",
-                code="vector_store_limit_exceeded",
-            )
 
     async def retrieve(self, tenant: str, store_id: str) -> VectorStore:
         """Return a vector store with the counts of its files by status."""

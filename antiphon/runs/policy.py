@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from antiphon.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.tool_loop.executor import ToolLimits
 
@@ -20,8 +21,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     how long a background response with ``store: false`` can be retrieved after its end.
     ``summary_model``: the model that summarizes reasoning; None: the model that answers.
     ``share_prefix_cache``: tenants share the engines' prefix caches. ``webhooks``: send a webhook
-    at the end of a background response. ``max_files_bytes``: the size of all files of a tenant;
-    None: no limit. ``max_vector_stores``: the number of vector stores of a tenant; None: no limit.
+    at the end of a background response. ``quotas``: how much each tenant may store.
     ``file_search``: responses may search vector stores.
     ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
     only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for.
@@ -38,8 +38,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     share_prefix_cache: bool = True
     unstored_retention_s: float = 600.0
     webhooks: bool = False
-    max_files_bytes: int | None = None
-    max_vector_stores: int | None = None
+    quotas: TenantQuotas = NO_QUOTAS
     file_search: bool = True
     file_search_embeddings: str | None = None
     mcp_labels: Mapping[str, str] = {}

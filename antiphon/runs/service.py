@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from antiphon.resources.conversations import Conversations, HeldConversation
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.skills import Skills
+from antiphon.resources.tenant_usage import TenantUsages
 from antiphon.resources.tokenizers import Tokenizers
 from antiphon.resources.uploads import ChunkedUploads
 from antiphon.resources.vector_stores import VectorStores
@@ -53,6 +56,7 @@ from antiphon.wire.response import CompactedResponse, Response
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
 from .preparer import PreparedRequest, Preparer
+from .response_quota import ResponseQuota
 from .run_factory import RunFactory
 
 __all__ = [
@@ -91,6 +95,15 @@ class EnqueuedRun(Struct, frozen=True):
     created: bool = True
 
 
+class _Accepted(Struct, frozen=True):
+    """A prepared request with what it holds: its conversation, and room for its response, which
+    ``held.release`` gives back too."""
+
+    prepared: PreparedRequest
+    held: HeldConversation
+    release_quota: Callable[[], Awaitable[None]]
+
+
 class Service:
     """The Responses API of one server process. Background runs are executed between ``start`` and
     ``drain``.
@@ -118,25 +131,8 @@ class Service:
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
-        self.files = Files(store, clock=clock, ids=ids, max_bytes=policy.max_files_bytes)
-        self.uploads = ChunkedUploads(
-            store, self.files, clock=clock, ids=ids, max_bytes=policy.max_files_bytes
-        )
-        self.skills = Skills(store, clock=clock, ids=ids, max_bytes=policy.max_files_bytes)
-        self.containers = Containers(features.containers)
-        self.prompts = features.prompts
-        self.embeddings = Embeddings(models)
-        self.tokenizers = Tokenizers(models)
-        self.vector_stores = VectorStores(
-            store,
-            self.files,
-            features.documents,
-            self.embeddings,
-            model=policy.file_search_embeddings,
-            clock=clock,
-            ids=ids,
-            max_stores=policy.max_vector_stores,
-        )
+        self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)
+        self._create_resources(features)
         providers = features.providers
         if policy.file_search:
             providers = {"file_search": FileSearchProvider(self.vector_stores), **providers}
@@ -155,6 +151,36 @@ class Service:
             self._jobs.resume,
             owner=owner,
             lease=policy.lease,
+        )
+
+    def _create_resources(self, features: OptionalFeatures) -> None:
+        """Create what clients manage besides responses and conversations."""
+        dependencies = self._dependencies
+        store, policy = dependencies.store, dependencies.policy
+        clock, ids = dependencies.clock, dependencies.ids
+        self.files = Files(store, clock=clock, ids=ids, quotas=policy.quotas)
+        self.uploads = ChunkedUploads(store, self.files, clock=clock, ids=ids, quotas=policy.quotas)
+        self.skills = Skills(store, clock=clock, ids=ids, quotas=policy.quotas)
+        self.containers = Containers(features.containers)
+        self.prompts = features.prompts
+        self.embeddings = Embeddings(dependencies.models)
+        self.tokenizers = Tokenizers(dependencies.models)
+        self.vector_stores = VectorStores(
+            store,
+            self.files,
+            features.documents,
+            self.embeddings,
+            model=policy.file_search_embeddings,
+            clock=clock,
+            ids=ids,
+            quotas=policy.quotas,
+        )
+        self.usages = TenantUsages(
+            store,
+            policy.quotas,
+            uploads=self.uploads,
+            containers=self.containers,
+            max_runs=policy.lease.max_runs_per_tenant,
         )
 
     @property
@@ -201,10 +227,11 @@ class Service:
         """
         if generate and request.store is not False:
             await self.store_health.require()
-        prepared, held = await self._prepared(tenant, request, session_chains, claim=generate)
+        accepted = await self._accept(tenant, request, session_chains, claim=generate)
+        prepared = accepted.prepared
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
-        return self._runs.foreground_run(tenant, prepared, held)
+        return self._runs.foreground_run(tenant, prepared, accepted.held)
 
     async def complete(
         self, tenant: str, request: CreateResponse, prompt: str | tuple[int, ...]
@@ -227,8 +254,10 @@ class Service:
         """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
         stored. Raises ``RequestError``.
         """
-        prepared, held = await self._prepared(tenant, request.as_create(), claim=False)
-        return CompactionRun(self._runs.foreground_run(tenant, prepared, held), prepared.context)
+        accepted = await self._accept(tenant, request.as_create(), claim=False)
+        prepared = accepted.prepared
+        run = self._runs.foreground_run(tenant, prepared, accepted.held)
+        return CompactionRun(run, prepared.context)
 
     async def enqueue(
         self, tenant: str, request: CreateResponse, response_id: str | None = None
@@ -238,19 +267,20 @@ class Service:
         """
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
-        prepared, held = await self._prepared(tenant, request, response_id=response_id)
+        accepted = await self._accept(tenant, request, response_id=response_id)
         try:
-            response = await self._jobs.enqueue(tenant, prepared, held.lock)
+            response = await self._jobs.enqueue(tenant, accepted.prepared, accepted.held.lock)
         except RunError:  # a concurrent call may have created it
-            await held.release()
+            await accepted.held.release()
             if (existing := await self._existing_run(tenant, response_id)) is None:
                 raise
             return existing
         except BaseException:
-            await held.release()
+            await accepted.held.release()
             raise
+        await accepted.release_quota()  # the conversation stays locked until the run ends
         self._background.on_run_queued()
-        return EnqueuedRun(response, prepared.ignored_tools)
+        return EnqueuedRun(response, accepted.prepared.ignored_tools)
 
     async def _existing_run(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
         stored = None if response_id is None else await self._store.load(tenant, response_id)
@@ -283,7 +313,7 @@ class Service:
                 await self._jobs.end_cancelled(claim, stored)
         return (await self._loaded(tenant, response_id)).response
 
-    async def _prepared(
+    async def _accept(
         self,
         tenant: str,
         request: CreateResponse,
@@ -291,8 +321,9 @@ class Service:
         *,
         response_id: str | None = None,
         claim: bool = True,
-    ) -> tuple[PreparedRequest, HeldConversation]:
-        """Prepare a request, and lock its conversation. ``claim``: as in ``Preparer.prepare``."""
+    ) -> _Accepted:
+        """Lock the conversation of a request, reserve room for its response, and prepare it.
+        ``claim``: as in ``Preparer.prepare``."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
@@ -301,8 +332,13 @@ class Service:
         await model.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
-        held = await self.conversations.lock(tenant, request.conversation, response_id)
-        try:
+        async with AsyncExitStack() as undo:
+            held = await self.conversations.lock(tenant, request.conversation, response_id)
+            undo.push_async_callback(held.release)
+            release_quota: Callable[[], Awaitable[None]] = _release_nothing
+            if request.store is not False or request.background:
+                release_quota = await self._quota.reserve(tenant, response_id)
+                undo.push_async_callback(release_quota)
             prepared = await self._preparer.prepare(
                 tenant,
                 request,
@@ -312,10 +348,8 @@ class Service:
                 resolved.leading_items,
                 claim=claim,
             )
-            return prepared, held
-        except BaseException:
-            await held.release()
-            raise
+            release_both = undo.pop_all().aclose
+        return _Accepted(prepared, replace(held, release=release_both), release_quota)
 
     # --- what is stored --------------------------------------------------------------------------
 
@@ -361,6 +395,10 @@ class Service:
         if stored is None:
             raise _unknown(response_id)
         return stored
+
+
+async def _release_nothing() -> None:
+    """Release nothing: the response is not stored."""
 
 
 def _unknown(response_id: str) -> NotFound:

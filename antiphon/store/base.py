@@ -14,7 +14,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import FileStore
-from .records import ConversationLock, StoredResponse, SweepRecord
+from .records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
 from .runs import RunStore
 from .skills import SkillStore
 from .vectors import VectorIndex
@@ -96,6 +96,30 @@ class Store(Protocol):
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. False if there is no such response."""
+
+    async def usage(self, tenant: str) -> TenantUsage:
+        """Return what the store holds of a tenant."""
+
+    async def reserve_response(
+        self,
+        tenant: str,
+        response_id: str,
+        owner: str,
+        *,
+        max_responses: int | None,
+        max_bytes: int | None,
+        lease_s: float,
+    ) -> bool:
+        """Reserve room for a response that will be saved.
+
+        False if the tenant's responses and reservations would be more than ``max_responses``, or if
+        its stored bytes have reached ``max_bytes``. Of concurrent calls, no more succeed than there
+        is room for. A reservation counts until it is released, its response is saved or its owner
+        is dead: as in ``RunStore.claim``.
+        """
+
+    async def release_reservation(self, tenant: str, response_id: str) -> None:
+        """Remove a reservation, if there is one."""
 
     async def check_writable(self) -> None:
         """Write something small. Raises ``StoreError`` if the store does not answer or cannot be

@@ -34,11 +34,18 @@ class FileStore(Protocol):
     """
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
+        self,
+        tenant: str,
+        file: File,
+        content: bytes,
+        *,
+        max_bytes: int | None = None,
+        max_files: int | None = None,
     ) -> bool:
         """Store a new file. Return when it is durable.
 
-        False, and nothing is stored, if the tenant's files would exceed ``max_bytes`` in all.
+        False, and nothing is stored, if the tenant would have more than ``max_files`` files, or
+        more than ``max_bytes`` bytes in all of them. That is exact under concurrency.
         """
 
     async def get(self, tenant: str, file_id: str) -> File | None:

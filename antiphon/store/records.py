@@ -18,6 +18,7 @@ __all__ = [
     "Job",
     "StoredResponse",
     "SweepRecord",
+    "TenantUsage",
     "TurnTokens",
     "WebhookEvent",
 ]
@@ -123,6 +124,24 @@ class EventPage(Struct, frozen=True):
 
     batches: tuple[EventBatch, ...]
     ended: bool
+
+
+class TenantUsage(Struct, frozen=True):
+    """What a store holds of one tenant.
+
+    ``responses``: those that can be loaded. ``responses_bytes``: size of these and of the deleted
+    ancestors that they need. ``queued_runs``, ``running_runs``: background runs without and with an
+    owner.
+    """
+
+    responses: int = 0
+    responses_bytes: int = 0
+    queued_runs: int = 0
+    running_runs: int = 0
+    files: int = 0
+    files_bytes: int = 0
+    skills_bytes: int = 0
+    vector_stores: int = 0
 
 
 class SweepRecord(Struct, frozen=True):

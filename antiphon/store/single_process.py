@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from .locks import ConversationLocks, OwnerHeartbeats
 from .records import ConversationLock
+from .reservations import Reservations
 from .runs import RunListener
 from .subscriptions import Subscription, Subscriptions
 
@@ -22,6 +23,8 @@ class SingleProcessRuns:
         self._check = check or (lambda: None)
         self._owners = OwnerHeartbeats()
         self._locks = ConversationLocks(self._owners)
+        #: Responses that are being generated.
+        self.reservations = Reservations(self._owners)
         self._subscriptions = Subscriptions()
         self._listener: RunListener | None = None
 

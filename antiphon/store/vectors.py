@@ -88,8 +88,12 @@ class VectorIndex(Protocol):
     from all vector stores.
     """
 
-    async def put(self, tenant: str, store: VectorStore) -> None:
-        """Store a new vector store, or changes of an existing one."""
+    async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
+        """Store a new vector store, or changes of an existing one.
+
+        False, and nothing is stored, if it is new and the tenant has ``max_stores`` already. That
+        is exact under concurrency.
+        """
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
         """Return the vector store, or None."""

@@ -14,6 +14,7 @@ from antiphon.config.load import Loaded, disable_usage_statistics, load
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
+from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 
 DIGEST = "0" * 64
@@ -83,7 +84,7 @@ def test_every_option_has_a_flag_and_a_variable() -> None:
         "true or false": ("true", True),
     }
     for name, option in options(Settings).items():
-        if name in ("models", "mcp_servers", "keys", "default_model", "summary_model"):
+        if name in ("models", "mcp_servers", "keys", "tenants", "default_model", "summary_model"):
             continue
         if option.kind == "a table":
             continue
@@ -287,3 +288,15 @@ def test_adapter_name_must_be_unique() -> None:
         read('[models.a]\nsource = "x"\nadapters = { a = "file" }')
     two = '[models.a]\nsource = "x"\nadapters = { b = "f" }\n[models.b]\nsource = "y"'
     assert "both named 'b'" in refused(two)
+
+
+def test_tables_of_tenants(tmp_path: Path) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text("[tenants.team-a]\nmax_responses = 5\n")
+    assert load(environ={}, file=file).settings.tenants == {"team-a": Tenant(max_responses=5)}
+    file.write_text("[tenants.team-a]\nmax_responses = -1\n")
+    with pytest.raises(SetupError, match=r"tenants\.team-a\.max_responses"):
+        load(environ={}, file=file)
+    file.unlink()
+    with pytest.raises(SetupError, match="ANTIPHON_TENANTS"):
+        load(environ={"ANTIPHON_TENANTS": "a=1"})

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.errors import NotFound
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.store.memory.store import MemoryStore
@@ -79,6 +80,7 @@ def containers(
     clock: Clock | None = None,
     uploads: Any = None,
     library: Any = None,
+    max_containers: int | None = None,
     **rules: Any,
 ) -> ContainerRegistry:
     numbers = itertools.count(1)
@@ -89,6 +91,7 @@ def containers(
         library=library or Skills(MemoryStore(), clock=clock or Clock(), ids=lambda prefix: prefix),
         clock=clock or Clock(),
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        quotas=TenantQuotas(Quotas(max_containers=max_containers)),
     )
 
 

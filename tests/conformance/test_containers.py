@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import NotFound, QuotaExceeded
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider
 from antiphon.wire.containers import AutoContainer
@@ -135,7 +135,9 @@ async def test_exceeded_limits_are_reported(serve: Serve) -> None:
     assert unknown.status_code == 404
     await create_container(server)
     rejection = await server.client.post(URL, json={"name": "x"})
-    assert rejection.json()["error"]["code"] == "container_limit_exceeded"
+    assert rejection.status_code == 429
+    assert rejection.json()["error"]["code"] == "insufficient_quota"
+    assert "max_containers = 1" in rejection.json()["error"]["message"]
 
 
 async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None:
@@ -164,11 +166,11 @@ async def test_container_in_use_is_not_evicted() -> None:
     asked = AutoContainer()
     first = registry.acquire_auto("t", asked, ())
     await first.list_files()
-    with pytest.raises(InvalidRequest, match="is reached"):
+    with pytest.raises(QuotaExceeded, match="max_containers = 1"):
         registry.acquire_auto("t", asked, ())
     again = registry.acquire("t", first.id)
     registry.release(first)
-    with pytest.raises(InvalidRequest, match="is reached"):
+    with pytest.raises(QuotaExceeded):
         registry.acquire_auto("t", asked, ())
     registry.release(again)
     assert registry.acquire_auto("t", asked, ()).id != first.id and not first.is_active

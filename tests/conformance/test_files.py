@@ -18,6 +18,7 @@ from antiphon.errors import RequestError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
 from antiphon.http.requests.multipart import read
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Server
@@ -202,7 +203,7 @@ async def test_cross_site_upload_is_rejected(serve: Serve) -> None:
 
 @pytest.mark.requirement("FILE-LIMITS")
 async def test_file_and_total_size_limits(serve: Serve, client_of: Clients) -> None:
-    server = serve(max_files_bytes=150)
+    server = serve(quotas=TenantQuotas(Quotas(max_files_bytes=150)))
     app = create_app(
         server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()
     )
@@ -214,7 +215,7 @@ async def test_file_and_total_size_limits(serve: Serve, client_of: Clients) -> N
     await client.files.create(file=("a", b"x" * 100), purpose="vision")
     with pytest.raises(openai.APIStatusError) as full:
         await client.files.create(file=("b", b"x" * 51), purpose="vision")
-    assert (full.value.status_code, full.value.code) == (413, "storage_limit_exceeded")
+    assert (full.value.status_code, full.value.code) == (429, "insufficient_quota")
     assert [file.filename async for file in client.files.list()] == ["a"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Store
 from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.conftest import Serve
@@ -173,12 +174,16 @@ async def test_form_without_files_is_rejected(serve: Serve) -> None:
 
 
 async def test_tenant_quota(serve: Serve) -> None:
-    server = serve(max_files_bytes=400)
+    server = serve(quotas=TenantQuotas(Quotas(max_files_bytes=400)))
     skill = await create_skill(server)
     for url in (URL, f"{URL}/{skill['id']}/versions"):
         rejection = await server.client.post(url, files=skill_form())
-        assert rejection.status_code == 413
-        assert rejection.json()["error"]["code"] == "storage_limit_exceeded"
+        assert rejection.status_code == 429
+        assert rejection.json()["error"]["code"] == "insufficient_quota"
+    server = serve(quotas=TenantQuotas(Quotas(max_files_bytes=40)))
+    rejection = await server.client.post(URL, files=skill_form())
+    assert rejection.status_code == 413, "one that alone is too large"
+    assert rejection.json()["error"]["code"] == "storage_limit_exceeded"
 
 
 async def test_skill_of_another_tenant_is_unknown(serve: Serve) -> None:

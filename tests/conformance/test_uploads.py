@@ -12,6 +12,7 @@ import pytest
 
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import RequestLimits
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Retention, Store
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW
@@ -120,7 +121,7 @@ async def test_cancelled_and_expired_uploads_end(
 
 @pytest.mark.requirement("FILE-UPLOAD-LIMITS")
 async def test_upload_limits(store: Store, serve: Serve, client_of: Clients) -> None:
-    server = serve(on=store, max_files_bytes=150)
+    server = serve(on=store, quotas=TenantQuotas(Quotas(max_files_bytes=150)))
     app = create_app(
         server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()
     )
@@ -132,7 +133,7 @@ async def test_upload_limits(store: Store, serve: Serve, client_of: Clients) -> 
         upload = await client.uploads.create(bytes=100, **NEW)
         with pytest.raises(openai.APIStatusError) as full:
             await client.uploads.create(bytes=51, **NEW)
-        assert (full.value.status_code, full.value.code) == (413, "storage_limit_exceeded")
+        assert (full.value.status_code, full.value.code) == (429, "insufficient_quota")
         first = await client.uploads.parts.create(upload.id, data=b"x" * 60)
         for data, code in ((b"y" * 41, "upload_size_exceeded"), (b"", "empty_file")):
             with pytest.raises(openai.BadRequestError) as refused:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.errors import TooLarge
+from antiphon.errors import QuotaExceeded
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.files import Files
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.store.memory.store import MemoryStore
@@ -26,13 +27,12 @@ async def test_quota_of_vector_stores_counts_each_tenant_alone() -> None:
         model=None,
         clock=lambda: 0.0,
         ids=ids,
-        max_stores=2,
+        quotas=TenantQuotas(Quotas(max_vector_stores=2)),
     )
     first = await stores.create("a", CreateVectorStore())
     await stores.create("a", CreateVectorStore())
-    with pytest.raises(TooLarge, match="at most 2") as refusal:
+    with pytest.raises(QuotaExceeded, match="max_vector_stores = 2"):
         await stores.create("a", CreateVectorStore())
-    assert refusal.value.code == "vector_store_limit_exceeded"
     await stores.create("b", CreateVectorStore())
     await stores.delete("a", first.id)
     await stores.create("a", CreateVectorStore())

@@ -13,6 +13,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.postgres import Postgres
+from antiphon.testing.quota_check import CHECKS as QUOTA_CHECKS
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.run_lease_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
@@ -35,6 +36,7 @@ ALL_CHECKS = {
     **RUN_CHECKS,
     **CLAIM_CHECKS,
     **FILE_CHECKS,
+    **QUOTA_CHECKS,
     **SKILL_CHECKS,
     **VECTOR_CHECKS,
 }
@@ -56,7 +58,15 @@ async def test_check_store_runs_every_check() -> None:
     async def open_new() -> AsyncIterator[Store]:
         yield await open_store("memory:")
 
-    batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS, SKILL_CHECKS, VECTOR_CHECKS)
+    batteries = (
+        CHECKS,
+        RUN_CHECKS,
+        CLAIM_CHECKS,
+        FILE_CHECKS,
+        QUOTA_CHECKS,
+        SKILL_CHECKS,
+        VECTOR_CHECKS,
+    )
     assert len(ALL_CHECKS) == sum(map(len, batteries)), "two checks have one name"
     assert [name async for name in check_store(open_new, ALL_CHECKS)] == list(ALL_CHECKS)
     assert [name async for name in check_store(open_new)] == list(CHECKS)

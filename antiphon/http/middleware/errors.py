@@ -90,8 +90,8 @@ def request_error_reply(error: RequestError) -> Reply:
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(error.retry_after_s)
-        if error.code == "insufficient_quota":
-            headers["x-should-retry"] = "false"
+    if error.code == "insufficient_quota":
+        headers["x-should-retry"] = "false"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return error_reply(

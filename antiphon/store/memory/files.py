@@ -8,6 +8,7 @@ from itertools import islice
 from msgspec import UNSET
 
 from antiphon.store.files import FileQuery
+from antiphon.store.reservations import exceeds
 from antiphon.wire.files import File
 
 __all__ = ["MemoryFiles"]
@@ -28,11 +29,17 @@ class MemoryFiles:
         self._files: dict[tuple[str, str], tuple[File, bytes]] = {}
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
+        self,
+        tenant: str,
+        file: File,
+        content: bytes,
+        *,
+        max_bytes: int | None = None,
+        max_files: int | None = None,
     ) -> bool:
         self._check()
-        stored_bytes = sum(each.bytes for each in self._files_of(tenant))
-        if max_bytes is not None and stored_bytes + file.bytes > max_bytes:
+        count, stored_bytes = self.totals(tenant)
+        if exceeds(count + 1, max_files) or exceeds(stored_bytes + file.bytes, max_bytes):
             return False
         self._files[(tenant, file.id)] = (file, content)
         return True
@@ -71,6 +78,11 @@ class MemoryFiles:
             if _is_expired(file, now):
                 del self._files[key]
                 self._on_deleted(*key)
+
+    def totals(self, tenant: str) -> tuple[int, int]:
+        """Return the number of a tenant's files and their bytes."""
+        sizes = [file.bytes for file in self._files_of(tenant)]
+        return len(sizes), sum(sizes)
 
     def _files_of(self, tenant: str) -> list[File]:
         return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]

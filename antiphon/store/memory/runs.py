@@ -234,6 +234,13 @@ class MemoryRuns(SingleProcessRuns):
             self._locks.remove_holder(*key)
             self._subscriptions.mark_stale([key])
 
+    def count_active(self, tenant: str) -> tuple[int, int]:
+        """Return the number of a tenant's runs without and with an owner."""
+        active = [run for run in self._runs.values() if run.job.tenant == tenant]
+        active = [run for run in active if run.ended_at is None]
+        queued = sum(run.owner is None for run in active)
+        return queued, len(active) - queued
+
     def is_running(self, key: _Key) -> bool:
         """Return whether the response has a run that has not ended."""
         run = self._runs.get(key)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from antiphon.store.reservations import exceeds
 from antiphon.store.skills import SkillDraft
 from antiphon.wire.skills import Skill, SkillVersion
 
@@ -107,14 +108,17 @@ class MemorySkills:
         del row.versions[version]
         return True
 
-    def _fits(self, tenant: str, bundle: bytes, max_bytes: int | None) -> bool:
-        held = sum(
+    def total_bytes(self, tenant: str) -> int:
+        """Return the bytes of a tenant's bundles."""
+        return sum(
             len(content)
             for (owner, _), row in self._skills.items()
             if owner == tenant
             for _, content in row.versions.values()
         )
-        return max_bytes is None or held + len(bundle) <= max_bytes
+
+    def _fits(self, tenant: str, bundle: bytes, max_bytes: int | None) -> bool:
+        return not exceeds(self.total_bytes(tenant) + len(bundle), max_bytes)
 
 
 def _skill_of(skill_id: str, row: _SkillRow) -> Skill:

@@ -10,7 +10,8 @@ from msgspec import Struct
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.eviction import TenantTotals
-from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord
+from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
+from antiphon.store.reservations import exceeds
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
@@ -150,6 +151,50 @@ class MemoryStore:
         self.runs.delete(key)
         self._free_unneeded(key)
         return True
+
+    async def usage(self, tenant: str) -> TenantUsage:
+        self._check()
+        responses, responses_bytes = self._response_totals(tenant)
+        queued, running = self.runs.count_active(tenant)
+        files, files_bytes = self.files.totals(tenant)
+        return TenantUsage(
+            responses=responses,
+            responses_bytes=responses_bytes,
+            queued_runs=queued,
+            running_runs=running,
+            files=files,
+            files_bytes=files_bytes,
+            skills_bytes=self.skills.total_bytes(tenant),
+            vector_stores=self.vectors.count(tenant),
+        )
+
+    def _response_totals(self, tenant: str) -> tuple[int, int]:
+        rows = [row for key, row in self._rows.items() if key[0] == tenant]
+        return sum(row.live for row in rows), sum(row.bytes for row in rows)
+
+    async def reserve_response(
+        self,
+        tenant: str,
+        response_id: str,
+        owner: str,
+        *,
+        max_responses: int | None,
+        max_bytes: int | None,
+        lease_s: float,
+    ) -> bool:
+        self._check()
+        self.runs.reservations.add(tenant, response_id, owner)
+        reserved = self.runs.reservations.ids(tenant, lease_s)
+        saved = [self._rows[tenant, id] for id in reserved if (tenant, id) in self._rows]
+        unsaved = len(reserved) - sum(row.live for row in saved)
+        count, stored_bytes = self._response_totals(tenant)
+        if exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes):
+            self.runs.reservations.remove(tenant, response_id)
+            return False
+        return True
+
+    async def release_reservation(self, tenant: str, response_id: str) -> None:
+        self.runs.reservations.remove(tenant, response_id)
 
     async def check_writable(self) -> None:
         self._check()

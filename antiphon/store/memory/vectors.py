@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct, field
 
 from antiphon.search_terms import index_terms
+from antiphon.store.reservations import exceeds
 from antiphon.store.vectors import (
     ChunkHit,
     ChunkVectors,
@@ -61,10 +62,14 @@ class MemoryVectorIndex:
         self._stores: dict[tuple[str, str], _StoreRow] = {}
         self._last_number = 0
 
-    async def put(self, tenant: str, store: VectorStore) -> None:
+    async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         self._check()
+        is_new = (tenant, store.id) not in self._stores
+        if is_new and exceeds(self.count(tenant) + 1, max_stores):
+            return False
         store_row = self._stores.setdefault((tenant, store.id), _StoreRow(store))
         store_row.store = store
+        return True
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
         store_row = self._store(tenant, store_id)
@@ -202,6 +207,10 @@ class MemoryVectorIndex:
             for id, file_row in store_row.files.items()
             if file_row.indexed.file.status == "in_progress"
         )
+
+    def count(self, tenant: str) -> int:
+        """Return the number of a tenant's vector stores."""
+        return sum(owner == tenant for owner, _ in self._stores)
 
     def expire(self, now: int) -> None:
         """Remove the files of vector stores that expired by ``now``."""

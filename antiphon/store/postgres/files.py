@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon.store.files import FileQuery
+from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
@@ -18,12 +19,18 @@ class PostgresFiles:
         self._pool = pool
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
+        self,
+        tenant: str,
+        file: File,
+        content: bytes,
+        *,
+        max_bytes: int | None = None,
+        max_files: int | None = None,
     ) -> bool:
         async with self._pool.transaction() as transaction:
-            await transaction.rows("filing", tenant)
-            stored_bytes = await transaction.value("file_bytes", tenant)
-            if max_bytes is not None and stored_bytes + file.bytes > max_bytes:
+            await transaction.rows("lock_files", tenant)
+            ((count, stored_bytes),) = await transaction.rows("file_totals", tenant)
+            if exceeds(count + 1, max_files) or exceeds(stored_bytes + file.bytes, max_bytes):
                 return False
             row_id = await transaction.value("put_file", *file_row(tenant, file))
             await transaction.rows("put_content", row_id, content)

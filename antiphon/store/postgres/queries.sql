@@ -85,6 +85,58 @@ SELECT tenant, sum(live)::bigint, sum(bytes)::bigint FROM (
     SELECT tenant, 0, bytes FROM responses WHERE NOT live
 ) AS r GROUP BY tenant
 
+-- usage
+SELECT
+    (SELECT count(*) FROM responses WHERE tenant = $1 AND live),
+    (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND live)::bigint
+    + (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND NOT live)::bigint,
+    (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NULL),
+    (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NOT NULL),
+    (SELECT count(*) FROM files WHERE tenant = $1),
+    (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = $1)::bigint,
+    (
+        SELECT coalesce(sum(v.bytes), 0) FROM skill_versions AS v
+        JOIN skills AS s ON s.seq = v.skill WHERE s.tenant = $1
+    )::bigint,
+    (SELECT count(*) FROM vector_stores WHERE tenant = $1)
+
+-- reserve_response
+-- The quota is compared after lock_responses, in a statement of its own, so that it counts what
+-- earlier holders of the lock have reserved.
+WITH heard AS (
+    INSERT INTO owners (name) VALUES ($3) ON CONFLICT (name) DO UPDATE SET heard_at = now()
+), living AS (
+    SELECT name FROM owners WHERE heard_at > now() - $6::float8 * interval '1 second'
+    UNION SELECT $3
+), dropped AS (
+    DELETE FROM reservations WHERE tenant = $1 AND owner NOT IN (SELECT name FROM living)
+), used AS (
+    SELECT
+        (SELECT count(*) FROM responses WHERE tenant = $1 AND live) + (
+            SELECT count(*) FROM reservations AS r
+            WHERE r.tenant = $1 AND r.id <> $2 AND r.owner IN (SELECT name FROM living)
+            AND NOT EXISTS (
+                SELECT FROM responses AS s WHERE s.tenant = $1 AND s.id = r.id AND s.live
+            )
+        ) AS responses,
+        CASE WHEN $5::bigint IS NULL THEN 0 ELSE
+            (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND live)
+            + (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND NOT live)
+        END AS bytes
+)
+INSERT INTO reservations (tenant, id, owner)
+SELECT $1, $2, $3 FROM used
+WHERE ($4::bigint IS NULL OR used.responses < $4) AND ($5::bigint IS NULL OR used.bytes < $5)
+ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
+RETURNING true
+
+-- release_reservation
+DELETE FROM reservations WHERE tenant = $1 AND id = $2
+
+-- forget_reservations
+DELETE FROM reservations WHERE NOT EXISTS (SELECT FROM owners WHERE name = reservations.owner)
+RETURNING 1
+
 -- clock
 SELECT extract(epoch FROM clock_timestamp())::float8
 
@@ -393,9 +445,15 @@ UPDATE letters SET due_at = $2 WHERE id = $1
 -- settle_letter
 DELETE FROM letters WHERE id = $1
 
--- filing
+-- lock_files
 -- One at a time for each tenant: of two that fit alone, both together may not.
 SELECT pg_advisory_xact_lock(1634628612, hashtext($1))
+
+-- lock_vector_stores
+SELECT pg_advisory_xact_lock(1634628613, hashtext($1))
+
+-- lock_responses
+SELECT pg_advisory_xact_lock(1634628614, hashtext($1))
 
 -- put_file
 INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES ($1, $2, $3, $4, $5, $6)
@@ -404,8 +462,8 @@ RETURNING seq
 -- put_content
 INSERT INTO contents (file, content) VALUES ($1, $2)
 
--- file_bytes
-SELECT coalesce(sum(bytes), 0)::bigint FROM files WHERE tenant = $1
+-- file_totals
+SELECT count(*), coalesce(sum(bytes), 0)::bigint FROM files WHERE tenant = $1
 
 -- file
 SELECT body FROM files WHERE tenant = $1 AND id = $2
@@ -442,6 +500,9 @@ ON CONFLICT (tenant, id) DO UPDATE SET expires_at = excluded.expires_at, body = 
 
 -- vector_store
 SELECT body FROM vector_stores WHERE tenant = $1 AND id = $2
+
+-- count_other_vector_stores
+SELECT count(*) FROM vector_stores WHERE tenant = $1 AND id <> $2
 
 -- hold_vector_store
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE

@@ -86,7 +86,7 @@ class PostgresSkills:
 async def _fits(
     transaction: Transaction, tenant: str, bundle: bytes, max_bytes: int | None
 ) -> bool:
-    await transaction.rows("filing", tenant)
+    await transaction.rows("lock_files", tenant)
     stored_bytes = await transaction.value("skill_bytes", tenant)
     return max_bytes is None or stored_bytes + len(bundle) <= max_bytes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord
+from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -92,6 +92,27 @@ class PostgresStore:
             await self.runs.notify_ended(transaction, ended=[(tenant, response_id)])
         self.runs.mark_stale(tenant, response_id)
         return True
+
+    async def usage(self, tenant: str) -> TenantUsage:
+        return TenantUsage(*(await self._pool.rows("usage", tenant))[0])
+
+    async def reserve_response(
+        self,
+        tenant: str,
+        response_id: str,
+        owner: str,
+        *,
+        max_responses: int | None,
+        max_bytes: int | None,
+        lease_s: float,
+    ) -> bool:
+        row = (tenant, index_key(response_id), owner, max_responses, max_bytes, lease_s)
+        async with self._pool.transaction() as transaction:
+            await transaction.rows("lock_responses", tenant)
+            return bool(await transaction.rows("reserve_response", *row))
+
+    async def release_reservation(self, tenant: str, response_id: str) -> None:
+        await self._pool.rows("release_reservation", tenant, index_key(response_id))
 
     async def check_writable(self) -> None:
         await self._pool.rows("check")

@@ -37,9 +37,16 @@ class PostgresVectorIndex:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    async def put(self, tenant: str, store: VectorStore) -> None:
+    async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         row = (tenant, store.id, store.expires_at, encode(store))
-        await self._pool.rows("put_vector_store", *row)
+        async with self._pool.transaction() as transaction:
+            if max_stores is not None:
+                await transaction.rows("lock_vector_stores", tenant)
+                others = await transaction.value("count_other_vector_stores", tenant, store.id)
+                if others >= max_stores:
+                    return False
+            await transaction.rows("put_vector_store", *row)
+            return True
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
         found = await self._pool.decoded_rows(

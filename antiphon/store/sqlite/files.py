@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from antiphon.store.files import FileQuery
+from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
@@ -21,13 +22,19 @@ class SqliteFiles:
         self._queries = database.queries
 
     async def put(
-        self, tenant: str, file: File, content: bytes, *, max_bytes: int | None = None
+        self,
+        tenant: str,
+        file: File,
+        content: bytes,
+        *,
+        max_bytes: int | None = None,
+        max_files: int | None = None,
     ) -> bool:
         row = file_row(tenant, file)
 
         def work(connection: sqlite3.Connection) -> bool:
-            (stored_bytes,) = connection.execute(self._queries["file_bytes"], (tenant,)).fetchone()
-            if max_bytes is not None and stored_bytes + file.bytes > max_bytes:
+            totals = connection.execute(self._queries["file_totals"], (tenant,)).fetchone()
+            if exceeds(totals[0] + 1, max_files) or exceeds(totals[1] + file.bytes, max_bytes):
                 return False
             row_id = connection.execute(self._queries["put_file"], row).lastrowid
             connection.execute(self._queries["put_content"], (row_id, content))

@@ -65,6 +65,39 @@ SELECT tenant, sum(live), sum(bytes) FROM (
     SELECT tenant, 0, bytes FROM responses INDEXED BY responses_buried WHERE live = 0
 ) GROUP BY tenant
 
+-- response_totals
+SELECT coalesce(sum(live), 0), coalesce(sum(bytes), 0) FROM (
+    SELECT 1 AS live, bytes FROM responses INDEXED BY responses_of_tenant
+    WHERE tenant = ?1 AND live = 1
+    UNION ALL
+    SELECT 0, bytes FROM responses INDEXED BY responses_buried WHERE tenant = ?1 AND live = 0
+)
+
+-- unsaved_reservations
+SELECT count(*) FROM json_each(?2) AS reserved WHERE NOT EXISTS (
+    SELECT 1 FROM responses WHERE tenant = ?1 AND id = reserved.value AND live = 1
+)
+
+-- usage
+SELECT
+    (SELECT count(*) FROM responses WHERE tenant = ?1 AND live = 1),
+    (
+        SELECT coalesce(sum(bytes), 0) FROM responses INDEXED BY responses_of_tenant
+        WHERE tenant = ?1 AND live = 1
+    ) + (
+        SELECT coalesce(sum(bytes), 0) FROM responses INDEXED BY responses_buried
+        WHERE tenant = ?1 AND live = 0
+    ),
+    (SELECT count(*) FROM runs WHERE tenant = ?1 AND ended_at IS NULL AND owner IS NULL),
+    (SELECT count(*) FROM runs WHERE tenant = ?1 AND ended_at IS NULL AND owner IS NOT NULL),
+    (SELECT count(*) FROM files WHERE tenant = ?1),
+    (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?1),
+    (
+        SELECT coalesce(sum(v.bytes), 0) FROM skill_versions AS v
+        JOIN skills AS s ON s.seq = v.skill WHERE s.tenant = ?1
+    ),
+    (SELECT count(*) FROM vector_stores WHERE tenant = ?1)
+
 -- sweep_record
 SELECT swept_at, doubted_since, doubted_at FROM sweeps WHERE id = 1
 
@@ -233,8 +266,8 @@ INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES (?, ?, ?
 -- put_content
 INSERT INTO contents (file, content) VALUES (?, ?)
 
--- file_bytes
-SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?
+-- file_totals
+SELECT count(*), coalesce(sum(bytes), 0) FROM files WHERE tenant = ?
 
 -- file
 SELECT body FROM files WHERE tenant = ? AND id = ?
@@ -268,6 +301,9 @@ ON CONFLICT (tenant, id) DO UPDATE SET expires_at = excluded.expires_at, body = 
 
 -- vector_store
 SELECT body FROM vector_stores WHERE tenant = ? AND id = ?
+
+-- count_vector_stores
+SELECT count(*) FROM vector_stores WHERE tenant = ?
 
 -- vector_store_row
 SELECT seq FROM vector_stores WHERE tenant = ? AND id = ?

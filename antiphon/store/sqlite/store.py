@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from antiphon.store.base import Retention
-from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord
+from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
+from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -104,6 +105,45 @@ class SqliteStore:
                 self.runs.remove(*key)
 
         return (await self._database.write(work, then=notify))[0]
+
+    async def usage(self, tenant: str) -> TenantUsage:
+        return (await self._database.rows("usage", (tenant,), lambda row: TenantUsage(*row)))[0]
+
+    async def reserve_response(
+        self,
+        tenant: str,
+        response_id: str,
+        owner: str,
+        *,
+        max_responses: int | None,
+        max_bytes: int | None,
+        lease_s: float,
+    ) -> bool:
+        reservations = self.runs.reservations
+        # first, so that concurrent calls count each other
+        reservations.add(tenant, response_id, owner)
+        reserved = encode(reservations.ids(tenant, lease_s)).decode()
+
+        def work(connection: sqlite3.Connection) -> bool:
+            query = self._queries["response_totals"]
+            count, stored_bytes = connection.execute(query, (tenant,)).fetchone()
+            query = self._queries["unsaved_reservations"]
+            (unsaved,) = connection.execute(query, (tenant, reserved)).fetchone()
+            return not (
+                exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes)
+            )
+
+        try:
+            fits = await self._database.read(work)
+        except BaseException:
+            reservations.remove(tenant, response_id)
+            raise
+        if not fits:
+            reservations.remove(tenant, response_id)
+        return fits
+
+    async def release_reservation(self, tenant: str, response_id: str) -> None:
+        self.runs.reservations.remove(tenant, response_id)
 
     async def check_writable(self) -> None:
         query = self._queries["check"]

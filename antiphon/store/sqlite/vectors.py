@@ -37,10 +37,19 @@ class SqliteVectorIndex:
         self._database = database
         self._queries = database.queries
 
-    async def put(self, tenant: str, store: VectorStore) -> None:
+    async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         row = (tenant, store.id, store.expires_at, encode(store))
-        query = self._queries["put_vector_store"]
-        await self._database.write(lambda connection: connection.execute(query, row))
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if max_stores is not None and self._store_row(connection, tenant, store.id) is None:
+                query = self._queries["count_vector_stores"]
+                (count,) = connection.execute(query, (tenant,)).fetchone()
+                if count >= max_stores:
+                    return False
+            connection.execute(self._queries["put_vector_store"], row)
+            return True
+
+        return await self._database.write(work)
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
         found = await self._database.rows("vector_store", (tenant, store_id), vector_store_of)

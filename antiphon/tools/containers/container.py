@@ -32,14 +32,13 @@ class Uploads(Protocol):
 class ContainerPolicy(Struct, frozen=True, kw_only=True):
     """The operator's limits.
 
-    ``idle_s``: seconds after which an unused container expires. ``max_containers``: active
-    containers per tenant. ``memory``: the highest memory limit a request may set.
+    ``idle_s``: seconds after which an unused container expires. ``memory``: the highest memory
+    limit a request may set.
     ``code_timeout_s``: the longest run of one call, in seconds. ``max_output``: characters of a
     call's output that are returned.
     """
 
     idle_s: float = 1200
-    max_containers: int = 16
     memory: wc.MemoryLimit = "1g"
     disk_bytes: int = 256 << 20
     processes: int = 128

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.pagination import PageParams, make_page
+from antiphon.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
@@ -28,7 +29,8 @@ _MAX_EXPIRED = 1000
 
 
 class ContainerRegistry:
-    """All containers of the server. An async context manager. ``clock`` returns Unix seconds."""
+    """All containers of the server. An async context manager. ``clock`` returns Unix seconds.
+    ``quotas``: among them the number of active containers of a tenant."""
 
     def __init__(
         self,
@@ -39,8 +41,10 @@ class ContainerRegistry:
         library: SkillLibrary,
         clock: Callable[[], float],
         ids: Callable[[str], str],
+        quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
         self.policy = policy
+        self.quotas = quotas
         self._library = library
         self._sandbox = sandbox
         self._uploads = uploads
@@ -62,7 +66,8 @@ class ContainerRegistry:
         await self._sandbox.close()
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
-        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``."""
+        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,
+        ``QuotaExceeded``."""
         self.policy.check(request.memory_limit, "memory_limit")
         if request.expires_after is not None and request.expires_after.minutes * 60 > max(
             self.policy.idle_s, 60
@@ -89,17 +94,10 @@ class ContainerRegistry:
         """Create a container whose box is opened when it is needed.
 
         At the tenant's limit, the longest unused container that a response created for itself
-        expires. Raises ``InvalidRequest`` if there is none."""
-        containers = [
-            container
-            for container in self._containers.values()
-            if container.tenant == tenant and container.is_active
-        ]
-        if len(containers) >= self.policy.max_containers and not self._evict_idle(containers):
-            raise InvalidRequest(
-                f"The limit of {len(containers)} active containers is reached. Delete one.",
-                code="container_limit_exceeded",
-            )
+        expires. Raises ``QuotaExceeded`` if there is none."""
+        containers, limit = self._active(tenant), self.quotas.of(tenant).max_containers
+        if limit is not None and len(containers) >= limit and not self._evict_idle(containers):
+            raise exceeded("active containers", max_containers=limit)
         container = Container(
             tenant,
             request,
@@ -112,6 +110,17 @@ class ContainerRegistry:
         )
         self._containers[container.id] = container
         return container
+
+    def count_active(self, tenant: str) -> int:
+        """Return the number of a tenant's active containers."""
+        return len(self._active(tenant))
+
+    def _active(self, tenant: str) -> list[Container]:
+        return [
+            container
+            for container in self._containers.values()
+            if container.tenant == tenant and container.is_active
+        ]
 
     def _evict_idle(self, containers: Iterable[Container]) -> bool:
         """Expire one container that no client created and no response uses. Returns False if there
@@ -136,7 +145,7 @@ class ContainerRegistry:
         """Acquire a container of type ``auto`` for a tool, with the requested files and skills.
 
         Returns the container of the last call among ``items`` if it is still active, otherwise a
-        new one. Raises ``InvalidRequest`` at the tenant's limit."""
+        new one. Raises ``QuotaExceeded``."""
         container = self.last_active(tenant, items)
         if container is None:
             creation = wc.CreateContainer(name="auto", memory_limit=request.memory_limit)

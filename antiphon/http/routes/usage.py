@@ -1,0 +1,36 @@
+"""Endpoint of the tenant's usage and quotas."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.request_context import request_context
+from antiphon.wire.usage import RequestUsage, UsageReport
+
+__all__ = ["UsageRoutes"]
+
+
+class UsageRoutes:
+    """``/antiphon/usage``."""
+
+    def __init__(self, deps: EndpointDependencies) -> None:
+        self._deps = deps
+
+    async def retrieve(self, request: Request) -> Reply:
+        """Return what the tenant of the key uses, and its limits."""
+        tenant = request_context(request.scope).tenant
+        storage, background_runs = await self._deps.service.usages.read(tenant)
+        admission = self._deps.admission
+        report = UsageReport(
+            tenant=tenant,
+            storage=storage,
+            background_runs=background_runs,
+            requests=RequestUsage(
+                in_progress=admission.running_of(tenant),
+                queued=admission.waiting_of(tenant),
+                limit=self._deps.limits.max_requests_per_tenant,
+            ),
+        )
+        return json_reply(report)

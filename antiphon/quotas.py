@@ -1,0 +1,71 @@
+"""Quotas: how much of each kind of object the tenants of a server may store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from .errors import QuotaExceeded, TooLarge
+
+__all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "exceeded"]
+
+
+class Quotas(Struct, frozen=True, kw_only=True):
+    """The quotas of one tenant, named like their settings; None: no limit.
+
+    ``max_responses`` counts the stored responses that can be loaded or are being generated,
+    ``max_responses_bytes`` everything that is stored of responses. ``max_files_bytes`` applies to
+    files, to pending uploads and to skills, each by itself. ``max_containers`` counts the active
+    ones of this process.
+    """
+
+    max_responses: int | None = None
+    max_responses_bytes: int | None = None
+    max_files: int | None = None
+    max_files_bytes: int | None = None
+    max_vector_stores: int | None = None
+    max_containers: int | None = None
+
+    @property
+    def limits_responses(self) -> bool:
+        """Whether the number of stored responses or their size is limited."""
+        return self.max_responses is not None or self.max_responses_bytes is not None
+
+
+class TenantQuotas(Struct, frozen=True):
+    """The quotas of all tenants: ``default``, and those of tenants with quotas of their own."""
+
+    default: Quotas = Quotas()
+    tenants: Mapping[str, Quotas] = {}
+
+    def of(self, tenant: str) -> Quotas:
+        """Return the quotas of a tenant."""
+        return self.tenants.get(tenant, self.default)
+
+
+#: No tenant has a limit.
+NO_QUOTAS = TenantQuotas()
+
+
+def check_size(size: int, limit: int | None, *, param: str) -> None:
+    """Raise ``TooLarge`` for an object that is alone larger than the quota of its tenant."""
+    if limit is not None and size > limit:
+        raise TooLarge(
+            f"This has {size} bytes, but you may store at most {limit} bytes in all"
+            " (max_files_bytes).",
+            param=param,
+            code="storage_limit_exceeded",
+        )
+
+
+def exceeded(what: str, *, param: str | None = None, **limits: int | None) -> QuotaExceeded:
+    """Return the error for an exceeded quota.
+
+    ``what``: the objects, in the plural. ``limits``: the quotas that apply, by the name of the
+    setting; None: no limit.
+    """
+    named = " and ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
+    return QuotaExceeded(
+        f"Your quota of {what} is exceeded ({named}). Delete some and try again.", param=param
+    )

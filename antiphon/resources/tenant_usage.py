@@ -1,0 +1,51 @@
+"""What a tenant uses of its quotas."""
+
+from __future__ import annotations
+
+from antiphon.quotas import TenantQuotas
+from antiphon.store.base import Store
+from antiphon.wire.usage import BackgroundUsage, QuotaUsage, StorageUsage
+
+from .containers import Containers
+from .uploads import ChunkedUploads
+
+__all__ = ["TenantUsages"]
+
+
+class TenantUsages:
+    """Reads the usage of tenants. ``max_runs``: background runs of one tenant that this server
+    executes at a time; None: as many as it can."""
+
+    def __init__(
+        self,
+        store: Store,
+        quotas: TenantQuotas,
+        *,
+        uploads: ChunkedUploads,
+        containers: Containers,
+        max_runs: int | None = None,
+    ) -> None:
+        self._store = store
+        self._quotas = quotas
+        self._uploads = uploads
+        self._containers = containers
+        self._max_runs = max_runs
+
+    async def read(self, tenant: str) -> tuple[StorageUsage, BackgroundUsage]:
+        """Return what a tenant has stored, and its background runs."""
+        used, limits = await self._store.usage(tenant), self._quotas.of(tenant)
+        uploads_bytes = await self._uploads.pending_bytes(tenant)
+        storage = StorageUsage(
+            responses=QuotaUsage(used.responses, limits.max_responses),
+            responses_bytes=QuotaUsage(used.responses_bytes, limits.max_responses_bytes),
+            files=QuotaUsage(used.files, limits.max_files),
+            files_bytes=QuotaUsage(used.files_bytes, limits.max_files_bytes),
+            uploads_bytes=QuotaUsage(uploads_bytes, limits.max_files_bytes),
+            skills_bytes=QuotaUsage(used.skills_bytes, limits.max_files_bytes),
+            vector_stores=QuotaUsage(used.vector_stores, limits.max_vector_stores),
+            containers=self._containers.usage(tenant),
+        )
+        runs = BackgroundUsage(
+            queued=used.queued_runs, in_progress=used.running_runs, limit=self._max_runs
+        )
+        return storage, runs

@@ -1,0 +1,42 @@
+"""Reservations of a store that one process uses: responses that are being generated count against
+the quota of their tenant before they are saved. They live in memory.
+"""
+
+from __future__ import annotations
+
+from .locks import OwnerHeartbeats
+
+__all__ = ["Reservations", "exceeds"]
+
+
+def exceeds(total: int, limit: int | None) -> bool:
+    """Return whether a total is larger than a limit; None: no limit."""
+    return limit is not None and total > limit
+
+
+class Reservations:
+    """The ids of reserved responses with their owners, by tenant."""
+
+    def __init__(self, owners: OwnerHeartbeats) -> None:
+        self._owners = owners
+        self._reserved: dict[str, dict[str, str]] = {}
+
+    def add(self, tenant: str, response_id: str, owner: str) -> None:
+        """Add a reservation. This is a sign of life of its owner."""
+        self._owners.record(owner)
+        self._reserved.setdefault(tenant, {})[response_id] = owner
+
+    def remove(self, tenant: str, response_id: str) -> None:
+        """Remove a reservation, if there is one."""
+        reserved = self._reserved.get(tenant, {})
+        reserved.pop(response_id, None)
+        if not reserved:
+            self._reserved.pop(tenant, None)
+
+    def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
+        """Return the reserved ids of a tenant. Those of dead owners are removed."""
+        alive = self._owners.living_owners(lease_s)
+        for response_id, owner in list(self._reserved.get(tenant, {}).items()):
+            if owner not in alive:
+                self.remove(tenant, response_id)
+        return tuple(self._reserved.get(tenant, {}))

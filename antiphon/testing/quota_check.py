@@ -1,0 +1,154 @@
+"""The part of a store's contract about quotas and usage, as checks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec.structs import replace
+
+from antiphon.store.base import Retention, Store
+from antiphon.store.records import TenantUsage
+
+from .file_check import make_file
+from .run_check import batch, job, queued
+from .skill_check import make_draft
+from .store_check import turn
+from .vector_check import make_vector_store
+
+__all__ = ["CHECKS"]
+
+Check = Callable[[Store], Awaitable[None]]
+
+_LEASE_S = 60.0
+
+
+async def _reserve(
+    store: Store,
+    name: str,
+    most: int | None = None,
+    *,
+    max_bytes: int | None = None,
+    tenant: str = "t",
+    owner: str = "server",
+    lease_s: float = _LEASE_S,
+) -> bool:
+    """Reserve room for a response ``resp_NAME``."""
+    return await store.reserve_response(
+        tenant,
+        f"resp_{name}",
+        owner,
+        max_responses=most,
+        max_bytes=max_bytes,
+        lease_s=lease_s,
+    )
+
+
+async def enforces_the_number_of_files(store: Store) -> None:
+    for name in "ab":
+        assert await store.files.put("t", make_file(name), b"x", max_files=2)
+    assert not await store.files.put("t", make_file("c"), b"x", max_files=2)
+    assert await store.files.get("t", "file-c") is None
+    assert await store.files.put("u", make_file("c"), b"x", max_files=2)
+    assert await store.files.delete("t", "file-a")
+    files = [store.files.put("t", make_file(name), b"x", max_files=2) for name in "defg"]
+    assert sorted(await asyncio.gather(*files)) == [False, False, False, True]
+    assert (await store.usage("t")).files == 2
+
+
+async def enforces_the_number_of_vector_stores(store: Store) -> None:
+    vectors = store.vectors
+    names = "abcde"
+    stores = [vectors.put("t", make_vector_store(name), max_stores=2) for name in names]
+    created = await asyncio.gather(*stores)
+    assert sorted(created) == [False, False, False, True, True]
+    listed = [each.id for each in await vectors.list_stores("t")]
+    assert sorted(listed) == [f"vs_{name}" for name, new in zip(names, created, strict=True) if new]
+    changed = replace((await vectors.list_stores("t"))[0], name="new")
+    assert await vectors.put("t", changed, max_stores=2), "a change needs no room"
+    assert await vectors.get("t", changed.id) == changed
+    assert await vectors.put("u", make_vector_store("f"), max_stores=2)
+    assert await vectors.delete("t", listed[0])
+    assert await vectors.put("t", make_vector_store("g"), max_stores=2)
+
+
+async def reserves_no_more_responses_than_there_is_room_for(store: Store) -> None:
+    await store.save("t", turn("a"))
+    names = [f"new{number}" for number in range(8)]
+    granted = await asyncio.gather(*(_reserve(store, name, 3) for name in names))
+    assert sum(granted) == 2
+    assert await _reserve(store, "b", 3, tenant="u"), "another tenant"
+    first, second = (name for name, new in zip(names, granted, strict=True) if new)
+    await store.save("t", turn(first))
+    assert not await _reserve(store, "c", 3), "it counts once, reserved and saved"
+    await store.release_reservation("t", f"resp_{first}")
+    assert not await _reserve(store, "c", 3)
+    await store.release_reservation("t", f"resp_{second}")
+    assert await _reserve(store, "c", 3), "the response was not saved"
+    assert not await _reserve(store, "d", 3)
+    assert await store.delete("t", "resp_a")
+    assert await _reserve(store, "d", 3)
+
+
+async def a_dead_owner_reserves_nothing(store: Store) -> None:
+    assert await _reserve(store, "a", 1, owner="crashed")
+    assert not await _reserve(store, "b", 1)
+    assert await _reserve(store, "b", 1, lease_s=0)
+
+
+async def refuses_responses_when_their_bytes_are_used_up(store: Store) -> None:
+    assert await _reserve(store, "a", max_bytes=1)
+    await store.release_reservation("t", "resp_a")
+    await store.save("t", turn("a", text="x" * 1_000))
+    await store.save("t", turn("b", "a", text="x" * 1_000))
+    used = (await store.usage("t")).responses_bytes
+    assert used > 2_000
+    assert not await _reserve(store, "c", max_bytes=used)
+    assert await _reserve(store, "c", max_bytes=used + 1)
+    assert await store.delete("t", "resp_a")
+    assert (await store.usage("t")).responses_bytes == used, "an ancestor that is needed"
+    assert await store.delete("t", "resp_b")
+    assert await _reserve(store, "d", max_bytes=1)
+
+
+async def reports_what_a_tenant_uses(store: Store) -> None:
+    assert await store.usage("t") == TenantUsage()
+    await store.save("t", turn("a"))
+    await store.save("u", turn("b"))
+    for name in "cd":
+        await store.runs.create(job(name), queued(name), batch(0))
+    (claim,) = await store.runs.claim("server", ["m"], limit=1, lease_s=_LEASE_S)
+    await store.files.put("t", make_file("e", b"123"), b"123")
+    await store.skills.create("t", make_draft("f"), b"12345")
+    await store.vectors.put("t", make_vector_store())
+    usage = await store.usage("t")
+    assert usage.responses_bytes > 0
+    assert usage == TenantUsage(
+        responses=3,
+        responses_bytes=usage.responses_bytes,
+        queued_runs=1,
+        running_runs=1,
+        files=1,
+        files_bytes=3,
+        skills_bytes=5,
+        vector_stores=1,
+    )
+    assert (await store.usage("u")).responses == 1
+    assert await store.delete("t", claim.job.id)
+    usage = await store.usage("t")
+    assert (usage.responses, usage.queued_runs, usage.running_runs) == (2, 1, 0)
+    await store.sweep(Retention(), 9_000_000_000)
+    assert (await store.usage("t")).responses == 2
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        enforces_the_number_of_files,
+        enforces_the_number_of_vector_stores,
+        reserves_no_more_responses_than_there_is_room_for,
+        a_dead_owner_reserves_nothing,
+        refuses_responses_when_their_bytes_are_used_up,
+        reports_what_a_tenant_uses,
+    )
+}
