@@ -47,9 +47,9 @@ def check_refusal(answer: httpx.Response, named: str) -> None:
 
 
 @pytest.mark.requirement("API-QUOTAS")
-async def test_concurrent_responses_do_not_exceed_the_quota(stores: Store, serve: Serve) -> None:
+async def test_concurrent_responses_do_not_exceed_the_quota(store: Store, serve: Serve) -> None:
     backend = ScriptedBackend(["Hello!"] * 9)
-    server = serve(backend, on=stores, **quotas(max_responses=3))
+    server = serve(backend, on=store, **quotas(max_responses=3))
     modes: list[dict[str, Any]] = [{}, {"stream": True}, {"background": True}] * 3
     answers = await asyncio.gather(*(server.post(**mode) for mode in modes))
     accepted = [answer for answer in answers if answer.status_code == 200]
@@ -57,7 +57,7 @@ async def test_concurrent_responses_do_not_exceed_the_quota(stores: Store, serve
     for answer in answers:
         if answer not in accepted:
             check_refusal(answer, "max_responses = 3")
-    assert (await stores.usage("default")).responses == 3
+    assert (await store.usage("default")).responses == 3
     assert (await server.post(store=False)).status_code == 200, "it is not stored"
     for answer in accepted:
         if answer.headers["content-type"] == "application/json":
@@ -70,8 +70,8 @@ async def test_concurrent_responses_do_not_exceed_the_quota(stores: Store, serve
 
 
 @pytest.mark.requirement("API-QUOTAS")
-async def test_what_is_not_stored_takes_no_room(stores: Store, serve: Serve) -> None:
-    server = serve(["Hello!", "Hello!"], on=stores, **quotas(max_responses=1))
+async def test_what_is_not_stored_takes_no_room(store: Store, serve: Serve) -> None:
+    server = serve(["Hello!", "Hello!"], on=store, **quotas(max_responses=1))
     for _ in range(3):
         assert (await server.post(previous_response_id="resp_unknown")).status_code == 400
     run = await server.service.create("default", parse_create_response(BODY))
@@ -89,8 +89,8 @@ async def test_stored_bytes_are_limited(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-QUOTAS")
-async def test_files_and_vector_stores_are_counted(stores: Store, serve: Serve) -> None:
-    server = serve(on=stores, **quotas(max_files=2, max_vector_stores=2))
+async def test_files_and_vector_stores_are_counted(store: Store, serve: Serve) -> None:
+    server = serve(on=store, **quotas(max_files=2, max_vector_stores=2))
 
     async def upload() -> httpx.Response:
         return await server.client.post(
@@ -118,18 +118,18 @@ async def test_a_tool_without_a_container_fails_the_response(serve: Serve) -> No
 
 
 @pytest.mark.requirement("API-TENANT-USAGE")
-async def test_usage_shows_the_tenant_of_the_key(stores: Store, serve: Serve) -> None:
+async def test_usage_shows_the_tenant_of_the_key(store: Store, serve: Serve) -> None:
     registry = containers(max_containers=4)
     limits = TenantQuotas(
         Quotas(max_responses=9, max_files=8),
         {"mine": Quotas(max_responses=5, max_files_bytes=100)},
     )
-    server = serve(on=stores, quotas=limits, **code_interpreter_options(registry))
+    server = serve(on=store, quotas=limits, **code_interpreter_options(registry))
     mine, theirs = _clients(server)
     assert (await server.client.get("/antiphon/usage")).json()["tenant"] == "default"
     answer = await mine.post("/v1/responses", json={"model": "tiny", "input": "hi"})
     assert answer.status_code == 200
-    await stores.files.put("mine", make_file("a", b"123"), b"123")
+    await store.files.put("mine", make_file("a", b"123"), b"123")
     upload = {"bytes": 40, "filename": "a", "purpose": "vision", "mime_type": "image/png"}
     assert (await mine.post("/v1/uploads", json=upload)).status_code == 200
     await mine.post("/v1/vector_stores", json={})

@@ -77,7 +77,7 @@ _STATUS_TEXTS: Mapping[int, str] = {
     404: "The object does not exist, or belongs to another tenant.",
     405: "The method is not allowed here. WebSockets need an upgrade.",
     409: "The request conflicts with the current state.",
-    413: "The body or a quota is exceeded.",
+    413: "The body, or a quota by this object alone, is exceeded.",
     424: "The tools of an MCP server cannot be listed.",
     426: "The server cannot upgrade the connection to a WebSocket.",
     429: "A rate limit or a quota is reached. `retry-after` says when to try again.",

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import operation
 from antiphon.wire.usage import RequestUsage, UsageReport
 
 __all__ = ["UsageRoutes"]
@@ -18,6 +19,7 @@ class UsageRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
+    @operation("getUsage", answer=UsageReport)
     async def retrieve(self, request: Request) -> Reply:
         """Return what the tenant of the key uses, and its limits."""
         tenant = request_context(request.scope).tenant
