@@ -105,6 +105,13 @@ One state machine covers the response. Another one covers each item, from `outpu
 
 
 _EVENTS_ENDS = """\
+## A model that says nothing
+
+A completed response always has an answer or a call. If the model ends at once, or after its
+reasoning, the output ends with a message whose one part is an empty text: clients fail on an empty
+`output`. A response that a limit ended before the first text is `incomplete`, and its output may be
+empty. So is the output of a request with `generate: false`.
+
 ## How a stream ends
 
 A stream that has ended says so twice: its last event is `completed`, `incomplete` or `failed`, and

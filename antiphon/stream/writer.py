@@ -81,6 +81,11 @@ class ItemWriter:
         out.pending.append(part.make_delta(number, text, logprobs))
         out.number = number + 1
 
+    def begin(self, channel: Channel = "text") -> None:
+        """Open the part of a channel. Its text may stay empty."""
+        if channel != self._channel:
+            self._open_part(channel)
+
     def annotate(self, annotation: Annotation) -> None:
         """Add a citation. ``annotation`` refers to text already written into the open part."""
         part = self._part

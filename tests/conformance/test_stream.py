@@ -21,7 +21,7 @@ from tests.conformance.scripts import (
     message_deltas,
     reasoning_deltas,
 )
-from tests.conformance.served import Ask, Json, engine, send_in_mode
+from tests.conformance.served import Ask, Json, engine, local, send_in_mode
 
 MESSAGE = [
     "output_item.added",
@@ -139,11 +139,19 @@ async def test_failure_without_streaming_is_an_http_error(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("D-27")
-async def test_empty_reply_gives_an_empty_output(serve: Serve, ask: Ask) -> None:
-    answer = await ask(serve(engine([""])))
-    assert answer.output == []
+@pytest.mark.parametrize("reply", ["", "<think>Hm.</think>"], ids=["nothing", "reasoning"])
+async def test_empty_reply_gives_an_empty_message(serve: Serve, ask: Ask, reply: str) -> None:
+    answer = await ask(serve(local(engine([reply]))))
+    *_, message = answer.output
+    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    assert (message["type"], message["role"], message["status"], message["content"]) == (
+        "message",
+        "assistant",
+        "completed",
+        [part],
+    )
     assert answer.terminal_response["status"] == "completed"
-    assert answer.terminal_response["usage"]["output_tokens"] == 1
+    assert answer.terminal_response["usage"]["output_tokens"] == len(reply) + 1
 
 
 @pytest.mark.requirement("D-80", "VN-62", "GO-17", "CL-USAGE", "API-USAGE")

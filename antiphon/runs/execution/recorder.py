@@ -24,7 +24,16 @@ from antiphon.stream.deltas import (
 )
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ItemWriter, ResponseWriter
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item, ItemBase
+from antiphon.wire.items import (
+    Compaction,
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    ItemBase,
+    McpListTools,
+    Message,
+    Reasoning,
+)
 from antiphon.wire.response import Usage
 
 from .token_log import append_prompt
@@ -41,6 +50,9 @@ _NO_TOOL_USAGE: Mapping[str, Any] = {
     },
     "web_search": {"num_requests": 0},
 }
+
+#: Items that do not answer the client.
+_SILENT_TYPES = (Compaction, McpListTools, Reasoning)
 
 #: Returns fields to set on an item that the model has finished. They override the backend's fields.
 ExtraFields = Callable[[Item], Mapping[str, Any]]
@@ -176,9 +188,22 @@ class Recorder:
 
     def _finish(self, delta: Finish) -> None:
         self.finish_reason, self.usage = delta.reason, delta.usage
+        if delta.is_answer and delta.reason == "stop" and self._is_silent:
+            self._add_empty_message()
         self._close_current("completed" if delta.reason == "stop" else "incomplete")
         for key in list(self._calls):
             self._last_closed = self._calls.pop(key).close("incomplete")
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether the output contains nothing for the client."""
+        return all(isinstance(item, _SILENT_TYPES) for item in self._writer.response.output)
+
+    def _add_empty_message(self) -> None:
+        """Add a message without text: clients fail on a completed response without an answer."""
+        self._close_current()
+        self._current = message = self._writer.open(Message(role="assistant", content=()))
+        message.begin()
 
 
 def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

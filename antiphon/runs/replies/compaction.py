@@ -339,7 +339,7 @@ class CompactingReply(Reply):
         assert visible.compaction is not None
         closed = Close({"encrypted_content": self._sealer.encrypt_compaction(visible.compaction)})
         if not self._with_answer:
-            yield closed, Finish("stop", usage)
+            yield closed, Finish("stop", usage, is_answer=False)
             return
         yield (closed,)
         self._answer = await self._prepare_answer(visible)
@@ -348,7 +348,7 @@ class CompactingReply(Reply):
         async with aclosing(self._answer.deltas()) as deltas:
             async for batch in deltas:
                 if isinstance(last := batch[-1], Finish):
-                    batch = (*batch[:-1], Finish(last.reason, add_usage(usage, last.usage)))
+                    batch = (*batch[:-1], replace(last, usage=add_usage(usage, last.usage)))
                 yield batch
 
     async def _prepare_answer(self, visible: VisibleHistory) -> Reply:

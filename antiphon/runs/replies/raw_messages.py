@@ -74,7 +74,7 @@ class RawMessagesReply(ReplyWrapper):
                     self._times.append(self._clock())
                 if self._with_metrics and batch and isinstance(last := batch[-1], Finish):
                     usage = _with_turns(last.usage, self._turn_usages or (last.usage,))
-                    batch = (*batch[:-1], Finish(last.reason, usage))
+                    batch = (*batch[:-1], replace(last, usage=usage))
                 yield batch
         self._times.append(self._clock())
 

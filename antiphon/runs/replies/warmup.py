@@ -35,7 +35,7 @@ class WarmupReply(ReplyWrapper):
         async with aclosing(self._reply.deltas()) as deltas:
             await anext(deltas, None)
         usage = Usage(input_tokens=self.input_tokens, total_tokens=self.input_tokens)
-        yield (Finish("stop", usage),)
+        yield (Finish("stop", usage, is_answer=False),)
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         return {}

@@ -100,6 +100,8 @@ class ToolLoop(ReplyWrapper):
         self._max_result_bytes = 0
         #: Tokens of the last prompt and its answer, before calls ran.
         self._used_tokens = 0
+        #: A stop string ended the last turn.
+        self._stopped_by_string = False
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
 
@@ -176,6 +178,7 @@ class ToolLoop(ReplyWrapper):
         if turn.finish is None:
             return []
         self._turn_usages.append(turn.finish.usage)
+        self._stopped_by_string = turn.finish.stopped_by_string
         calls = [call for call in turn.calls if not call.is_ignored]
         self._budget.take(len(calls))
         return calls if turn.finish.reason == "stop" else []
@@ -200,7 +203,7 @@ class ToolLoop(ReplyWrapper):
         total = Usage()
         for usage in self._turn_usages:
             total = add_usage(total, usage)
-        return Finish(reason, total)
+        return Finish(reason, total, self._stopped_by_string)
 
     # --- limits ----------------------------------------------------------------------------------
 

@@ -429,6 +429,14 @@ async def test_output_tokens_are_limited_over_all_turns() -> None:
     assert loop.finish.reason == "length" and len(loop.backend.requests) == 1
 
 
+async def test_stop_string_of_the_last_turn_is_reported() -> None:
+    stopped = replace(finish(), stopped_by_string=True)
+    loop = await LoopRun(look(), [*message_deltas("Done"), stopped]).all()
+    assert loop.finish.stopped_by_string
+    loop = await LoopRun([*look(), stopped], message_deltas("Done.")).all()
+    assert not loop.finish.stopped_by_string
+
+
 async def test_truncated_call_is_not_run() -> None:
     cut = look("{")[:-1]
     loop = await LoopRun([*cut, finish("length")]).all()
