@@ -196,7 +196,7 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
                 LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
             )
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        yield App(_app(settings, service, log, metrics), service, models, abilities)
+        yield App(_app(settings, service, log, metrics, models), service, models, abilities)
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
@@ -225,7 +225,9 @@ def _open_log(settings: Settings) -> Any:
     return open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
 
 
-def _app(settings: Settings, service: Service, log: Any, metrics: Metrics) -> ASGIApp:
+def _app(
+    settings: Settings, service: Service, log: Any, metrics: Metrics, models: catalog.Catalog
+) -> ASGIApp:
     return create_app(
         service,
         _access(settings),
@@ -234,6 +236,7 @@ def _app(settings: Settings, service: Service, log: Any, metrics: Metrics) -> AS
         log=log,
         cors=settings.cors_origins,
         metrics=metrics,
+        manager=models.manager,
     )
 
 
@@ -401,6 +404,7 @@ def _access(settings: Settings) -> guard.AuthConfig:
         hosts=settings.allowed_hosts,
         prompt_editors=settings.prompt_editors,
         page=page_is_served(settings),
+        operators=settings.operators,
     )
 
 

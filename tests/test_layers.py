@@ -48,7 +48,16 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "engines": {*ROOTS, "dialects", "upstream"},
     "embeddings": {*ROOTS, "engines", "upstream"},
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
-    "models": {*ROOTS, "plugins", "config", "dialects", "engines", "embeddings", "backends"},
+    "models": {
+        *ROOTS,
+        "plugins",
+        "config",
+        "wire",
+        "dialects",
+        "engines",
+        "embeddings",
+        "backends",
+    },
     # state, tools and runs
     "store": {"errors", "installation", "plugins", "wire", "search_terms"},
     "input_items": {*ROOTS, "wire", "stream", "store"},

@@ -7,8 +7,15 @@ be rejected with an HTTP error. After that its run starts, and the reader gets k
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+)
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +29,7 @@ from antiphon.backends.base import (
     Status,
     text_completion_unsupported,
 )
+from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
@@ -43,6 +51,10 @@ _LOG_INTERVAL_S = 10.0
 Progress = Callable[[str, int, int | None], None]
 #: Prepares the request's reply with a backend.
 Prepare = Callable[[Backend], Awaitable[Reply]]
+
+
+class _Skipped(SetupError):
+    """The model was not loaded, because others would have been unloaded for it."""
 
 
 class _Unloaded(Backend):
@@ -73,14 +85,62 @@ class _Unloaded(Backend):
         raise BackendError("The model is not loaded.")
 
 
+class _Instance:
+    """One loaded copy of the model, from the start of its load until it is closed.
+
+    It counts the requests that use it. A retired instance takes no new requests and is closed when
+    the last one leaves.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.backend: Backend | None = None
+        #: Finishes with the backend, or with the reason why there is none.
+        self.loaded: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
+        self.loaded.add_done_callback(_retrieve_exception)
+        self.users = 0
+        self.last_used = now()
+        self.memory_bytes = 0
+        self.is_retired = False
+        #: The engine is being created, which cannot be interrupted.
+        self.is_building = False
+        self.on_retire: Callable[[_Instance], None] = lambda instance: None
+
+    @property
+    def is_evictable(self) -> bool:
+        return self.backend is not None and not self.is_retired
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.users > 0
+
+    def retire(self) -> None:
+        if not self.is_retired:
+            self.is_retired = True
+            self.on_retire(self)
+
+    def join(self) -> None:
+        self.users += 1
+
+    def leave(self) -> None:
+        self.users -= 1
+        self.last_used = self._now()
+
+    def fail(self, error: Exception) -> None:
+        if not self.loaded.done():
+            self.loaded.set_exception(error)
+
+
 class OnDemandBackend(BackendWrapper):
     """``Backend`` that loads its inner backend at the first request, with ``make``, and unloads it
-    when idle.
+    when idle, when told to, or when another model needs the memory.
 
     ``idle_s``: seconds without a request after which it is unloaded; 0 for never. ``context_size``
     is reported until the first load. ``ready_timeout_s``: seconds that ``ready`` and ``prepare``
-    wait for a load. Concurrent requests share one load; after a failed load the next request tries
-    again. Use it from one event loop only.
+    wait for a load. ``fetch`` downloads missing files and returns the estimated memory in bytes;
+    ``make`` may then not be interrupted. ``budget``: the memory that several models share.
+    Concurrent requests share one load; after a failed load the next request tries again. Use it
+    from one event loop only.
     """
 
     #: The state of the load.
@@ -91,6 +151,8 @@ class OnDemandBackend(BackendWrapper):
         name: str,
         make: Callable[[Progress], Awaitable[Backend]],
         *,
+        fetch: Callable[[Progress], Awaitable[int]] | None = None,
+        budget: MemoryBudget | None = None,
         idle_s: float = 0,
         context_size: int | None = None,
         ready_timeout_s: float = READY_TIMEOUT_S,
@@ -98,44 +160,63 @@ class OnDemandBackend(BackendWrapper):
         super().__init__(_Unloaded(context_size))
         self._name = name
         self._make = make
+        self._fetch = fetch
+        self._budget = budget or MemoryBudget()
         self._idle_s = idle_s
         self._ready_timeout_s = ready_timeout_s
         #: When the progress of the load was last logged, by the clock of the event loop.
         self._logged_at = 0.0
-        self._loading: asyncio.Task[Backend] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._current: _Instance | None = None
+        self._loads: dict[_Instance, asyncio.Task[None]] = {}
+        #: Retired instances that requests still use, and instances that are being closed.
+        self._retired: dict[_Instance, asyncio.Future[None]] = {}
+        self._closings: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._users = 0
         self._closed = False
 
-    async def load(self) -> None:
-        """Load now. Raises ``SetupError``."""
-        async with self._in_use():
-            await self._load()
+    @property
+    def users(self) -> int:
+        """The number of requests that use the model or wait for it."""
+        current = 0 if self._current is None else self._current.users
+        return current + sum(instance.users for instance in self._retired)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The estimated memory of the loaded model; None if it is not loaded or not known."""
+        return (self._current and self._current.memory_bytes) or None
+
+    async def load(self, progress: Progress | None = None, *, evict: bool = True) -> None:
+        """Load now. Raises ``SetupError``.
+
+        ``progress`` receives the steps, which are then not logged. With ``evict=False`` the model
+        stays unloaded if that would unload others.
+        """
+        async with self._in_use(progress, evict=evict) as instance:
+            with suppress(_Skipped):
+                await self._wait(instance)
+
+    async def unload(self) -> None:
+        """Unload now. Running requests finish first; later ones load the model again. A load is
+        cancelled, and the requests that wait for it fail."""
+        current = self._current
+        if current is not None:
+            if current.backend is None:
+                self._cancel_load(current)
+            current.retire()
+        for wait in (self._loads.values(), self._retired.values(), self._closings):
+            if wait:
+                await asyncio.wait(list(wait))
 
     async def ready(self) -> bool:
         """Start loading and wait for ``ready_timeout_s``. Returns whether the model is loaded.
         Raises ``Overloaded`` if it cannot be loaded."""
-        async with self._in_use():
-            try:
-                async with asyncio.timeout(self._ready_timeout_s):
-                    await self._load()
-            except TimeoutError:
-                return False
-            except (SetupError, BackendError):
-                raise Overloaded(
-                    _unavailable_message(self._name),
-                    retry_after_s=_RETRY_AFTER_S,
-                    status=503,
-                    code="server_error",
-                ) from None
-        return True
+        async with self._in_use() as instance:
+            return await self._is_ready(instance)
 
     async def prepare(self, conversation: Conversation, options: Options) -> OnDemandReply:
         """Check and render if the model is loaded in time. Otherwise a request that cannot be
         honoured fails in its run instead of being rejected before it."""
-        async with self._in_use():
-            return await self._reply(lambda backend: backend.prepare(conversation, options))
+        return await self._reply(lambda backend: backend.prepare(conversation, options))
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> OnDemandReply:
         """Likewise for a text completion. Raises ``InvalidRequest`` if the model cannot do it."""
@@ -145,22 +226,22 @@ class OnDemandBackend(BackendWrapper):
                 raise text_completion_unsupported(self._name)
             return await backend.complete(prompt, options)
 
-        async with self._in_use():
-            return await self._reply(prepare)
+        return await self._reply(prepare)
 
     async def _reply(self, prepare: Prepare) -> OnDemandReply:
-        if not await self.ready():
-            return OnDemandReply(self, prepare)
-        backend = await self._load()
-        return OnDemandReply(self, prepare, backend, await prepare(backend))
+        async with self._in_use() as instance:
+            if not await self._is_ready(instance):
+                return OnDemandReply(self, prepare)
+            backend = await self._wait(instance)
+            return OnDemandReply(self, prepare, backend, await prepare(backend))
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Backend]:
         """Keep the model loaded within the block. Raises ``BackendError`` if it cannot be
         loaded."""
-        async with self._in_use():
+        async with self._in_use() as instance:
             try:
-                backend = await self._load()
+                backend = await self._wait(instance)
             except SetupError:
                 raise BackendError(_unavailable_message(self._name)) from None
             yield backend
@@ -168,60 +249,173 @@ class OnDemandBackend(BackendWrapper):
     async def close(self) -> None:
         self._closed = True
         self._stop_timer()
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.wait([self._loading])
-        self._unload()
-        if self._closing is not None:
-            await self._closing
+        for instance, task in self._loads.items():
+            instance.fail(BackendError("The model is closed."))
+            task.cancel()
+        if self._loads:
+            await asyncio.wait(list(self._loads.values()))
+        if self._current is not None:
+            self._current.retire()
+        for instance in list(self._retired):  # the owner has waited for the requests
+            self._close_retired(instance)
+        if self._closings:
+            await asyncio.wait(list(self._closings))
+
+    # --- use -------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _in_use(
+        self, progress: Progress | None = None, *, evict: bool = True
+    ) -> AsyncIterator[_Instance]:
+        """Yield the current instance, a new one if there is none, and keep it within the block."""
+        instance = self._current or self._start_load(progress, evict=evict)
+        instance.join()
+        self._stop_timer()
+        try:
+            yield instance
+        finally:
+            instance.leave()
+            if not instance.is_in_use:
+                self._on_idle(instance)
+
+    async def _wait(self, instance: _Instance) -> Backend:
+        """The loaded backend. A cancelled request does not cancel the load."""
+        return await asyncio.shield(instance.loaded)
+
+    async def _is_ready(self, instance: _Instance) -> bool:
+        try:
+            async with asyncio.timeout(self._ready_timeout_s):
+                await self._wait(instance)
+        except TimeoutError:
+            return False
+        except (SetupError, BackendError):
+            raise Overloaded(
+                _unavailable_message(self._name),
+                retry_after_s=_RETRY_AFTER_S,
+                status=503,
+                code="server_error",
+            ) from None
+        return True
+
+    def _on_idle(self, instance: _Instance) -> None:
+        if instance in self._retired:
+            self._close_retired(instance)
+        elif instance is self._current and instance.backend and self._idle_s and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._idle_s, instance.retire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # --- loading ---------------------------------------------------------------------------------
 
-    async def _load(self) -> Backend:
+    def _start_load(self, progress: Progress | None, *, evict: bool) -> _Instance:
+        instance = _Instance(asyncio.get_running_loop().time)
         if self._closed:
-            raise BackendError("The model is closed.")
-        if not isinstance(self._inner, _Unloaded):
-            return self._inner
-        if self._loading is None:
-            self._loading = asyncio.create_task(self._run_load())
-            self._loading.add_done_callback(_retrieve_exception)
-        try:
-            # A cancelled request must not cancel the load, which other requests await.
-            return await asyncio.shield(self._loading)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise BackendError("The model is closed.") from None
-            raise
+            instance.fail(BackendError("The model is closed."))
+            return instance
+        instance.on_retire = self._on_retire
+        others = [*self._loads.values(), *self._retired.values(), *self._closings]
+        task = asyncio.create_task(self._load(instance, others, progress, evict=evict))
+        task.add_done_callback(lambda _: self._loads.pop(instance))
+        self._loads[instance] = task
+        self._current = instance
+        return instance
 
-    async def _run_load(self) -> Backend:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+    async def _load(
+        self,
+        instance: _Instance,
+        others: Collection[asyncio.Future[None]],
+        progress: Progress | None,
+        *,
+        evict: bool,
+    ) -> None:
+        """Load the model and report the outcome to whoever waits for ``instance``. ``others``:
+        what still holds memory of this model."""
         try:
-            if self._closing is not None:  # its memory is needed
-                await asyncio.shield(self._closing)
-            _log.info("model is being loaded", model=self._name)
-            self.status = Status(value="loading")
-            self._logged_at = loop.time()
-            backend = await self._make(partial(self._progress, loop.time))
-        except SetupError as error:
-            self.status = Status(value="failed")
-            _log.error("model could not be loaded", model=self._name, reason=str(error))
+            if others:
+                await asyncio.wait(others)
+            backend = await self._create(instance, progress, evict=evict)
+        except asyncio.CancelledError:
+            self._budget.release(instance)
+            self._drop(instance, "unloaded")
             raise
         except Exception as error:
-            self.status = Status(value="failed")
-            _log.exception("model could not be loaded", model=self._name)
-            raise SetupError(f"model {self._name}: {error or type(error).__name__}") from None
-        finally:
-            self._loading = None
-        _log.info("model is ready", model=self._name, seconds=round(loop.time() - started, 2))
-        self._inner = backend
-        self.status = Status(value="loaded")
+            self._budget.release(instance)
+            self._drop(instance, "unloaded" if isinstance(error, _Skipped) else "failed")
+            instance.fail(self._load_error(error, is_logged=progress is None))
+        else:
+            self._finish_load(instance, backend)
+
+    async def _create(
+        self, instance: _Instance, progress: Progress | None, *, evict: bool
+    ) -> Backend:
+        loop = asyncio.get_running_loop()
+        started = self._logged_at = loop.time()
+        report = partial(self._progress, instance, loop.time) if progress is None else progress
+        if progress is None:
+            _log.info("model is being loaded", model=self._name)
+        self.status = Status(value="loading")
+        if self._fetch is not None:
+            instance.memory_bytes = await self._fetch(report)
+            self.status = Status(value="loading", stage="waiting for memory")
+        if not await self._budget.reserve(self._name, instance, evict=evict):
+            raise _Skipped
+        self.status = Status(value="loading")
+        instance.is_building = True
+        backend = await self._make(report)
+        if progress is None:
+            _log.info("model is ready", model=self._name, seconds=round(loop.time() - started, 2))
         return backend
 
+    def _finish_load(self, instance: _Instance, backend: Backend) -> None:
+        if instance.is_retired:  # the load was cancelled while the engine was created
+            self._start_closing(instance, backend)
+            return
+        instance.backend = self._inner = backend
+        instance.last_used = asyncio.get_running_loop().time()
+        self.status = Status(value="loaded")
+        if not instance.loaded.done():
+            instance.loaded.set_result(backend)
+        self._budget.notify()
+        if not instance.is_in_use:
+            self._on_idle(instance)
+
+    def _load_error(self, error: BaseException, *, is_logged: bool) -> Exception:
+        """Log why the model could not be loaded. Returns what is raised for it."""
+        if isinstance(error, _Skipped):
+            return error
+        if isinstance(error, SetupError):
+            if is_logged:
+                _log.error("model could not be loaded", model=self._name, reason=str(error))
+            return error
+        _log.error("model could not be loaded", model=self._name, exc_info=error)
+        return SetupError(f"model {self._name}: {error or type(error).__name__}")
+
+    def _cancel_load(self, instance: _Instance) -> None:
+        """Stop a load. An engine that is being created is closed as soon as it exists."""
+        instance.fail(BackendError(_unavailable_message(self._name)))
+        self._drop(instance, "unloaded")
+        if not instance.is_building:
+            self._loads[instance].cancel()
+
+    def _drop(self, instance: _Instance, status: str) -> None:
+        if self._current is instance:
+            self._current = None
+            self.status = Status(value=status)
+
     def _progress(
-        self, clock: Callable[[], float], stage: str, loaded: int, total: int | None
+        self,
+        instance: _Instance,
+        clock: Callable[[], float],
+        stage: str,
+        loaded: int,
+        total: int | None,
     ) -> None:
+        if self._current is not instance:
+            return
         self.status = Status(value="loading", stage=stage, bytes=loaded, total_bytes=total)
         if (now := clock()) >= self._logged_at + _LOG_INTERVAL_S:
             self._logged_at = now
@@ -230,37 +424,39 @@ class OnDemandBackend(BackendWrapper):
 
     # --- unloading -------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _in_use(self) -> AsyncIterator[None]:
-        self._users += 1
+    def _on_retire(self, instance: _Instance) -> None:
         self._stop_timer()
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users and self._idle_s and not self._closed:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(self._idle_s, self._unload)
+        backend = instance.backend
+        if backend is None:
+            return
+        self._inner = _Unloaded.after(backend)
+        self._drop(instance, "unloading")
+        if not instance.is_in_use:
+            self._start_closing(instance, backend)
+        else:
+            self._retired[instance] = asyncio.get_running_loop().create_future()
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _close_retired(self, instance: _Instance) -> None:
+        """Close a retired instance that no request uses any more."""
+        assert instance.backend is not None
+        self._start_closing(instance, instance.backend)
+        self._retired.pop(instance).set_result(None)
 
-    def _unload(self) -> None:
-        backend = self._inner
-        if not isinstance(backend, _Unloaded):
-            self._inner = _Unloaded.after(backend)
-            self.status = Status(value="unloaded")
-            self._closing = asyncio.create_task(self._close(backend))
+    def _start_closing(self, instance: _Instance, backend: Backend) -> None:
+        closing = asyncio.create_task(self._close(instance, backend))
+        self._closings.add(closing)
+        closing.add_done_callback(self._closings.discard)
 
-    async def _close(self, backend: Backend) -> None:
+    async def _close(self, instance: _Instance, backend: Backend) -> None:
         try:
             await backend.close()
         except Exception:
             _log.exception("model could not be closed", model=self._name)
-        _log.info("model is unloaded", model=self._name)
-        self._closing = None
+        self._budget.release(instance)
+        if self._current is None and self.status.value == "unloading":
+            self.status = Status(value="unloaded")
+        if not self._closed:
+            _log.info("model is unloaded", model=self._name)
 
 
 class _UnpreparedReply(Reply):
@@ -325,9 +521,7 @@ def _unavailable_message(name: str) -> str:
     return f"The model '{name}' could not be loaded; the server's log says why."
 
 
-def _retrieve_exception(task: asyncio.Task[Backend]) -> None:
-    """Mark a failed load's exception as retrieved: it was logged, and perhaps nobody awaits the
-    task.
-    """
-    if not task.cancelled():
-        task.exception()
+def _retrieve_exception(loaded: asyncio.Future[Backend]) -> None:
+    """Mark a failed load's exception as retrieved: it was logged, and perhaps nobody awaits it."""
+    if not loaded.cancelled():
+        loaded.exception()

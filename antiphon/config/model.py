@@ -47,6 +47,13 @@ class Model(Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 0
+    memory_mb: Annotated[
+        _Count | None,
+        declare(
+            "Memory that the loaded model needs in MiB, for `model_memory_mb`. Unset: estimated "
+            "from the sizes of its weights and of its key-value cache."
+        ),
+    ] = None
     aliases: Annotated[
         tuple[str, ...],
         declare("Additional model names. Some clients change their behaviour by model name."),

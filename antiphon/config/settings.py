@@ -120,6 +120,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         Path, _models("Folder for downloaded models.", default="~/.cache/antiphon/models")
     ] = field(default_factory=lambda: _home("XDG_CACHE_HOME", ".cache") / "models")
 
+    model_memory_mb: Annotated[
+        int,
+        _models(
+            "Memory in MiB that loaded models may use together, by estimate; 0 for no limit. If "
+            "the next model does not fit, the least recently used ones are unloaded, after their "
+            "running requests.",
+            ge=0,
+        ),
+    ] = 0
+
     formats_dir: Annotated[
         Path | None,
         _models(
@@ -225,6 +235,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         _access(
             "Names of the API keys that may read and change stored prompts. Without API "
             "keys: every client on this machine."
+        ),
+    ] = ()
+    operators: Annotated[
+        tuple[str, ...],
+        _access(
+            "Names of the API keys that may manage the server at run time: load, unload and "
+            "download models. Without API keys: every client on this machine."
         ),
     ] = ()
     allow_unauthenticated: Annotated[

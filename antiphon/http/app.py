@@ -33,6 +33,7 @@ from antiphon.http.routes.conversations import ConversationRoutes
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.files import FileRoutes
 from antiphon.http.routes.health import HealthRoutes
+from antiphon.http.routes.managed_models import ManagedModelRoutes, ModelManager
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
@@ -66,13 +67,15 @@ def create_app(
     log: Any,
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
+    manager: ModelManager | None = None,
     clock: Callable[[], float] = time.monotonic,
     reraise: bool = False,
 ) -> ASGIApp:
     """Build the app over an open service; the caller closes the service.
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
-    returns monotonic seconds. ``reraise``: let unexpected exceptions through (tests).
+    returns monotonic seconds. ``manager`` adds ``/antiphon/models``.
+    ``reraise``: let unexpected exceptions through (tests).
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -87,7 +90,7 @@ def create_app(
     deps = EndpointDependencies(
         service=service, admission=admission, metrics=metrics, clock=clock, limits=limits, log=log
     )
-    routes = _routes(deps, access)
+    routes = [*_routes(deps, access), *_manager_routes(service, access, manager)]
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = Router(
         routes,
@@ -177,6 +180,23 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
     return [
         Route("/openapi.json", reference.document, methods=["GET"]),
         Route("/docs", reference.page, methods=["GET"]),
+    ]
+
+
+def _manager_routes(
+    service: Service, access: AuthConfig, manager: ModelManager | None
+) -> list[Route]:
+    """The routes of operators."""
+    if manager is None:
+        return []
+    models = ManagedModelRoutes(manager, access, service.keepalive_s)
+    model = "/antiphon/models/{model:path}"
+    return [
+        Route("/antiphon/models", models.list, methods=["GET"]),
+        Route(model + "/load", models.load, methods=["POST"]),
+        Route(model + "/unload", models.unload, methods=["POST"]),
+        Route(model + "/pull", models.pull, methods=["POST"]),
+        Route(model, models.retrieve, methods=["GET"]),
     ]
 
 

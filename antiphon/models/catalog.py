@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
 from antiphon.backends.lora import LoraBackend
+from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -24,9 +25,14 @@ from antiphon.errors import NotFound
 from .download import DEFAULT, DEFAULT_SAMPLING, Progress
 from .embedding_factories import EMBEDDERS
 from .factories import backend_factory
+from .files import estimate_memory, fetch_files
+from .manager import ModelManager, Resident
 
 __all__ = ["Catalog", "ServedModel", "load"]
 
+_MIB = 2**20
+#: Engines whose models run on another server: there is nothing to load.
+_REMOTE_ENGINES = frozenset({"chat_completions", "completions", "embeddings", "responses"})
 #: Fields of ``Model`` that are defaults for a request's options.
 _DEFAULT_FIELDS = (
     "max_output_tokens",
@@ -90,10 +96,17 @@ class Catalog:
     """The served models in the operator's order.
 
     ``default``: the name of the model for requests that name none. Unset: the first one that is not
-    an embedding model.
+    an embedding model. ``manager`` loads and unloads them at run time.
     """
 
-    def __init__(self, models: tuple[ServedModel, ...], default: str | None = None) -> None:
+    def __init__(
+        self,
+        models: tuple[ServedModel, ...],
+        default: str | None = None,
+        *,
+        manager: ModelManager | None = None,
+    ) -> None:
+        self.manager = manager
         self._models = models
         self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
         able = (model for model in models if model.embedding is None)
@@ -126,11 +139,15 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
 
     Raises ``SetupError`` after it closes the models loaded before.
     """
+    budget = MemoryBudget(settings.model_memory_mb * _MIB or None)
     async with AsyncExitStack() as stack:
         models: list[ServedModel] = []
+        residents: list[Resident] = []
         for name, model in settings.models.items():
-            backend = await _backend(name, model, settings, progress)
+            resident = await _load_resident(name, model, settings, budget, progress)
+            backend = resident.backend
             stack.push_async_callback(backend.close)
+            residents.append(resident)
             served = ServedModel(
                 name=name,
                 aliases=model.aliases,
@@ -141,7 +158,8 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
                 thinking_budgets=model.thinking_budgets,
             )
             models += [served, *_adapter_models(served, model)]
-        catalog = Catalog(tuple(models), settings.default_model)
+        manager = ModelManager(tuple(residents), settings, budget)
+        catalog = Catalog(tuple(models), settings.default_model, manager=manager)
         stack.pop_all()
     return catalog
 
@@ -154,21 +172,45 @@ def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
     ]
 
 
-async def _backend(
-    name: str, model: Model, settings: Settings, progress: Progress | None
-) -> Backend:
-    made = partial(backend_factory(name, model), name, model, settings)
-    if model.load == "start" and not model.idle_unload_s:
-        return await made(progress)
+async def _load_resident(
+    name: str,
+    model: Model,
+    settings: Settings,
+    budget: MemoryBudget,
+    progress: Progress | None,
+) -> Resident:
+    """Load a model, or prepare its load by the first request. One that does not fit into the memory
+    budget together with those before it is left to its first request."""
+    make = partial(backend_factory(name, model), name, model, settings)
+    is_lazy = model.load == "demand" or model.idle_unload_s > 0
+    if model.engine in _REMOTE_ENGINES and not is_lazy:
+        return Resident(name=name, model=model, backend=await make(progress), on_demand=None)
+
+    async def fetch(progress: Progress) -> int:
+        await fetch_files(model, settings, progress)
+        return await estimate_memory(model, settings)
+
     lazy = OnDemandBackend(
         name,
-        made,
+        make,
+        fetch=fetch,
+        budget=budget,
         idle_s=model.idle_unload_s,
         context_size=model.context_size,
     )
     if model.load == "start":
-        await lazy.load()
-    return OnDemandEmbeddingBackend(name, lazy) if model.engine in EMBEDDERS else lazy
+        await lazy.load(progress or _ignore_progress, evict=False)
+    embeds = model.engine in EMBEDDERS
+    return Resident(
+        name=name,
+        model=model,
+        backend=OnDemandEmbeddingBackend(name, lazy) if embeds else lazy,
+        on_demand=lazy,
+    )
+
+
+def _ignore_progress(stage: str, done: int, total: int | None) -> None:
+    """Report a load at server start nowhere, neither in the log."""
 
 
 def _operator_defaults(model: Model) -> dict[str, Any]:

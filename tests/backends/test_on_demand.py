@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
 from antiphon.backends.lora import LoraBackend
+from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.model import Model
@@ -230,6 +231,166 @@ async def test_closing_stops_a_load() -> None:
         with pytest.raises(BackendError, match="closed"):
             await waiting
     assert make.made == []
+
+
+# --- told to unload, and a shared budget ----------------------------------------------------------
+
+
+async def test_unloading_waits_for_running_requests_and_later_ones_load_again() -> None:
+    make = Maker()
+    lazy = OnDemandBackend("m", make)
+    reply = await lazy.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+        await anext(deltas)
+        unloading = asyncio.create_task(lazy.unload())
+        await asyncio.sleep(0)
+        later = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (lazy.users, make.tries) == (2, 1), "the memory is still used"
+        assert not unloading.done() and not make.made[0].closed
+        rest = [delta async for several in deltas for delta in several]
+        assert isinstance(rest[-1], Finish)
+        await deltas.aclose()
+        await unloading
+        assert make.made[0].closed
+        assert await said(await later) == STORY
+    assert make.tries == 2
+
+
+async def test_unloading_cancels_a_download_and_fails_who_waits() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def fetch(progress: Progress) -> int:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        raise AssertionError
+
+    make = Maker()
+    lazy = OnDemandBackend("m", make, fetch=fetch)
+    waiting = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
+    async with asyncio.timeout(WAIT_S):
+        await started.wait()
+        await lazy.unload()
+        with pytest.raises(Overloaded, match="could not be loaded"):
+            await waiting
+    assert cancelled.is_set() and make.tries == 0
+    assert (lazy.status, lazy.users) == (Status(value="unloaded"), 0)
+
+
+async def test_unloading_closes_an_engine_that_is_being_created() -> None:
+    make = Maker()
+    make.gate.clear()
+    budget = MemoryBudget(100)
+    lazy = OnDemandBackend("m", make, fetch=sized(60), budget=budget)
+    waiting = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
+    async with asyncio.timeout(WAIT_S):
+        while not make.tries:
+            await asyncio.sleep(0)
+        unloading = asyncio.create_task(lazy.unload())
+        with pytest.raises(Overloaded):
+            await waiting
+        assert (lazy.status.value, budget.used_bytes) == ("unloaded", 60)
+        make.gate.set()
+        await unloading
+    assert [backend.closed for backend in make.made] == [True]
+    assert (lazy.status.value, budget.used_bytes) == ("unloaded", 0)
+    assert await said(await lazy.prepare(TALK, OPTIONS)) == STORY
+
+
+def sized(size: int) -> Callable[[Progress], Awaitable[int]]:
+    """A download that is there already, of a model that needs ``size`` bytes."""
+
+    async def fetch(progress: Progress) -> int:
+        return size
+
+    return fetch
+
+
+def sharing(limit: int, *sizes: int) -> tuple[list[OnDemandBackend], list[Maker]]:
+    budget, makers = MemoryBudget(limit), [Maker() for _ in sizes]
+    return [
+        OnDemandBackend(f"m{number}", make, fetch=sized(size), budget=budget, ready_timeout_s=0.01)
+        for number, (size, make) in enumerate(zip(sizes, makers, strict=True))
+    ], makers
+
+
+async def test_least_recently_used_model_makes_room() -> None:
+    (one, two, three), makers = sharing(100, 40, 40, 50)
+    for model in (one, two, one):
+        await model.load()
+    await three.load()
+    assert [m.status.value for m in (one, two, three)] == ["loaded", "unloaded", "loaded"]
+    assert [made.closed for make in makers for made in make.made] == [False, True, False]
+
+
+async def test_model_is_never_unloaded_under_a_stream() -> None:
+    (busy, idle, next_one), makers = sharing(100, 50, 50, 50)
+    reply = await busy.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+        await anext(deltas)
+        await idle.load()
+        await next_one.load()
+        assert makers[1].made[0].closed and not makers[0].made[0].closed, "used before, but in use"
+
+
+async def test_waiting_loads_and_new_requests_take_turns() -> None:
+    """A model that always has a request cannot keep another one from being loaded."""
+    (one, other), makers = sharing(100, 60, 60)
+    first = await one.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S), aclosing(first.deltas()) as deltas:
+        await anext(deltas)
+        theirs = asyncio.create_task(said(OnDemandReply(other, prepare)))
+        while one.status.value != "unloading":
+            await asyncio.sleep(0)
+        ours = asyncio.create_task(said(OnDemandReply(one, prepare)))
+        assert not makers[0].made[0].closed and not makers[1].made
+        async for _ in deltas:
+            pass
+        await deltas.aclose()
+        assert await asyncio.gather(theirs, ours) == [STORY, STORY]
+    assert [make.tries for make in makers] == [2, 1]
+
+
+async def test_cancelled_wait_for_memory_leaves_nothing() -> None:
+    (one, other), makers = sharing(100, 60, 60)
+    reply = await one.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+        await anext(deltas)
+        waiting = asyncio.create_task(other.load())
+        while other.status.stage != "waiting for memory":
+            await asyncio.sleep(0)
+        await other.unload()
+        with pytest.raises(BackendError):
+            await waiting
+    assert makers[1].tries == 0 and other.status.value == "unloaded"
+    await one.load()
+    assert one.status.value == "loaded"
+
+
+async def test_model_larger_than_the_budget_says_so() -> None:
+    (one,), _ = sharing(100 * 2**20, 300 * 2**20)
+    with pytest.raises(SetupError, match=r"m0 needs about 300 MiB, more than model_memory_mb"):
+        await one.load()
+    assert one.status.value == "failed"
+
+
+async def test_models_beyond_the_budget_wait_for_their_first_request_at_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = Maker()
+    monkeypatch.setattr(factories, "ENGINES", {"scripted": lambda *given: make(given[-1])})
+    models = {name: Model(source="x", engine="scripted", memory_mb=60) for name in "ab"}
+    catalog = await load(Settings(models=models, model_memory_mb=100))
+    states = [model.status.value for model in catalog.all()]
+    assert (states, make.tries) == (["loaded", "unloaded"], 1)
+    await catalog.find("b").ready()
+    assert [model.status.value for model in catalog.all()] == ["unloaded", "loaded"]
+    await catalog.close()
 
 
 # --- in the catalog and the server ----------------------------------------------------------------

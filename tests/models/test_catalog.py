@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon import plugins
+from antiphon.backends.base import flatten
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -18,6 +19,7 @@ from antiphon.errors import NotFound, SetupError
 from antiphon.models import factories as module
 from antiphon.models.catalog import Catalog, load
 from antiphon.models.dialect_factories import read_template
+from antiphon.stream.deltas import Text
 
 
 def scripted(source: str = "Hello.", **fields: Any) -> Model:
@@ -100,10 +102,19 @@ async def test_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatc
     assert one.closed
 
 
-async def test_closing_closes_every_model(catalog: Catalog) -> None:
-    backends = [model.backend for model in catalog.all()]
+async def test_closing_closes_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ScriptedBackend] = []
+
+    async def make(*_: Any) -> ScriptedBackend:
+        made.append(ScriptedBackend())
+        return made[-1]
+
+    monkeypatch.setattr(module, "ENGINES", {"scripted": make, "responses": make})
+    models = {"here": scripted(), "there": Model(source="http://h", engine="responses")}
+    catalog = await load(Settings(models=models))
+    assert catalog.find("there").backend is made[1], "nothing to load"
     await catalog.close()
-    assert all(isinstance(backend, ScriptedBackend) and backend.closed for backend in backends)
+    assert [backend.closed for backend in made] == [True, True]
 
 
 async def test_loaded_models_are_closed_when_another_fails(
@@ -134,7 +145,9 @@ async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.Monk
     point = EntryPoint("theirs", "antiphon.models.factories:_scripted", "antiphon.engines")
     monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints([point]))
     loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
-    assert isinstance(loaded.find("m").backend, ScriptedBackend)
+    reply = await loaded.find("m").backend.prepare(Conversation(items=()), Options())
+    assert [d.text async for d in flatten(reply.deltas()) if isinstance(d, Text)] == ["Hi."]
+    await loaded.close()
 
 
 # --- what a source is ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Literal
 
@@ -21,7 +21,15 @@ from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 from .request_context import header, request_context, route_path
 
-__all__ = ["AuthConfig", "AuthKey", "AuthMiddleware", "RequestLimits", "TokenBucket", "is_local"]
+__all__ = [
+    "AuthConfig",
+    "AuthKey",
+    "AuthMiddleware",
+    "RequestLimits",
+    "TokenBucket",
+    "holds_role",
+    "is_local",
+]
 
 #: The usual spellings, compared first: parsing an address is the slowest step here.
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -51,14 +59,16 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
 
     ``metrics``: who may read ``/metrics`` without a key. ``hosts``: allowed Host headers of local
     requests without keys, besides ``localhost`` and IP addresses; "*" for any. ``prompt_editors``:
-    names of the keys that may read and change stored prompts. ``page``: the web page is served; its
-    files need no key, because they contain no data."""
+    names of the keys that may read and change stored prompts. ``operators``: names of the keys that
+    may manage the server. ``page``: the web page is served; its files need no key, because they
+    contain no data."""
 
     keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
     hosts: tuple[str, ...] = ()
     prompt_editors: tuple[str, ...] = ()
     page: bool = False
+    operators: tuple[str, ...] = ()
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
@@ -262,6 +272,14 @@ def _reject_cross_site(scope: Scope) -> None:
 def _is_loopback(scope: Scope) -> bool:
     client = scope.get("client")
     return client is not None and (client[0] in _LOOPBACK or is_loopback(client[0]))
+
+
+def holds_role(scope: Scope, access: AuthConfig, names: Collection[str]) -> bool:
+    """Whether the request's API key is one of ``names``. On a server without keys: whether the
+    request comes from this machine."""
+    if access.keys:
+        return request_context(scope).key in names
+    return is_local(scope)
 
 
 def is_local(scope: Scope) -> bool:

@@ -12,8 +12,7 @@ from starlette.requests import Request
 
 from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, RequestLimits, is_local
-from antiphon.http.middleware.request_context import request_context
+from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query, QueryParam
@@ -66,11 +65,7 @@ class PromptRoutes:
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not see the prompts."""
-        if self._access.keys:
-            allowed = request_context(request.scope).key in self._access.prompt_editors
-        else:
-            allowed = is_local(request.scope)
-        if not allowed:
+        if not holds_role(request.scope, self._access, self._access.prompt_editors):
             raise Forbidden("You may not read or change the prompts of this server.")
 
 

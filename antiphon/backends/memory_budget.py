@@ -1,0 +1,93 @@
+"""A memory budget for loaded models: the least recently used ones make room for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from antiphon.errors import SetupError
+
+__all__ = ["BudgetedModel", "MemoryBudget"]
+
+_MIB = 2**20
+
+
+class BudgetedModel(Protocol):
+    """A loaded copy of a model that counts towards the budget."""
+
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it is loaded and not being unloaded yet."""
+
+    @property
+    def is_retired(self) -> bool: ...
+    @property
+    def is_in_use(self) -> bool: ...
+    @property
+    def last_used(self) -> float: ...
+
+    def retire(self) -> None:
+        """Unload it as soon as no request uses it. No new request uses it from now on."""
+
+
+class MemoryBudget:
+    """Bytes that loaded models may use together. ``limit_bytes``: None for no limit.
+
+    Loads get memory in the order of their requests. Use it from one event loop only.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self._models: list[BudgetedModel] = []
+        self._queue = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    @property
+    def used_bytes(self) -> int:
+        """The estimated memory of the models that are loaded, being loaded or being unloaded."""
+        return sum(model.memory_bytes for model in self._models)
+
+    async def reserve(self, name: str, model: BudgetedModel, *, evict: bool = True) -> bool:
+        """Reserve the memory of ``model``, which is about to be loaded under ``name``.
+
+        If it does not fit, the least recently used models are unloaded: idle ones first, then ones
+        in use, which finish their running requests. Returns False if it does not fit and ``evict``
+        is False. Raises ``SetupError`` if it can never fit.
+        """
+        limit = self.limit_bytes
+        if limit is not None and model.memory_bytes > limit:
+            raise SetupError(
+                f"model {name} needs about {model.memory_bytes // _MIB} MiB, more than"
+                f" model_memory_mb allows ({limit // _MIB} MiB)"
+            )
+        async with self._queue:
+            while limit is not None and self.used_bytes + model.memory_bytes > limit:
+                if not evict:
+                    return False
+                self._changed.clear()
+                self._evict(self.used_bytes + model.memory_bytes - limit)
+                await self._changed.wait()
+            self._models.append(model)
+        return True
+
+    def release(self, model: BudgetedModel) -> None:
+        """Return the memory of a model that is unloaded or could not be loaded."""
+        if model in self._models:
+            self._models.remove(model)
+            self._changed.set()
+
+    def notify(self) -> None:
+        """Look for models to unload again, because one has become evictable."""
+        self._changed.set()
+
+    def _evict(self, missing: int) -> None:
+        """Retire as many models as free ``missing`` bytes, less those that are retired already."""
+        missing -= sum(model.memory_bytes for model in self._models if model.is_retired)
+        evictable = [model for model in self._models if model.is_evictable]
+        for model in sorted(evictable, key=lambda model: (model.is_in_use, model.last_used)):
+            if missing <= 0:
+                return
+            missing -= model.memory_bytes
+            model.retire()

@@ -1,0 +1,107 @@
+"""Endpoints of ``/antiphon/models``: operators load, unload and download models.
+
+Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import Forbidden
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.streaming import sse
+from antiphon.http.streaming.disconnect import CancelOnDisconnect
+from antiphon.http.streaming.keepalive import KeepaliveTimer
+from antiphon.http.streaming.response import EventStream
+from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
+
+__all__ = ["ManagedModelRoutes", "ModelManager"]
+
+
+class ModelManager(Protocol):
+    """Manages the served models."""
+
+    async def list(self) -> ManagedModelList: ...
+    async def retrieve(self, name: str) -> ManagedModel: ...
+    async def load(self, name: str) -> ManagedModel:
+        """Load a model and wait for it. Raises ``RequestError``."""
+
+    async def unload(self, name: str) -> ManagedModel:
+        """Unload a model after its running requests. Raises ``RequestError``."""
+
+    def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
+        """Download the files of a model. Raises ``RequestError``."""
+
+
+class ManagedModelRoutes:
+    """All routes below ``/antiphon/models``."""
+
+    def __init__(self, manager: ModelManager, access: AuthConfig, keepalive_s: float) -> None:
+        self._manager = manager
+        self._access = access
+        self._keepalive_s = keepalive_s
+
+    async def list(self, request: Request) -> Reply:
+        """List all models with their states and the memory that they use."""
+        self._check(request)
+        return json_reply(await self._manager.list())
+
+    async def retrieve(self, request: Request) -> Reply:
+        """Return one model."""
+        self._check(request)
+        return json_reply(await self._manager.retrieve(request.path_params["model"]))
+
+    async def load(self, request: Request) -> Reply:
+        """Load a model; the response comes when it is loaded."""
+        self._check(request)
+        async with CancelOnDisconnect(request.scope, request.receive):
+            model = await self._manager.load(request.path_params["model"])
+        return json_reply(model)
+
+    async def unload(self, request: Request) -> Reply:
+        """Unload a model; the response comes when its running requests have finished."""
+        self._check(request)
+        async with CancelOnDisconnect(request.scope, request.receive):
+            model = await self._manager.unload(request.path_params["model"])
+        return json_reply(model)
+
+    async def pull(self, request: Request) -> _PullStream:
+        """Download the files of a model; the response is a stream of events."""
+        self._check(request)
+        return _PullStream(self._manager.pull(request.path_params["model"]), self._keepalive_s)
+
+    def _check(self, request: Request) -> None:
+        """Raise ``Forbidden`` for clients that may not manage the server."""
+        if not holds_role(request.scope, self._access, self._access.operators):
+            raise Forbidden("You may not manage the models of this server.")
+
+
+class _PullStream:
+    """The events of a download, as an ASGI app. A client that disconnects stops the download."""
+
+    def __init__(self, events: AsyncGenerator[PullEvent, None], keepalive_s: float) -> None:
+        self._events = events
+        self._keepalive_s = keepalive_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = EventStream(scope, send)
+
+        async def write(piece: bytes) -> None:
+            if (rest := stream.write(piece)) is not None:
+                await rest
+
+        async with CancelOnDisconnect(scope, receive), aclosing(self._events) as events:
+            await stream.start()
+            with KeepaliveTimer(self._keepalive_s, lambda: write(sse.COMMENT)) as keepalive:
+                async for event in events:
+                    async with keepalive.sending():
+                        await write(sse.frame_lines((msgspec.json.encode(event),)))
+        await stream.end()

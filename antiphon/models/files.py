@@ -1,0 +1,134 @@
+"""The files of a model: download them, and estimate the memory that the loaded model needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.engines.gguf.reader import read_gguf
+from antiphon.errors import SetupError
+
+from .download import Progress, fetch_gguf, model_files, pull_folder, resolve
+
+__all__ = ["estimate_memory", "fetch_files", "has_files", "local_files"]
+
+_MIB = 2**20
+#: Bytes of a cached key or value: engines store 16-bit floats by default.
+_CACHE_BYTES = 2
+#: The context that engines reserve where neither the settings nor the files state one.
+_DEFAULT_CONTEXT = 8192
+_WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
+
+#: Downloads the files of a source and returns the GGUF file or the folder.
+_Fetch = Callable[[str, Path, Progress | None], Awaitable[Path]]
+
+#: Engine → how the files of its models are downloaded. Other engines have no files here.
+_FETCHERS: Mapping[str, _Fetch] = {
+    "llama": fetch_gguf,
+    "llama_embeddings": fetch_gguf,
+    "openvino": fetch_gguf,
+    "tensorrt_llm": pull_folder,
+    "transformers": pull_folder,
+    "vllm": pull_folder,
+}
+
+
+def has_files(model: Model) -> bool:
+    """Whether the engine of the model reads files from this machine."""
+    return model.engine in _FETCHERS
+
+
+async def fetch_files(model: Model, settings: Settings, progress: Progress | None) -> Path | None:
+    """Download the model's files unless they are here. Returns the GGUF file or the folder; None
+    for an engine without files. Raises ``SetupError``."""
+    fetch = _FETCHERS.get(model.engine)
+    if fetch is None:
+        return None
+    source = Path(model.source).expanduser()
+    if model.engine == "openvino" and source.is_dir():
+        return source
+    return await fetch(model.source, settings.cache_dir, progress)
+
+
+def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
+    """The model's weights that are on this machine; none if they must be downloaded first."""
+    fetch = _FETCHERS.get(model.engine)
+    source = Path(model.source).expanduser()
+    if fetch is None:
+        return ()
+    if source.is_dir():
+        return _weights(source)
+    if fetch is pull_folder:
+        folder = settings.cache_dir / "hf" / model.source.removeprefix("hf:")
+        return _weights(folder) if folder.is_dir() else ()
+    found = resolve(model.source, settings.cache_dir)
+    return () if found is None else model_files(found)
+
+
+async def estimate_memory(model: Model, settings: Settings) -> int:
+    """The bytes of memory that the loaded model needs: ``memory_mb`` of the settings, or the size
+    of its weights and of its key-value cache. 0 if nothing is known."""
+    if model.memory_mb is not None:
+        return model.memory_mb * _MIB
+    return await asyncio.to_thread(_estimate, model, local_files(model, settings))
+
+
+def _estimate(model: Model, files: tuple[Path, ...]) -> int:
+    if not files:
+        return 0
+    weights = sum(file.stat().st_size for file in files)
+    return weights + _cache_size(model, files[0])
+
+
+def _cache_size(model: Model, first: Path) -> int:
+    """The bytes of the key-value cache of all concurrent generations; 0 if unknown."""
+    try:
+        shape = _gguf_shape(first) if first.suffix == ".gguf" else _config_shape(first.parent)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OSError, SetupError):
+        return 0
+    layers, heads, head_size, trained = shape
+    context = min(model.context_size or _DEFAULT_CONTEXT, trained)
+    return 2 * _CACHE_BYTES * layers * heads * head_size * context * model.parallel
+
+
+def _gguf_shape(file: Path) -> tuple[int, int, int, int]:
+    """Layers, key-value heads, head size and trained context of a GGUF file."""
+    header = read_gguf(file)
+
+    def number(key: str) -> int:
+        value = header.architecture_value(key)
+        return max(value) if isinstance(value, list) else int(value)
+
+    heads = number("attention.head_count")
+    key_length = header.architecture_value("attention.key_length")
+    return (
+        number("block_count"),
+        number("attention.head_count_kv"),
+        int(key_length or number("embedding_length") // heads),
+        number("context_length"),
+    )
+
+
+def _config_shape(folder: Path) -> tuple[int, int, int, int]:
+    """Likewise of a Hugging Face folder."""
+    config: dict[str, Any] = msgspec.json.decode((folder / "config.json").read_bytes())
+    config = {**config, **config.get("text_config", {})}
+    heads = int(config["num_attention_heads"])
+    return (
+        int(config["num_hidden_layers"]),
+        int(config.get("num_key_value_heads") or heads),
+        int(config.get("head_dim") or config["hidden_size"] // heads),
+        int(config["max_position_embeddings"]),
+    )
+
+
+def _weights(folder: Path) -> tuple[Path, ...]:
+    """The weights in a folder, in the first format that it has."""
+    found = (tuple(sorted(folder.glob(pattern))) for pattern in _WEIGHTS)
+    return next((files for files in found if files), ())

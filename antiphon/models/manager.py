@@ -1,0 +1,178 @@
+"""Manage the served models at run time: their states, load, unload, download."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+
+from msgspec import Struct
+
+from antiphon.backends.base import Backend
+from antiphon.backends.memory_budget import MemoryBudget
+from antiphon.backends.on_demand import OnDemandBackend
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.errors import BackendError, InvalidRequest, NotFound, Overloaded, SetupError
+from antiphon.wire.managed_models import (
+    ManagedModel,
+    ManagedModelList,
+    ModelMemory,
+    PullCompleted,
+    PullEvent,
+    PullFailed,
+    PullProgress,
+)
+
+from .files import estimate_memory, fetch_files, has_files, local_files
+
+__all__ = ["ModelManager", "Resident"]
+
+#: Seconds between two progress events of one file.
+_PROGRESS_INTERVAL_S = 0.2
+
+
+class Resident(Struct, frozen=True, kw_only=True):
+    """A configured model and its backend. ``on_demand``: what loads it, None if it runs on another
+    server."""
+
+    name: str
+    model: Model
+    backend: Backend
+    on_demand: OnDemandBackend | None
+
+
+class ModelManager:
+    """What operators do with the served models. ``budget``: the memory that they share."""
+
+    def __init__(
+        self, residents: tuple[Resident, ...], settings: Settings, budget: MemoryBudget
+    ) -> None:
+        self._residents = residents
+        self._settings = settings
+        self._budget = budget
+        self._by_name: Mapping[str, Resident] = {
+            name: each
+            for each in residents
+            for name in (each.name, *each.model.aliases, *each.model.adapters)
+        }
+
+    async def list(self) -> ManagedModelList:
+        """All models with their states."""
+        return ManagedModelList(
+            data=tuple([await self._describe(each) for each in self._residents]),
+            memory=ModelMemory(
+                used_bytes=self._budget.used_bytes, budget_bytes=self._budget.limit_bytes
+            ),
+        )
+
+    async def retrieve(self, name: str) -> ManagedModel:
+        """One model, by any of its names. Raises ``NotFound``."""
+        return await self._describe(self._find(name))
+
+    async def load(self, name: str) -> ManagedModel:
+        """Load a model and wait until it is loaded. Raises ``Overloaded`` with the reason if it
+        cannot be loaded."""
+        resident = self._find(name)
+        try:
+            await self._loader(resident).load()
+        except (SetupError, BackendError) as error:
+            raise Overloaded(
+                f"The model '{resident.name}' could not be loaded: {error}",
+                retry_after_s=10,
+                status=503,
+                code="model_not_loaded",
+            ) from None
+        return await self._describe(resident)
+
+    async def unload(self, name: str) -> ManagedModel:
+        """Unload a model when its running requests have finished, and wait for that."""
+        resident = self._find(name)
+        await self._loader(resident).unload()
+        return await self._describe(resident)
+
+    def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
+        """Download the files of a model and yield the progress. Closing the iterator stops the
+        download; the next one continues it. Raises ``InvalidRequest`` for a model without files."""
+        resident = self._find(name)
+        if not has_files(resident.model):
+            raise InvalidRequest(
+                f"The model '{resident.name}' has no files on this server.",
+                param="model",
+                code="unsupported_model",
+            )
+        return self._pull(resident)
+
+    async def _pull(self, resident: Resident) -> AsyncGenerator[PullEvent, None]:
+        steps = _Steps(asyncio.get_running_loop())
+        pulling = asyncio.ensure_future(fetch_files(resident.model, self._settings, steps.report))
+        pulling.add_done_callback(lambda _: steps.finish())
+        try:
+            while (step := await steps.next()) is not None:
+                yield step
+            await pulling
+        except SetupError as error:
+            yield PullFailed(message=str(error))
+        else:
+            yield PullCompleted(model=await self._describe(resident))
+        finally:
+            pulling.cancel()
+            await asyncio.wait([pulling])
+
+    async def _describe(self, resident: Resident) -> ManagedModel:
+        model, settings = resident.model, self._settings
+        files = await asyncio.to_thread(local_files, model, settings)
+        memory = await estimate_memory(model, settings) if resident.on_demand else 0
+        return ManagedModel(
+            id=resident.name,
+            aliases=(*model.aliases, *model.adapters),
+            engine=model.engine,
+            source=model.source if has_files(model) else None,
+            status=resident.backend.status,
+            can_unload=resident.on_demand is not None,
+            size_bytes=sum(file.stat().st_size for file in files) or None,
+            memory_bytes=memory or None,
+            context_size=resident.backend.context_size,
+            running_requests=resident.on_demand.users if resident.on_demand else 0,
+        )
+
+    def _find(self, name: str) -> Resident:
+        if name not in self._by_name:
+            raise NotFound(
+                f"The model '{name}' does not exist.", param="model", code="model_not_found"
+            )
+        return self._by_name[name]
+
+    def _loader(self, resident: Resident) -> OnDemandBackend:
+        if resident.on_demand is None:
+            raise InvalidRequest(
+                f"The model '{resident.name}' runs on another server; it is neither loaded nor"
+                " unloaded here.",
+                param="model",
+                code="unsupported_model",
+            )
+        return resident.on_demand
+
+
+class _Steps:
+    """Progress of a download: reported from any thread, read in the event loop. Steps that follow
+    each other within ``_PROGRESS_INTERVAL_S`` are left out."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: asyncio.Queue[PullProgress | None] = asyncio.Queue()
+        self._reported_at: dict[str, float] = {}
+
+    def report(self, file: str, done: int, total: int | None) -> None:
+        now = self._loop.time()
+        if done != total and now < self._reported_at.get(file, -1.0) + _PROGRESS_INTERVAL_S:
+            return
+        self._reported_at[file] = now
+        step = PullProgress(file=file, bytes=done, total_bytes=total)
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, step)
+
+    def finish(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def next(self) -> PullProgress | None:
+        """The next step; None at the end."""
+        return await self._queue.get()

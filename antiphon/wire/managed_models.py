@@ -1,0 +1,82 @@
+"""Models as the server's operators see and manage them, below ``/antiphon/models``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+__all__ = [
+    "ManagedModel",
+    "ManagedModelList",
+    "ModelMemory",
+    "PullCompleted",
+    "PullEvent",
+    "PullFailed",
+    "PullProgress",
+]
+
+
+class ManagedModel(Struct, frozen=True, kw_only=True):
+    """A served model and its state.
+
+    - ``status``: as in ``/v1/models``: ``value``, and the progress of a load.
+    - ``can_unload``: it runs here; a model on another server is neither loaded nor unloaded.
+    - ``source``, ``size_bytes``: where its files come from, and their size here; null for a model
+      without files, and the size also before they are downloaded.
+    - ``memory_bytes``: estimated memory when loaded; null if not known.
+    - ``running_requests``: requests that use the model or wait for it.
+    """
+
+    id: str
+    object: Literal["antiphon.model"] = "antiphon.model"
+    aliases: tuple[str, ...]
+    engine: str
+    source: str | None
+    status: Any
+    can_unload: bool
+    size_bytes: int | None
+    memory_bytes: int | None
+    context_size: int | None
+    running_requests: int
+
+
+class ModelMemory(Struct, frozen=True, kw_only=True):
+    """Estimated memory of all loaded models, and the budget; null for no limit."""
+
+    used_bytes: int
+    budget_bytes: int | None
+
+
+class ManagedModelList(Struct, frozen=True, kw_only=True):
+    """All served models."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ManagedModel, ...]
+    memory: ModelMemory
+
+
+class PullProgress(Struct, frozen=True, kw_only=True):
+    """Bytes of one file that are downloaded."""
+
+    type: Literal["antiphon.pull.progress"] = "antiphon.pull.progress"
+    file: str
+    bytes: int
+    total_bytes: int | None
+
+
+class PullCompleted(Struct, frozen=True, kw_only=True):
+    """All files are here. The last event."""
+
+    type: Literal["antiphon.pull.completed"] = "antiphon.pull.completed"
+    model: ManagedModel
+
+
+class PullFailed(Struct, frozen=True, kw_only=True):
+    """The download failed. The last event."""
+
+    type: Literal["antiphon.pull.failed"] = "antiphon.pull.failed"
+    message: str
+
+
+PullEvent = PullProgress | PullCompleted | PullFailed
