@@ -33,7 +33,7 @@ from antiphon.http.routes.conversations import ConversationRoutes
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.files import FileRoutes
 from antiphon.http.routes.health import HealthRoutes
-from antiphon.http.routes.managed_models import ManagedModelRoutes, ModelManager
+from antiphon.http.routes.managed_models import ManagedModelRoutes, ManagesModels
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
@@ -67,7 +67,7 @@ def create_app(
     log: Any,
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
-    manager: ModelManager | None = None,
+    manager: ManagesModels | None = None,
     clock: Callable[[], float] = time.monotonic,
     reraise: bool = False,
 ) -> ASGIApp:
@@ -184,7 +184,7 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
 
 
 def _manager_routes(
-    service: Service, access: AuthConfig, manager: ModelManager | None
+    service: Service, access: AuthConfig, manager: ManagesModels | None
 ) -> list[Route]:
     """The routes of operators."""
     if manager is None:

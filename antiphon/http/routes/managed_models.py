@@ -23,10 +23,10 @@ from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
 from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
 
-__all__ = ["ManagedModelRoutes", "ModelManager"]
+__all__ = ["ManagedModelRoutes", "ManagesModels"]
 
 
-class ModelManager(Protocol):
+class ManagesModels(Protocol):
     """Manages the served models."""
 
     async def list(self) -> ManagedModelList: ...
@@ -44,7 +44,7 @@ class ModelManager(Protocol):
 class ManagedModelRoutes:
     """All routes below ``/antiphon/models``."""
 
-    def __init__(self, manager: ModelManager, access: AuthConfig, keepalive_s: float) -> None:
+    def __init__(self, manager: ManagesModels, access: AuthConfig, keepalive_s: float) -> None:
         self._manager = manager
         self._access = access
         self._keepalive_s = keepalive_s
