@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from antiphon.backends.base import Backend
 from antiphon.backends.memory_budget import MemoryBudget
@@ -22,6 +22,7 @@ from antiphon.wire.managed_models import (
     PullFailed,
     PullProgress,
 )
+from antiphon.wire.models import ModelStatus
 
 from .files import estimate_memory, fetch_files, has_files, local_files
 
@@ -127,7 +128,7 @@ class ModelManager:
             aliases=(*model.aliases, *model.adapters),
             engine=model.engine,
             source=model.source if has_files(model) else None,
-            status=resident.backend.status,
+            status=convert(resident.backend.status, ModelStatus, from_attributes=True),
             can_unload=resident.on_demand is not None,
             size_bytes=sum(file.stat().st_size for file in files) or None,
             memory_bytes=memory or None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
+
+from .models import ModelStatus
 
 __all__ = [
     "ManagedModel",
@@ -33,7 +35,7 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...]
     engine: str
     source: str | None
-    status: Any
+    status: ModelStatus
     can_unload: bool
     size_bytes: int | None
     memory_bytes: int | None
@@ -56,26 +58,27 @@ class ManagedModelList(Struct, frozen=True, kw_only=True):
     memory: ModelMemory
 
 
-class PullProgress(Struct, frozen=True, kw_only=True):
+class PullProgress(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.progress"
+):
     """Bytes of one file that are downloaded."""
 
-    type: Literal["antiphon.pull.progress"] = "antiphon.pull.progress"
     file: str
     bytes: int
     total_bytes: int | None
 
 
-class PullCompleted(Struct, frozen=True, kw_only=True):
+class PullCompleted(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.completed"
+):
     """All files are here. The last event."""
 
-    type: Literal["antiphon.pull.completed"] = "antiphon.pull.completed"
     model: ManagedModel
 
 
-class PullFailed(Struct, frozen=True, kw_only=True):
+class PullFailed(Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.failed"):
     """The download failed. The last event."""
 
-    type: Literal["antiphon.pull.failed"] = "antiphon.pull.failed"
     message: str
 
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.openapi.operation import operation
 from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
@@ -49,16 +50,19 @@ class ManagedModelRoutes:
         self._access = access
         self._keepalive_s = keepalive_s
 
+    @operation("listManagedModels", answer=ManagedModelList, errors=(403,))
     async def list(self, request: Request) -> Reply:
         """List all models with their states and the memory that they use."""
         self._check(request)
         return json_reply(await self._manager.list())
 
+    @operation("getManagedModel", answer=ManagedModel, errors=(403, 404))
     async def retrieve(self, request: Request) -> Reply:
         """Return one model."""
         self._check(request)
         return json_reply(await self._manager.retrieve(request.path_params["model"]))
 
+    @operation("loadModel", answer=ManagedModel, errors=(400, 403, 404, 503))
     async def load(self, request: Request) -> Reply:
         """Load a model; the response comes when it is loaded."""
         self._check(request)
@@ -66,6 +70,7 @@ class ManagedModelRoutes:
             model = await self._manager.load(request.path_params["model"])
         return json_reply(model)
 
+    @operation("unloadModel", answer=ManagedModel, errors=(400, 403, 404))
     async def unload(self, request: Request) -> Reply:
         """Unload a model; the response comes when its running requests have finished."""
         self._check(request)
@@ -73,6 +78,9 @@ class ManagedModelRoutes:
             model = await self._manager.unload(request.path_params["model"])
         return json_reply(model)
 
+    @operation(
+        "pullModel", media_type="text/event-stream", events=PullEvent, errors=(400, 403, 404)
+    )
     async def pull(self, request: Request) -> _PullStream:
         """Download the files of a model; the response is a stream of events."""
         self._check(request)

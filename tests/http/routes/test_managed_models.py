@@ -17,6 +17,7 @@ from antiphon.errors import SetupError
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.models import files
 from antiphon.models.catalog import Catalog, load
+from tests.conformance.documented import DocumentedClient, record_query
 from tests.models.test_files import tiny_gguf
 
 WAIT_S = 10
@@ -73,6 +74,20 @@ async def test_model_is_unloaded_and_loaded_by_any_name(client: Any) -> None:
         answer = await send(f"/antiphon/models/{path}")
         assert (answer.status_code, answer.json()["status"]["value"]) == (200, state)
         assert answer.json()["id"] == "org/talk"
+
+
+async def test_operations_answer_as_documented(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = (await client.get("/openapi.json")).json()
+    call = DocumentedClient(client, document, record_query(monkeypatch))
+    await call("listManagedModels")
+    await call("getManagedModel", "t")
+    await call("loadModel", "later")
+    await call("unloadModel", "later")
+    events = await call("pullModel", "file")
+    assert (events[-2]["type"], events[-1]) == ("antiphon.pull.completed", "[DONE]")
+    await call("loadModel", "file", status=503)
 
 
 async def test_errors_name_the_reason(client: Any, error_of: Callable[..., Any]) -> None:
