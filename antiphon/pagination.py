@@ -10,7 +10,7 @@ from msgspec import Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.pagination import Page
 
-__all__ = ["PageParams", "make_page", "page_of", "select_page"]
+__all__ = ["PageParams", "make_page", "page_of", "select_page", "unknown_cursor"]
 
 
 class _Named(Protocol):
@@ -69,4 +69,9 @@ def _position(items: Sequence[_Named], id: str, param: str) -> int:
     for position, each in enumerate(items):
         if each.id == id:
             return position
-    raise InvalidRequest(f"Item with id '{id}' not found.", param=param)
+    raise unknown_cursor(param, id)
+
+
+def unknown_cursor(param: str, id: str) -> InvalidRequest:
+    """Return the error for a cursor that is not among the items."""
+    return InvalidRequest(f"Item with id '{id}' not found.", param=param)

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.input_items import resolve_items
-from antiphon.pagination import PageParams, make_page
+from antiphon.pagination import PageParams, make_page, page_of, unknown_cursor
 from antiphon.store.base import Store
-from antiphon.store.records import ConversationLock
+from antiphon.store.records import ConversationLock, ItemQuery
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import ConversationResource, CreateConversation
-from antiphon.wire.items import Item
+from antiphon.wire.items import Item, LocalShellCallOutput
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import duplicate_item
 from antiphon.wire.response import ConversationRef
@@ -103,9 +103,12 @@ class Conversations:
     ) -> Page[Item]:
         """Append items. Raises ``InvalidRequest`` for an item that is already there."""
         await self.retrieve(tenant, conversation_id)
-        past = await self._store.load_conversation_items(tenant, conversation_id)
+        past = await self._items_for(tenant, conversation_id, items)
         resolved = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
-        existing_ids = {item.id for item in past}
+        existing = await self._store.find_conversation_items(
+            tenant, conversation_id, [item.id for item in resolved]
+        )
+        existing_ids = {item.id for item in existing}
         for item in resolved:
             if item.id in existing_ids:
                 raise duplicate_item("items", item.id)
@@ -113,17 +116,28 @@ class Conversations:
         return make_page(resolved, PageParams(limit=max(1, len(resolved)), order="asc"))
 
     async def list_items(self, tenant: str, conversation_id: str, params: PageParams) -> Page[Item]:
-        """Return a page of items."""
+        """Return a page of items. Raises ``InvalidRequest`` for a cursor that is not among them."""
         await self.retrieve(tenant, conversation_id)
-        return make_page(await self._store.load_conversation_items(tenant, conversation_id), params)
+        is_backwards = params.before is not None and params.after is None
+        query = ItemQuery(
+            limit=params.limit + 1,
+            newest_first=(params.order == "desc") != is_backwards,
+            after=params.before if is_backwards else params.after,
+            until=None if is_backwards else params.before,
+        )
+        found = await self._store.list_conversation_items(tenant, conversation_id, query)
+        if found is None:
+            raise await self._unknown_cursor(tenant, conversation_id, params)
+        page = found[: params.limit]
+        return page_of(page[::-1] if is_backwards else page, len(found) > params.limit)
 
     async def retrieve_item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
         """Return one item."""
         await self.retrieve(tenant, conversation_id)
-        for item in await self._store.load_conversation_items(tenant, conversation_id):
-            if item.id == item_id:
-                return item
-        raise _item_not_found(item_id)
+        found = await self._store.find_conversation_items(tenant, conversation_id, [item_id])
+        if not found:
+            raise _item_not_found(item_id)
+        return found[0]
 
     async def delete_item(
         self, tenant: str, conversation_id: str, item_id: str
@@ -133,6 +147,28 @@ class Conversations:
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
             raise _item_not_found(item_id)
         return conversation
+
+    async def _items_for(
+        self, tenant: str, conversation_id: str, new_items: tuple[Item, ...]
+    ) -> tuple[Item, ...]:
+        """Return the items of a conversation to which new ones may refer."""
+        if any(isinstance(item, LocalShellCallOutput) for item in new_items):
+            return await self._store.load_conversation_items(tenant, conversation_id)
+        ids = [item.id for item in new_items if item.id]
+        return await self._store.find_conversation_items(tenant, conversation_id, ids)
+
+    async def _unknown_cursor(
+        self, tenant: str, conversation_id: str, params: PageParams
+    ) -> InvalidRequest:
+        """Return the error for a page after or before an item that does not exist."""
+        cursors = {"after": params.after, "before": params.before}
+        named = {name: id for name, id in cursors.items() if id is not None}
+        found = await self._store.find_conversation_items(
+            tenant, conversation_id, list(named.values())
+        )
+        known = {item.id for item in found}
+        param = next((name for name, id in named.items() if id not in known), "after")
+        return unknown_cursor(param, named.get(param, ""))
 
     async def lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str

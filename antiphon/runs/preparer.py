@@ -37,9 +37,16 @@ from antiphon.runs.request.tool_selection import ToolSelection, select_tools
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
-from antiphon.wire.items import InputText, Item, Message
+from antiphon.wire.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+)
 from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, Usage
+from antiphon.wire.tools import Custom, Function
 
 from .dependencies import RunDependencies
 
@@ -47,6 +54,10 @@ __all__ = ["PreparedRequest", "Preparer"]
 
 #: After a compaction, earlier messages of the user may fill this fraction (1/n) of the context.
 _USER_SHARE = 4
+#: How many contexts of a long conversation are loaded, as estimated.
+_PAST_CONTEXTS = 3
+#: Input that refers to no earlier item, except for the call of an output.
+_SIMPLE_INPUT = (Message, FunctionCallOutput, CustomToolCallOutput)
 
 
 class PreparedRequest(Struct, frozen=True, kw_only=True):
@@ -98,10 +109,45 @@ class Preparer:
         ``prompt_items``: items of the stored prompt that the request names. ``claim``: the
         response will run the calls that the request approves. Raises ``RequestError`` for
         everything that cannot be honoured."""
+
+        async def prepare(max_past_tokens: int | None) -> PreparedRequest:
+            return await self._prepare(
+                tenant,
+                request,
+                model,
+                response_id,
+                session_chains,
+                prompt_items,
+                claim=claim,
+                max_past_tokens=max_past_tokens,
+            )
+
+        prepared = await prepare(_max_past_tokens(request, model))
+        if prepared.context.is_partial and not prepared.reply.dropped_ids:
+            return await prepare(None)  # the context can hold more
+        return prepared
+
+    async def _prepare(
+        self,
+        tenant: str,
+        request: CreateResponse,
+        model: CatalogModel,
+        response_id: str,
+        session_chains: SessionChains | None,
+        prompt_items: tuple[Item, ...],
+        *,
+        claim: bool,
+        max_past_tokens: int | None,
+    ) -> PreparedRequest:
+        """Check and render a request. ``max_past_tokens``: as in ``load_context``. If older items
+        are left out, the reply has dropped items or is rejected as too long, just as with all
+        items; otherwise more has to be loaded."""
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
         context = replace(
-            await self._load_context(tenant, request, model, session_chains),
+            await self._load_context(
+                tenant, request, model, session_chains, max_past_tokens=max_past_tokens
+            ),
             prompt_items=prompt_items,
             client_tokens=_client_tokens(request),
         )
@@ -289,6 +335,8 @@ class Preparer:
         request: CreateResponse,
         model: CatalogModel,
         session_chains: SessionChains | None = None,
+        *,
+        max_past_tokens: int | None = None,
     ) -> ConversationContext:
         """Load the conversation that the request continues. Raises ``RequestError``."""
         context_size = model.backend.context_size or ASSUMED_CONTEXT_SIZE
@@ -299,6 +347,7 @@ class Preparer:
             instructions=request.instructions,
             previous_response_id=request.previous_response_id,
             conversation_id=request.conversation.id if request.conversation else None,
+            max_past_tokens=max_past_tokens,
             build_visible=partial(
                 build_visible_history,
                 sealer=TenantSealer(self._seal, tenant),
@@ -317,6 +366,20 @@ def _client_tokens(request: CreateResponse) -> PromptTokens | None:
     if previous is None or previous.tokenizer is None:
         return None
     return PromptTokens(ids=previous.token_ids, fingerprint=previous.tokenizer)
+
+
+def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None:
+    """Return how many tokens of a conversation are enough: more than the context can hold, although
+    they are estimated. None if all items are needed: for hosted tools, for a compaction, for input
+    that refers to earlier items, and if only an upstream knows what fits."""
+    size = model.backend.context_size
+    is_simple = (
+        size is not None
+        and not request.context_management
+        and all(isinstance(tool, Function | Custom) for tool in request.tools or ())
+        and all(isinstance(item, _SIMPLE_INPUT) for item in request.input or ())
+    )
+    return _PAST_CONTEXTS * size if is_simple and size is not None else None
 
 
 def _approved_calls(context: ConversationContext, tools: ToolSelection) -> tuple[ApprovedCall, ...]:

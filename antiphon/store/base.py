@@ -6,6 +6,7 @@ what the turn adds. The memory store is the reference.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
 from .files import FileStore
-from .records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
+from .records import ConversationLock, ItemQuery, StoredResponse, SweepRecord, TenantUsage
 from .runs import RunStore
 from .skills import SkillStore
 from .vectors import VectorIndex
@@ -168,6 +169,17 @@ class Store(Protocol):
 
     async def load_conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         """Return all items, oldest first; none if the conversation is unknown."""
+
+    async def list_conversation_items(
+        self, tenant: str, conversation_id: str, query: ItemQuery
+    ) -> tuple[Item, ...] | None:
+        """Return some items of a conversation, reading no others; none if it is unknown. None if
+        ``query`` names an item that is not part of it."""
+
+    async def find_conversation_items(
+        self, tenant: str, conversation_id: str, item_ids: Collection[str]
+    ) -> tuple[Item, ...]:
+        """Return the items of a conversation with these ids, oldest first."""
 
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str

@@ -15,6 +15,7 @@ __all__ = [
     "DueWebhook",
     "EventBatch",
     "EventPage",
+    "ItemQuery",
     "Job",
     "StoredResponse",
     "SweepRecord",
@@ -43,6 +44,23 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     response: Response
     input: tuple[Item, ...] = ()
     tokens: TurnTokens | None = None
+
+
+class ItemQuery(Struct, frozen=True, kw_only=True):
+    """Which items of a conversation to read: at most ``limit``, in this order, behind the item
+    ``after`` and before the item ``until``. ``kinds``: only items of these types, and messages of
+    these roles."""
+
+    limit: int
+    newest_first: bool = False
+    after: str | None = None
+    until: str | None = None
+    kinds: frozenset[str] | None = None
+
+    @property
+    def cursors(self) -> frozenset[str]:
+        """The ids of items that the query names."""
+        return frozenset(id for id in (self.after, self.until) if id is not None)
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.search_terms import index_terms
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.files import File
-from antiphon.wire.items import Item
+from antiphon.wire.items import Item, Message
 from antiphon.wire.response import Response
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
@@ -34,6 +34,7 @@ __all__ = [
     "file_row",
     "indexed_file_of",
     "indexed_file_row",
+    "item_kind",
     "item_of",
     "items_of",
     "response_row",
@@ -97,6 +98,11 @@ def stored_of(row: Row) -> StoredResponse:
 def items_of(row: Row) -> tuple[Item, ...]:
     """Read the columns input, output."""
     return (*_decode_items(row[0]), *_decode_items(row[1]))
+
+
+def item_kind(item: Item) -> str:
+    """Return the role of a message, or the type of another item."""
+    return item.role if isinstance(item, Message) else str(type(item).__struct_config__.tag)
 
 
 def item_of(row: Row) -> Item:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal
 
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import ConversationLock, StoredResponse, TurnTokens
+from antiphon.store.records import ConversationLock, ItemQuery, StoredResponse, TurnTokens
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Item, Message, OutputText
 from antiphon.wire.response import Response, Usage
@@ -228,6 +229,43 @@ async def stores_conversations(store: Store) -> None:
     assert await store.load_item("t", second.id) is None
 
 
+async def reads_pages_of_conversations(store: Store) -> None:
+    """In both orders, between items, and of some kinds; also after items were removed."""
+    roles: tuple[Literal["user", "developer"], ...] = ("user", "user", "developer")
+    items: tuple[Item, ...] = tuple(
+        Message(id=f"msg_{n}", role=roles[n % 3], content=(InputText(text="x"),)) for n in range(9)
+    )
+    for name in ("conv_a", "conv_b"):
+        await store.save_conversation("t", ConversationResource(id=name, created_at=1), items[:4])
+        await store.add_conversation_items("t", name, items[4:])
+    await store.remove_conversation_item("t", "conv_a", "msg_4")
+
+    async def numbers(conversation: str = "conv_a", **query: Any) -> str | None:
+        found = await store.list_conversation_items("t", conversation, ItemQuery(**query))
+        return None if found is None else "".join(item.id.removeprefix("msg_") for item in found)
+
+    assert await numbers(limit=3) == "012"
+    assert await numbers(limit=3, newest_first=True) == "876"
+    assert await numbers(limit=99, after="msg_2", until="msg_7") == "356"
+    assert await numbers(limit=99, after="msg_7", until="msg_2") == ""
+    assert await numbers(limit=99, after="msg_7", until="msg_2", newest_first=True) == "653"
+    assert await numbers(limit=2, after="msg_6", newest_first=True) == "53"
+    developer = frozenset({"developer"})
+    assert await numbers(limit=99, kinds=developer) == "258"
+    assert await numbers(limit=99, kinds=developer, until="msg_8") == "25"
+    assert await numbers(limit=1, kinds=developer, newest_first=True) == "8"
+    assert await numbers(limit=99, kinds=frozenset({"function_call"})) == ""
+    assert await numbers(limit=9, after="msg_8") == ""
+    assert await numbers(limit=9, after="msg_4") is None, "it was removed"
+    assert await numbers(limit=9, until="msg_none") is None
+    assert await numbers("conv_b", limit=99, after="msg_3") == "45678"
+    assert await numbers("conv_none", limit=9) == ""
+    found = await store.find_conversation_items("t", "conv_a", ["msg_5", "msg_4", "msg_0", "no"])
+    assert found == (items[0], items[5])
+    assert await store.find_conversation_items("u", "conv_a", ["msg_5"]) == ()
+    assert await store.list_conversation_items("u", "conv_a", ItemQuery(limit=9)) == ()
+
+
 async def adds_a_turn_to_its_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     stored = turn("a")
@@ -330,6 +368,7 @@ CHECKS: Mapping[str, Check] = {
         frees_unreferenced_ancestors,
         supports_concurrent_saves,
         stores_conversations,
+        reads_pages_of_conversations,
         adds_a_turn_to_its_conversation,
         adds_no_turn_without_the_lock,
         a_repeated_save_changes_nothing,

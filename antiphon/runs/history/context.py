@@ -20,6 +20,7 @@ from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
 from .chain_cache import ChainCache
+from .recent_items import PastItems, load_past_items
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory
 
@@ -43,6 +44,8 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     chain: tuple[StoredResponse, ...] = ()
     #: Items of a stored prompt. They precede all others, in this request only.
     prompt_items: tuple[it.Item, ...] = ()
+    #: The conversation is so long that not all of its older items were loaded.
+    is_partial: bool = False
 
     @property
     def conversation(self) -> Conversation:
@@ -70,13 +73,15 @@ async def load_context(
     instructions: str | None,
     previous_response_id: str | None,
     conversation_id: str | None = None,
+    max_past_tokens: int | None = None,
     build_visible: BuildVisibleHistory,
     session_chains: SessionChains | None = None,
     chains: ChainCache,
     ids: Ids,
 ) -> ConversationContext:
     """Load the conversation that a request continues: a chain of responses (stored, or among
-    ``session_chains``) or a conversation, never both.
+    ``session_chains``) or a conversation, never both. ``max_past_tokens``: of a conversation, it is
+    enough to load more than this many tokens; None: everything is loaded.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
     their call and calls without their output, and ``NotFound`` for an item that is not stored.
@@ -85,9 +90,12 @@ async def load_context(
     if previous_response_id is not None:
         chain = session_chains.get(previous_response_id) or () if session_chains is not None else ()
         chain = chain or await _chain(chains, tenant, previous_response_id)
-    past = chain_items(chain)
+    loaded = PastItems(chain_items(chain))
     if conversation_id is not None:
-        past = await store.load_conversation_items(tenant, conversation_id)
+        loaded = await load_past_items(
+            store, tenant, conversation_id, max_tokens=max_past_tokens, new_items=input
+        )
+    past = loaded.items
     new_items = await resolve_items(input, store, tenant, ids, past)
     visible = build_visible(past, new_items)
     check_call_outputs(visible.items, waiting=visible.compaction_requested, own=new_items)
@@ -99,6 +107,7 @@ async def load_context(
         # The stored tokens belong to the conversation before the compaction.
         prompt_tokens=None if is_compacted else _stored_tokens(chain),
         chain=chain,
+        is_partial=loaded.is_partial,
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterator
+from itertools import islice
 
 import msgspec
 from msgspec import Struct
@@ -10,8 +12,15 @@ from msgspec import Struct
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.eviction import TenantTotals
-from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
+from antiphon.store.records import (
+    ConversationLock,
+    ItemQuery,
+    StoredResponse,
+    SweepRecord,
+    TenantUsage,
+)
 from antiphon.store.reservations import exceeds
+from antiphon.store.row_mapping import item_kind
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 
@@ -51,6 +60,22 @@ class _ConversationRow(Struct):
     def add(self, items: tuple[Item, ...]) -> None:
         for item in items:
             self.items.setdefault(item.id, item)
+
+    def select(self, query: ItemQuery) -> Iterator[Item]:
+        """Yield the items of a query, without its limit."""
+        ids: Iterator[str] = reversed(self.items) if query.newest_first else iter(self.items)
+        if query.after is not None:
+            for id in ids:
+                if id == query.after:
+                    break
+                if id == query.until:
+                    return
+        for id in ids:
+            if id == query.until:
+                return
+            item = self.items[id]
+            if query.kinds is None or item_kind(item) in query.kinds:
+                yield item
 
 
 _Key = tuple[str, str]
@@ -294,6 +319,25 @@ class MemoryStore:
         self._check()
         conversation_row = self._conversations.get((tenant, conversation_id))
         return tuple(conversation_row.items.values()) if conversation_row is not None else ()
+
+    async def list_conversation_items(
+        self, tenant: str, conversation_id: str, query: ItemQuery
+    ) -> tuple[Item, ...] | None:
+        self._check()
+        row = self._conversations.get((tenant, conversation_id))
+        if row is None or not query.cursors <= row.items.keys():
+            return None if query.cursors else ()
+        return tuple(islice(row.select(query), query.limit))
+
+    async def find_conversation_items(
+        self, tenant: str, conversation_id: str, item_ids: Collection[str]
+    ) -> tuple[Item, ...]:
+        self._check()
+        row = self._conversations.get((tenant, conversation_id))
+        wanted = frozenset(item_ids)
+        if row is None or wanted.isdisjoint(row.items.keys()):
+            return ()
+        return tuple(item for id, item in row.items.items() if id in wanted)
 
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str

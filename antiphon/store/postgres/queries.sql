@@ -182,14 +182,72 @@ SELECT seq FROM conversations WHERE tenant = $1 AND id = $2 FOR UPDATE
 DELETE FROM conversations WHERE tenant = $1 AND id = $2 RETURNING seq
 
 -- add_items
-INSERT INTO conversation_items (conversation, tenant, id, body)
-SELECT $1, $2, g.id, g.body
-FROM unnest($3::text[], $4::bytea[]) WITH ORDINALITY AS g (id, body, at) ORDER BY g.at
+INSERT INTO conversation_items (conversation, tenant, id, kind, body)
+SELECT $1, $2, g.id, g.kind, g.body
+FROM unnest($3::text[], $4::text[], $5::bytea[]) WITH ORDINALITY AS g (id, kind, body, at)
+ORDER BY g.at
 ON CONFLICT DO NOTHING
 
 -- conversation_items
 SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
 WHERE c.tenant = $1 AND c.id = $2 ORDER BY i.position
+
+-- oldest_items
+-- The conversation and the cursors are looked up first, so that an index gives the page in order.
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND position > coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN 0 END)
+AND position < coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN 9223372036854775807 END)
+ORDER BY position LIMIT $5
+
+-- oldest_items_of_kinds
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND position > coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN 0 END)
+AND position < coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN 9223372036854775807 END)
+AND kind = ANY ($6::text[]) ORDER BY position LIMIT $5
+
+-- newest_items
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND position < coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN 9223372036854775807 END)
+AND position > coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN 0 END)
+ORDER BY position DESC LIMIT $5
+
+-- newest_items_of_kinds
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
+AND position < coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN 9223372036854775807 END)
+AND position > coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = $1 AND c.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN 0 END)
+AND kind = ANY ($6::text[]) ORDER BY position DESC LIMIT $5
+
+-- items_by_id
+SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
+WHERE c.tenant = $1 AND c.id = $2 AND i.id = ANY ($3::text[]) ORDER BY i.position
 
 -- conversation_item
 SELECT body FROM conversation_items WHERE tenant = $1 AND id = $2 ORDER BY position LIMIT 1

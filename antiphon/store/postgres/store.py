@@ -5,13 +5,21 @@ The stored form is that of SQLite.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
+from antiphon.store.records import (
+    ConversationLock,
+    ItemQuery,
+    StoredResponse,
+    SweepRecord,
+    TenantUsage,
+)
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
+    item_kind,
     item_of,
     items_of,
     response_row,
@@ -164,6 +172,29 @@ class PostgresStore:
             )
         )
 
+    async def list_conversation_items(
+        self, tenant: str, conversation_id: str, query: ItemQuery
+    ) -> tuple[Item, ...] | None:
+        name = "newest_items" if query.newest_first else "oldest_items"
+        key = (tenant, index_key(conversation_id))
+        after, until = (None if id is None else index_key(id) for id in (query.after, query.until))
+        kinds = () if query.kinds is None else (sorted(query.kinds),)
+        if kinds:
+            name = f"{name}_of_kinds"
+        items = await self._pool.decoded_rows(
+            item_of, name, *key, after, until, query.limit, *kinds
+        )
+        if not items and query.cursors:
+            found = await self.find_conversation_items(tenant, conversation_id, query.cursors)
+            return () if len(found) == len(query.cursors) else None
+        return tuple(items)
+
+    async def find_conversation_items(
+        self, tenant: str, conversation_id: str, item_ids: Collection[str]
+    ) -> tuple[Item, ...]:
+        key = (tenant, index_key(conversation_id), [index_key(id) for id in item_ids])
+        return tuple(await self._pool.decoded_rows(item_of, "items_by_id", *key))
+
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
@@ -216,6 +247,8 @@ async def _append(
 ) -> bool:
     row = await transaction.value("conversation_row", tenant, index_key(conversation))
     if row is not None and items:
-        ids, bodies = [index_key(item.id) for item in items], [encode(item) for item in items]
-        await transaction.rows("add_items", row, tenant, ids, bodies)
+        columns = zip(
+            *((index_key(item.id), item_kind(item), encode(item)) for item in items), strict=True
+        )
+        await transaction.rows("add_items", row, tenant, *map(list, columns))
     return row is not None

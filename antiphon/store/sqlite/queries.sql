@@ -127,11 +127,69 @@ SELECT seq FROM conversations WHERE tenant = ? AND id = ?
 DELETE FROM conversations WHERE tenant = ? AND id = ?
 
 -- add_item
-INSERT OR IGNORE INTO conversation_items (conversation, tenant, id, body) VALUES (?, ?, ?, ?)
+INSERT OR IGNORE INTO conversation_items (conversation, tenant, id, kind, body)
+VALUES (?, ?, ?, ?, ?)
 
 -- conversation_items
 SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
 WHERE c.tenant = ? AND c.id = ? ORDER BY i.position
+
+-- oldest_items
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
+AND position > coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
+), iif(?3 IS NULL, 0, NULL))
+AND position < coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
+), iif(?4 IS NULL, 9223372036854775807, NULL))
+ORDER BY position LIMIT ?5
+
+-- oldest_items_of_kinds
+SELECT body FROM conversation_items INDEXED BY conversation_items_by_kind
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
+AND position > coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
+), iif(?3 IS NULL, 0, NULL))
+AND position < coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
+), iif(?4 IS NULL, 9223372036854775807, NULL))
+AND kind IN (SELECT value FROM json_each(?6)) ORDER BY position LIMIT ?5
+
+-- newest_items
+SELECT body FROM conversation_items
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
+AND position < coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
+), iif(?3 IS NULL, 9223372036854775807, NULL))
+AND position > coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
+), iif(?4 IS NULL, 0, NULL))
+ORDER BY position DESC LIMIT ?5
+
+-- newest_items_of_kinds
+SELECT body FROM conversation_items INDEXED BY conversation_items_by_kind
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
+AND position < coalesce((
+    SELECT a.position FROM conversation_items AS a JOIN conversations AS c ON c.seq = a.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND a.id = ?3
+), iif(?3 IS NULL, 9223372036854775807, NULL))
+AND position > coalesce((
+    SELECT u.position FROM conversation_items AS u JOIN conversations AS c ON c.seq = u.conversation
+    WHERE c.tenant = ?1 AND c.id = ?2 AND u.id = ?4
+), iif(?4 IS NULL, 0, NULL))
+AND kind IN (SELECT value FROM json_each(?6)) ORDER BY position DESC LIMIT ?5
+
+-- items_by_id
+SELECT body FROM conversation_items INDEXED BY conversation_items_by_id
+WHERE conversation = (SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2)
+AND id IN (SELECT value FROM json_each(?3)) ORDER BY position
 
 -- conversation_item
 SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY position LIMIT 1

@@ -6,15 +6,23 @@ Bodies, inputs and outputs are stored as their JSON on the wire, token ids packe
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.records import ConversationLock, StoredResponse, SweepRecord, TenantUsage
+from antiphon.store.records import (
+    ConversationLock,
+    ItemQuery,
+    StoredResponse,
+    SweepRecord,
+    TenantUsage,
+)
 from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
+    item_kind,
     item_of,
     items_of,
     response_row,
@@ -201,6 +209,26 @@ class SqliteStore:
             await self._database.rows("conversation_items", (tenant, conversation_id), item_of)
         )
 
+    async def list_conversation_items(
+        self, tenant: str, conversation_id: str, query: ItemQuery
+    ) -> tuple[Item, ...] | None:
+        name = "newest_items" if query.newest_first else "oldest_items"
+        key = (tenant, conversation_id)
+        arguments: tuple[Any, ...] = (*key, query.after, query.until, query.limit)
+        if query.kinds is not None:
+            name, arguments = f"{name}_of_kinds", (*arguments, encode(sorted(query.kinds)).decode())
+        items = await self._database.rows(name, arguments, item_of)
+        if not items and query.cursors:
+            found = await self.find_conversation_items(*key, query.cursors)
+            return () if len(found) == len(query.cursors) else None
+        return tuple(items)
+
+    async def find_conversation_items(
+        self, tenant: str, conversation_id: str, item_ids: Collection[str]
+    ) -> tuple[Item, ...]:
+        arguments = (tenant, conversation_id, encode(sorted(item_ids)).decode())
+        return tuple(await self._database.rows("items_by_id", arguments, item_of))
+
     async def remove_conversation_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> bool:
@@ -278,6 +306,6 @@ class SqliteStore:
         if row is not None:
             connection.executemany(
                 self._queries["add_item"],
-                [(row, tenant, item.id, encode(item)) for item in items],
+                [(row, tenant, item.id, item_kind(item), encode(item)) for item in items],
             )
         return row is not None

@@ -1,0 +1,102 @@
+"""Reads the end of a long conversation: as much as the model can see, so that a turn costs the same
+however long the conversation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from antiphon.conversation import caller_program_id
+from antiphon.store.base import Store
+from antiphon.store.records import ItemQuery
+from antiphon.stream.kinds import KINDS
+from antiphon.wire import items as it
+
+from .visible_history import estimate_tokens
+
+__all__ = ["PastItems", "load_past_items"]
+
+#: Items of the first page and of the largest one. Each page is twice as large as the one before.
+_FIRST_PAGE, _LARGEST_PAGE = 64, 1024
+#: Items that refer to nothing but the call of an output. Others may refer to any earlier item.
+_SIMPLE_ITEMS = (
+    it.Message,
+    it.FunctionCall,
+    it.FunctionCallOutput,
+    it.CustomToolCall,
+    it.CustomToolCallOutput,
+    it.Reasoning,
+)
+#: Items that apply to the whole conversation: roles of messages and types of other items.
+_PERSISTENT_KINDS = frozenset(
+    {"system", "developer"}
+    | {str(each.__struct_config__.tag) for each, kind in KINDS.items() if kind.persistent}
+)
+_MAX_ITEMS = 2**31 - 1
+
+
+class PastItems(Struct, frozen=True):
+    """The earlier items of a conversation, oldest first. ``is_partial``: older items were not read,
+    except for those that apply to the whole conversation."""
+
+    items: tuple[it.Item, ...]
+    is_partial: bool = False
+
+
+async def load_past_items(
+    store: Store,
+    tenant: str,
+    conversation_id: str,
+    *,
+    max_tokens: int | None,
+    new_items: tuple[it.Item, ...] = (),
+) -> PastItems:
+    """Load the newest items with more than ``max_tokens`` tokens, which are estimated; None: all
+    items. Everything is loaded of a conversation in which items, or the ``new_items``, refer to
+    others far away.
+    """
+    if max_tokens is not None:
+        recent = await _recent_items(store, tenant, conversation_id, max_tokens)
+        if recent is not None and _has_all_calls((*recent.items, *new_items)):
+            return recent
+    return PastItems(await store.load_conversation_items(tenant, conversation_id))
+
+
+async def _recent_items(
+    store: Store, tenant: str, conversation_id: str, max_tokens: int
+) -> PastItems | None:
+    """Return the newest items, None if everything has to be loaded."""
+    newest_first: list[it.Item] = []
+    tokens, limit = 0, _FIRST_PAGE
+    while tokens <= max_tokens or not _has_all_calls(newest_first):
+        after = newest_first[-1].id if newest_first else None
+        query = ItemQuery(limit=limit, newest_first=True, after=after)
+        page = await store.list_conversation_items(tenant, conversation_id, query)
+        if page is None or not all(map(_is_simple, page)):
+            return None  # also if the last item was removed meanwhile
+        newest_first += page
+        if len(page) < limit:
+            return PastItems(tuple(reversed(newest_first)))
+        tokens += sum(map(estimate_tokens, page))
+        limit = min(2 * limit, _LARGEST_PAGE)
+    query = ItemQuery(limit=_MAX_ITEMS, until=newest_first[-1].id, kinds=_PERSISTENT_KINDS)
+    persistent = await store.list_conversation_items(tenant, conversation_id, query)
+    if persistent is None:
+        return None
+    return PastItems((*persistent, *reversed(newest_first)), is_partial=True)
+
+
+def _is_simple(item: it.Item) -> bool:
+    return isinstance(item, _SIMPLE_ITEMS) and caller_program_id(item) is None
+
+
+def _has_all_calls(items: Iterable[it.Item]) -> bool:
+    """Whether each output has its call among the items."""
+    calls: set[str] = set()
+    outputs: set[str] = set()
+    for item in items:
+        if call_id := getattr(item, "call_id", None):
+            (outputs if KINDS[type(item)].answers is not None else calls).add(call_id)
+    return outputs <= calls

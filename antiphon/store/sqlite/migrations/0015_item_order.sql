@@ -1,0 +1,11 @@
+-- A page of a conversation is read alone, and so are its items of some kinds: the role of a message,
+-- the type of another item.
+ALTER TABLE conversation_items ADD COLUMN kind TEXT NOT NULL DEFAULT '';
+UPDATE conversation_items SET kind = coalesce(
+    iif(json_extract(CAST(body AS TEXT), '$.type') = 'message',
+        json_extract(CAST(body AS TEXT), '$.role'),
+        json_extract(CAST(body AS TEXT), '$.type')),
+    ''
+);
+CREATE INDEX conversation_items_in_order ON conversation_items (conversation, position);
+CREATE INDEX conversation_items_by_kind ON conversation_items (conversation, kind, position);
