@@ -46,10 +46,6 @@ SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
 _BUBBLEWRAP, _AUTO, _OFF = "bubblewrap", "auto", "off"
 _BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP)
 _PROGRAMS = "programmatic_tool_calling"
-_NO_IMAGES = (
-    "No generator of images is configured. To use a server with the Images API: antiphon serve"
-    " --image-generation images_api --image-generation-url URL"
-)
 _SANDBOX_GROUP = "antiphon.sandboxes"
 
 
@@ -293,7 +289,7 @@ async def _image_generation(
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
     settings = dependencies.settings
     if settings.image_generation == "off":
-        yield {"image_generation": UnavailableTool(_NO_IMAGES)}
+        yield {"image_generation": UnavailableTool(_no_images())}
         return
     from antiphon.tools.image_generation import provider
     from antiphon.tools.image_generation.conversation_images import ImageSources
@@ -316,6 +312,11 @@ async def _image_generation(
         yield {"image_generation": provider.ImageGenerationProvider(generator, sources, policy)}
     finally:
         await generator.close()
+
+
+def _no_images() -> str:
+    command = antiphon_command("serve --image-generation images_api --image-generation-url URL")
+    return f"No generator of images is configured. To use a server with the Images API: {command}"
 
 
 async def _images_api(dependencies: ToolDependencies) -> ImageGenerator:

@@ -35,6 +35,7 @@ from .slots import Slot, Slots
 from .socket_client import LlamaSocket
 from .stream import LlamaStream
 from .tokenizer import LlamaTokenizer, require_llama
+from .zero_pages import new_ranges, release_zero_pages, writable_ranges
 
 __all__ = ["LlamaEngine", "load", "start_server"]
 
@@ -70,7 +71,8 @@ async def load(
     ``options.threads``: by default all cores but one, because ggml's threads spin and collapse when
     they have to share a core. ``options.context_size``: tokens of each of the ``parallel``
     generations, at most and by default what the model was trained for, but no more than 8192 unless
-    it is set; the memory for all of them is allocated at once. ``options.gpu_layers``: -1 for all,
+    it is set; memory is allocated for all of them, and if the model loads alone, the system
+    provides it as tokens are stored. ``options.gpu_layers``: -1 for all,
     if the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF file;
     all are loaded, each is used by the generations that name it. ``batch``: prompt tokens computed
     in one step; other generations and an abort wait that long; GPUs run faster with more.
@@ -103,9 +105,12 @@ async def load(
         # On CPUs ggml's plain attention is twice as fast as its fused one for long contexts.
         fields["flash_attn_type"] = 0
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
+    ranges = writable_ranges()
     server = await asyncio.to_thread(
         start_server, path, threads, fields, projector, list(adapters.values())
     )
+    if options.loads_alone:
+        await asyncio.to_thread(release_zero_pages, new_ranges(ranges, writable_ranges()))
     card = gguf_card(options.name or path.stem, context, head, tokenizer)
     return LlamaEngine(
         server,

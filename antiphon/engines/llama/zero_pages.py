@@ -1,0 +1,84 @@
+"""Return memory that was cleared but not used yet to the system.
+
+llama.cpp clears its KV cache while it loads a model, which makes every page of it resident: 720 MiB
+for the small default model. A page of zeros can be dropped without a change, because the next
+access finds zeros again. Then memory grows with the tokens that are really in the cache."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+__all__ = ["MemoryRange", "new_ranges", "release_zero_pages", "writable_ranges"]
+
+#: Smaller mappings are left alone.
+_MIN_BYTES = 32 << 20
+#: Bytes that are compared and dropped at a time; a multiple of every page size.
+_BLOCK = 256 << 10
+_MAPS = Path("/proc/self/maps")
+
+
+class MemoryRange(Struct, frozen=True, order=True):
+    """Addresses from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+
+def writable_ranges(text: str | None = None) -> tuple[MemoryRange, ...]:
+    """Return the private writable mappings without a file, by address; none where the system does
+    not tell. ``text``: the contents of ``/proc/self/maps``."""
+    if text is None:
+        if not sys.platform.startswith("linux"):
+            return ()
+        text = _MAPS.read_text("ascii")
+    found = []
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) == 5 and fields[1] == "rw-p":
+            start, _, end = fields[0].partition("-")
+            found.append(MemoryRange(int(start, 16), int(end, 16)))
+    return tuple(sorted(found))
+
+
+def new_ranges(
+    before: Iterable[MemoryRange], after: Iterable[MemoryRange]
+) -> Iterator[MemoryRange]:
+    """Yield the parts of ``after`` that ``before`` does not cover. The system joins neighbouring
+    mappings, so that a new one may be a part of an older one."""
+    old = tuple(before)
+    for each in after:
+        start = each.start
+        for known in old:
+            if known.end <= start or known.start >= each.end:
+                continue
+            if known.start > start:
+                yield MemoryRange(start, known.start)
+            start = max(start, known.end)
+        if start < each.end:
+            yield MemoryRange(start, each.end)
+
+
+def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
+    """Drop the blocks of large ranges that contain only zeros; returns their bytes.
+
+    No other thread may write to the ranges meanwhile: between the comparison and the drop, its data
+    would be lost."""
+    libc = ctypes.CDLL(None)
+    libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    zeros = ctypes.create_string_buffer(_BLOCK)
+    released = 0
+    for each in ranges:
+        if each.end - each.start < _MIN_BYTES:
+            continue
+        for address in range(each.start, each.end - _BLOCK + 1, _BLOCK):
+            if libc.memcmp(address, zeros, _BLOCK) == 0:
+                is_dropped = libc.madvise(address, _BLOCK, mmap.MADV_DONTNEED) == 0
+                released += _BLOCK * is_dropped
+    return released
