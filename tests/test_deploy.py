@@ -93,13 +93,6 @@ def seconds(value: str) -> float:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DEPLOY.iterdir()))
-def test_memory_request_has_room_for_full_caches() -> None:
-    container = manifests()["Deployment", "antiphon"]["spec"]["template"]["spec"]["containers"][0]
-    requested = int(container["resources"]["requests"]["memory"].removesuffix("Gi")) << 10
-    weights, kv_cache, saved_prompts, server = 140, 720, 512, 300
-    assert requested >= weights + kv_cache + saved_prompts + server
-
-
 def test_every_antiphon_variable_is_a_setting(name: str) -> None:
     known = {option.env for option in options(Settings).values()}
     assert set(re.findall(r"\bANTIPHON_[A-Z0-9_]+", text(name))) <= known
@@ -234,3 +227,10 @@ def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
         timeout=30,
     )  # fmt: skip
     assert tried.returncode == 0, tried.stderr
+
+
+def test_memory_request_has_room_for_full_caches() -> None:
+    container = manifests()["Deployment", "antiphon"]["spec"]["template"]["spec"]["containers"][0]
+    requested = int(container["resources"]["requests"]["memory"].removesuffix("Gi")) << 10
+    weights, kv_cache, saved_prompts, server = 140, 720, 512, 300
+    assert requested >= weights + kv_cache + saved_prompts + server
