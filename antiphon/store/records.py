@@ -67,8 +67,9 @@ class Job(Struct, frozen=True, kw_only=True):
     """Everything needed to start or continue a background run, except its stored response.
 
     ``id``: the id of the response. ``model``: the served model's own name. ``request``: the request
-    as JSON without its input, which the stored response holds. ``prompt``: token ids of the first
-    prompt, packed little-endian 32-bit; empty if the prompt's ids are unknown.
+    as JSON without its input, which the stored response holds, and with its secrets encrypted.
+    ``prompt``: token ids of the first prompt, packed little-endian 32-bit; empty if the prompt's
+    ids are unknown.
     """
 
     tenant: str

@@ -33,19 +33,19 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.stream.writer import ResponseWriter
-from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
 from .event_codec import encode_events
 from .event_log_writer import EventLogWriter, LogSink
 from .restore import FailedReply, RestoredRun
+from .stored_request import StoredRequest
 from .worker import ClaimedRun
 
 __all__ = ["BackgroundJobs"]
 
 _log = structlog.get_logger(__name__)
 
-_decode_request = msgspec.json.Decoder(CreateResponse).decode
+_decode_request = msgspec.json.Decoder(StoredRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 #: Claims of a run without a new event after which it fails: its request may crash every server.
@@ -89,7 +89,9 @@ class BackgroundJobs:
             tenant=tenant,
             id=response.id,
             model=prepared.model.name,
-            request=_encode(replace(prepared.request, input=None, tools=response.tools)),
+            request=_encode(
+                StoredRequest.seal(prepared.request, response.tools, dependencies.seal, tenant)
+            ),
             prompt=array("I", prompt_tokens.ids).tobytes() if prompt_tokens is not None else b"",
         )
         self._prepared_requests[response.id] = prepared
@@ -174,7 +176,7 @@ class BackgroundJobs:
         return RestoredRun.load(claim.job, batches, dependencies.kinds)
 
     async def _resumed_reply(
-        self, claim: Claim, request: CreateResponse, restored: RestoredRun
+        self, claim: Claim, request: StoredRequest, restored: RestoredRun
     ) -> tuple[Reply, PromptTokens | None]:
         """The reply that continues the run, and the tokens of the conversation before it."""
         job, log, tokens = claim.job, restored.log, restored.tokens
@@ -185,7 +187,8 @@ class BackgroundJobs:
         if claim.attempts > _MAX_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")
         model = self._dependencies.models.find(job.model)
-        resolved = await self._prompts.resolve(request)
+        seal = self._dependencies.seal
+        resolved = await self._prompts.resolve(request.with_secrets(seal, job.tenant))
         prepared = await self._preparer.prepare(
             job.tenant, resolved.request, model, job.id, prompt_items=resolved.leading_items
         )

@@ -18,16 +18,18 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Service
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.tools.base import CallContext, ToolProgress, ToolResult
+from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult, Toolset
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import FunctionCall, FunctionCallOutput, McpCall, McpListTools, Message
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
+from antiphon.wire.tools import Mcp
 from tests.conformance.served import engine, local
 from tests.conformance.test_hosted import Dice
 from tests.conformance.test_tool_search import tool_call
@@ -357,6 +359,53 @@ async def test_run_starts_after_the_answer_to_its_claim_was_lost(store: Store) -
         await followed(served, queued.id)
         assert (await served.retrieve("t", queued.id)).status == "completed"
     assert flaky.runs.failures == 0
+
+
+class _RecordsTools(Dice):
+    """Records the tool that it opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tools: list[Mcp] = []
+
+    @asynccontextmanager
+    async def open(self, tool: Mcp, opening: ResponseContext) -> AsyncIterator[Toolset]:
+        self.tools.append(tool)
+        async with super().open(tool, opening) as toolset:
+            yield toolset
+
+
+async def test_taken_over_run_has_the_authorization_of_its_tools(store: Store) -> None:
+    """The server that accepted the request never starts it."""
+    seal = Encryptor((EncryptionKey.generate(),))
+    secrets = {"authorization": "top-secret-token", "headers": {"X-Key": "top-secret-header"}}
+    tool = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp", **secrets}
+    first = service(local(engine(["Never."])), store, providers={"mcp": Dice()}, seal=seal)
+    queued = await enqueue(first, tools=[tool])
+    (claim,) = await store.runs.claim("spy", {"scripted"}, limit=1, lease_s=10)
+    retrieved = await first.retrieve("t", queued.id)
+    for public in (str(claim.job), msgspec.json.encode(retrieved).decode()):
+        assert "top-secret" not in public
+    dice = _RecordsTools()
+    script = local(engine([tool_call("dice__roll", {}), "Six."]))
+    async with serving(script, store, providers={"mcp": dice}, seal=seal) as second:
+        await followed(second, queued.id)
+        ended = await second.retrieve("t", queued.id)
+    assert (ended.status, dice.rolled) == ("completed", ["{}"])
+    (opened,) = dice.tools
+    assert opened.authorization == "top-secret-token"
+    assert opened.headers == {"X-Key": "top-secret-header"}
+
+
+async def test_run_fails_if_the_secrets_of_its_tools_cannot_be_decrypted(store: Store) -> None:
+    tool = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}
+    first = service(local(engine(["Never."])), store, providers={"mcp": Dice()})
+    queued = await enqueue(first, tools=[{**tool, "authorization": "secret"}])
+    async with serving(local(engine(["No."])), store, providers={"mcp": Dice()}) as second:
+        await followed(second, queued.id)
+        ended = await second.retrieve("t", queued.id)
+    assert ended.status == "failed" and ended.error is not None
+    assert "decrypt" in ended.error.message
 
 
 async def test_former_owner_cannot_write_events(store: Store) -> None:

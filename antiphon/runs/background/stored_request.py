@@ -1,0 +1,51 @@
+"""The request of a background run as the store keeps it.
+
+Another server may have to continue the run, so it needs the secrets of the tools, such as the
+authorization of an MCP server. They are stored encrypted, with the keys of ``encrypted_content``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from antiphon.errors import CannotContinue
+from antiphon.security.encryption import DecryptionError, Encryptor
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.tools import Tool
+
+__all__ = ["StoredRequest"]
+
+_encode = msgspec.json.Encoder().encode
+_decode_tools = msgspec.json.Decoder(tuple[Tool, ...]).decode
+
+_PURPOSE = "tools of a background run"
+
+
+class StoredRequest(CreateResponse, frozen=True, kw_only=True):
+    """A request without its input, which the stored response holds, and without secrets.
+
+    ``sealed_tools``: the encrypted tools with their secrets; None if they have none."""
+
+    sealed_tools: str | None = None
+
+    @classmethod
+    def seal(
+        cls, request: CreateResponse, public_tools: tuple[Tool, ...], seal: Encryptor, tenant: str
+    ) -> StoredRequest:
+        """Return a request as it is stored. ``public_tools``: its tools without secrets."""
+        sealed = None
+        if request.tools != public_tools:
+            sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)
+        fields = asdict(request) | {"input": None, "tools": public_tools, "sealed_tools": sealed}
+        return cls(**fields)
+
+    def with_secrets(self, seal: Encryptor, tenant: str) -> StoredRequest:
+        """Return the request with the secrets of its tools. Raises ``CannotContinue``."""
+        if self.sealed_tools is None:
+            return self
+        try:
+            tools = seal.decrypt(self.sealed_tools, purpose=_PURPOSE, tenant=tenant)
+        except DecryptionError:
+            raise CannotContinue("this server cannot decrypt the secrets of its tools") from None
+        return replace(self, tools=_decode_tools(tools), sealed_tools=None)
