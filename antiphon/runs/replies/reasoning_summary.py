@@ -4,7 +4,7 @@ reasoning item closes and the answer begins.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -124,8 +124,12 @@ class SummarizedReply(ReplyWrapper):
                 pending: list[Delta] = []
                 for delta in batch:
                     if reasoning and not isinstance(delta, Text | SampledTokens):
-                        # The ids come with the first piece. An interruption before it is before
-                        # the ids; ``interrupted_in_summary`` detects a later one.
+                        # Ids that belong to the next item as well come with the first piece. An
+                        # interruption before it is before the ids; ``interrupted_in_summary``
+                        # detects a later one. Everything else does not wait for the summary.
+                        if pending and not _has_ids(pending):
+                            yield tuple(pending)
+                            pending = []
                         async for piece in self._summary_pieces("".join(reasoning)):
                             yield (*pending, Text(piece, channel="summary"))
                             pending = []
@@ -146,3 +150,7 @@ class SummarizedReply(ReplyWrapper):
                     yield piece
         except (RequestError, RunError) as error:
             _log.warning("cannot summarize reasoning", why=error.message)
+
+
+def _has_ids(deltas: Iterable[Delta]) -> bool:
+    return any(isinstance(delta, SampledTokens) for delta in deltas)
