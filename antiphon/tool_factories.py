@@ -249,12 +249,16 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
             command=server.command,
             args=server.args,
             env=server.env,
+            shares_sessions=server.session == "tenant",
         )
         for name, server in settings.mcp_servers.items()
         if server.tool is None
     }
     pool = SessionPool(
-        connect_s=settings.mcp_connect_s, call_s=settings.mcp_call_s, idle_s=settings.mcp_idle_s
+        connect_s=settings.mcp_connect_s,
+        call_s=settings.mcp_call_s,
+        idle_s=settings.mcp_idle_s,
+        max_sessions=settings.mcp_max_sessions,
     )
     servers = McpProvider(
         configured,

@@ -41,6 +41,13 @@ class McpServer(Struct, frozen=True, kw_only=True):
         Literal["code_interpreter", "shell", "web_search"] | None,
         declare("Built-in tool that requests mean by this name (instead of `url` and `command`)."),
     ] = None
+    session: Annotated[
+        Literal["conversation", "tenant"],
+        declare(
+            "Who shares a session with the server: the responses of one conversation, or, if the "
+            "server keeps no state, all of a tenant."
+        ),
+    ] = "conversation"
     args: Annotated[tuple[str, ...], declare("Arguments of `command`.")] = ()
     env: Annotated[
         dict[str, str],

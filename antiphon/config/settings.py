@@ -535,9 +535,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     mcp_call_s: Annotated[
         float, _tools("Timeout of a call to an MCP server, in seconds.", gt=0)
     ] = 120
-    mcp_idle_s: Annotated[float, _tools("Seconds that an idle MCP session is kept open.", ge=0)] = (
-        60
-    )
+    mcp_idle_s: Annotated[
+        float,
+        _tools("Seconds that an MCP session is kept open after its conversation used it.", ge=0),
+    ] = 300
+    mcp_max_sessions: Annotated[
+        int,
+        _tools(
+            "Maximum number of open MCP sessions. If there are more, unused ones are closed, first "
+            "those of the tenant that has most.",
+            ge=1,
+        ),
+    ] = 64
     file_search: Annotated[
         bool,
         _tools(

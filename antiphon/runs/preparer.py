@@ -156,6 +156,7 @@ class Preparer:
             response_id=response_id,
             items=context.conversation.items,
             include=frozenset(request.include or ()),
+            conversation_id=_conversation_id(request, context),
         )
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
         approved = _approved_calls(context, tools)
@@ -272,6 +273,7 @@ class Preparer:
             tools=tools,
             include=tool_context.include,
             spent_approvals=tool_context.spent_approvals,
+            conversation_id=tool_context.conversation_id,
             prepare=reply_request.backend.prepare,
             limits=replace(self._policy.tool_limits, max_calls=request.max_tool_calls),
             ids=self._ids,
@@ -380,6 +382,13 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
         and all(isinstance(item, _SIMPLE_INPUT) for item in request.input or ())
     )
     return _PAST_CONTEXTS * size if is_simple and size is not None else None
+
+
+def _conversation_id(request: CreateResponse, context: ConversationContext) -> str:
+    """Return what identifies the conversation that a request continues, empty if nothing does."""
+    if request.conversation is not None:
+        return request.conversation.id
+    return context.chain[0].response.id if context.chain else ""
 
 
 def _approved_calls(context: ConversationContext, tools: ToolSelection) -> tuple[ApprovedCall, ...]:

@@ -187,7 +187,8 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
 
     ``items`` precede the response. ``interrupted_items`` are its own output so far, if it was
     interrupted. ``include`` is the request's ``include``. ``spent_approvals``: ids of approval
-    requests whose call another response ran."""
+    requests whose call another response ran. ``conversation_id``: the id of the conversation, or of
+    the first response of the chain, that the response continues; empty if it continues none."""
 
     tenant: str
     response_id: str
@@ -195,6 +196,7 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     interrupted_items: tuple[Item, ...] = ()
     spent_approvals: frozenset[str] = frozenset()
     include: frozenset[str] = frozenset()
+    conversation_id: str = ""
 
 
 class ToolProvider(Protocol):

@@ -79,6 +79,35 @@ async def test_tools_are_listed_and_called(
         ]
 
 
+@pytest.mark.requirement("MCP-SESSIONS")
+async def test_conversation_has_a_session_of_its_own(
+    serve: Serve, ask: Ask, mcp: McpProvider, toys: Toys
+) -> None:
+    tools = [tool(f"{toys.root}/sse")]
+
+    async def remember(word: str, **fields: Any) -> tuple[str, str]:
+        """Return the id of the response, and what its call returned."""
+        replies[:] = [tool_call("toys__remember", {"word": word}), "Yes."]
+        answer = (await ask(server, tools=tools, **fields)).terminal_response
+        (call,) = (item for item in answer["output"] if item["type"] == "mcp_call")
+        return answer["id"], call["output"]
+
+    replies: list[Any] = []
+    scripted_engine = engine(lambda prompt: replies.pop(0))
+    server = serve(local(scripted_engine), providers={"mcp": mcp})
+    conversation = (await server.client.post("/v1/conversations", json={})).json()["id"]
+    first, words = await remember("a")
+    assert words == "a"
+    other, words = await remember("x")
+    assert words == "x"
+    second, words = await remember("b", previous_response_id=first)
+    assert words == "a b"
+    assert (await remember("y", previous_response_id=other))[1] == "x y"
+    assert (await remember("c", previous_response_id=second))[1] == "a b c"
+    assert (await remember("k", conversation=conversation))[1] == "k"
+    assert (await remember("l", conversation=conversation))[1] == "k l"
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [("fail", "mcp_tool_execution_error"), ("absent", None), ("hang", "mcp_protocol_error")],

@@ -55,7 +55,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
     ``conversation`` and ``options`` are those of the first reply. ``prepare`` prepares the
     reply of a later turn. ``ids`` returns a fresh id for a prefix. ``include``: the request's
-    ``include``. ``spent_approvals``: as in ``ResponseContext``."""
+    ``include``. ``spent_approvals``, ``conversation_id``: as in ``ResponseContext``."""
 
     conversation: Conversation
     options: Options
@@ -67,6 +67,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     response_id: str
     include: frozenset[str] = frozenset()
     spent_approvals: frozenset[str] = frozenset()
+    conversation_id: str = ""
     context_size: int | None = None
 
 
@@ -266,6 +267,7 @@ class ToolLoop(ReplyWrapper):
             interrupted_items=self._conversation.items[len(items) :],
             include=self._spec.include,
             spent_approvals=self._spec.spent_approvals,
+            conversation_id=self._spec.conversation_id,
         )
 
     async def _prepare_first_turn(

@@ -44,7 +44,7 @@ from .request import (
     to_function,
 )
 from .results import McpFailure, result_text, tool_error
-from .sessions import SessionPool
+from .sessions import SessionKey, SessionPool
 from .transport import McpEndpoint
 
 __all__ = ["McpProvider"]
@@ -97,7 +97,8 @@ class McpProvider:
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
             return None
-        return self._tool_functions(tool, self._server(tool, "tools"), tools)
+        session = self._session_key(response, self._server(tool, "tools"))
+        return self._tool_functions(tool, session, tools)
 
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
@@ -105,17 +106,18 @@ class McpProvider:
 
         If the conversation already lists them, the server is contacted only when a tool is called.
         """
-        label, server = tool.server_label, self._server(tool, "tools")
+        label = tool.server_label
+        session = self._session_key(response, self._server(tool, "tools"))
         tools = listed_tools(label, response.items)
         if tools is None:
-            tools = await self._list_tools(label, response.tenant, server)
+            tools = await self._list_tools(label, session)
         rules = parse_tool_rules(tool)
         tools = tuple(each for each in tools if rules.allows(each))
         approved = approved_requests(label, response.items)
         yield Toolset(
-            functions=self._tool_functions(tool, server, tools),
+            functions=self._tool_functions(tool, session, tools),
             pending_calls=tuple(
-                self._approved_call(label, server, tools, request)
+                self._approved_call(label, session, tools, request)
                 for request in approved
                 if request.id not in response.spent_approvals
             ),
@@ -169,29 +171,32 @@ class McpProvider:
             )
         return self._configured[name]
 
-    async def _list_tools(
-        self, label: str, tenant: str, server: McpEndpoint
-    ) -> tuple[ListedTool, ...]:
+    def _session_key(self, response: ResponseContext, server: McpEndpoint) -> SessionKey:
+        """Return the session of a response with a server: that of its conversation."""
+        conversation = response.conversation_id or response.response_id
+        return SessionKey(response.tenant, "" if server.shares_sessions else conversation, server)
+
+    async def _list_tools(self, label: str, session: SessionKey) -> tuple[ListedTool, ...]:
         try:
-            return await self._pool.call(tenant, server, _fetch_tools)
+            return await self._pool.call(session, _fetch_tools)
         except McpFailure as error:
             reason = error.details.message
             message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
             raise (ConnectorError if self._fails_response else ToolError)(message) from None
 
     def _tool_functions(
-        self, tool: Mcp, server: McpEndpoint, tools: Sequence[ListedTool]
+        self, tool: Mcp, session: SessionKey, tools: Sequence[ListedTool]
     ) -> tuple[ToolFunction, ...]:
         """Return the functions of those of the server's ``tools`` that the request allows."""
         rules = parse_tool_rules(tool)
         return tuple(
-            self._tool_function(tool.server_label, server, each, rules)
+            self._tool_function(tool.server_label, session, each, rules)
             for each in tools
             if rules.allows(each)
         )
 
     def _tool_function(
-        self, label: str, server: McpEndpoint, tool: ListedTool, rules: ToolRules
+        self, label: str, session: SessionKey, tool: ListedTool, rules: ToolRules
     ) -> ToolFunction:
         if rules.needs_approval(tool):
             return ToolFunction(
@@ -202,10 +207,10 @@ class McpProvider:
                 parse_fields=lambda arguments: {"arguments": arguments},
                 namespace=label,
             )
-        return self._calling_function(label, server, tool)
+        return self._calling_function(label, session, tool)
 
     def _calling_function(
-        self, label: str, server: McpEndpoint, tool: ListedTool, **extra_fields: Any
+        self, label: str, session: SessionKey, tool: ListedTool, **extra_fields: Any
     ) -> ToolFunction:
         return ToolFunction(
             tool=to_function(tool),
@@ -216,7 +221,7 @@ class McpProvider:
                 status="in_progress",
                 **extra_fields,
             ),
-            handler=self._call_handler(server, tool.name),
+            handler=self._call_handler(session, tool.name),
             streams_text=True,
             namespace=label,
         )
@@ -224,14 +229,14 @@ class McpProvider:
     def _approved_call(
         self,
         label: str,
-        server: McpEndpoint,
+        session: SessionKey,
         tools: Sequence[ListedTool],
         request: it.McpApprovalRequest,
     ) -> PendingCall:
         """Return the approved call. If the request no longer allows the tool, the call fails."""
         tool = next((each for each in tools if each.name == request.name), None)
         function = self._calling_function(
-            label, server, tool or ListedTool(name=request.name), approval_request_id=request.id
+            label, session, tool or ListedTool(name=request.name), approval_request_id=request.id
         )
         if tool is None:
             function = replace(function, handler=_call_disallowed_tool)
@@ -239,7 +244,7 @@ class McpProvider:
             function=function, arguments=request.arguments, approval_request_id=request.id
         )
 
-    def _call_handler(self, server: McpEndpoint, name: str) -> CallHandler:
+    def _call_handler(self, session: SessionKey, name: str) -> CallHandler:
         async def call(
             arguments: str, context: CallContext
         ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
@@ -252,7 +257,7 @@ class McpProvider:
                 return await client.call_tool(name, parsed_arguments)
 
             try:
-                result = await self._pool.call(context.tenant, server, call_tool)
+                result = await self._pool.call(session, call_tool)
             except McpFailure as error:
                 yield _failed_result(error.details.error)
                 return

@@ -1,15 +1,16 @@
 """A pool of MCP sessions. One task owns each session: it opens and closes it.
 
-Sessions are reused and closed after an idle time. They are never shared between tenants or
-between credentials.
+Sessions are reused and closed after an idle time. Each belongs to one conversation, because servers
+may keep a state in it. They are never shared between tenants or between credentials.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 from mcp import Client
@@ -17,14 +18,21 @@ from mcp import Client
 from .results import McpFailure, describe_failure
 from .transport import McpEndpoint, RequestTrace, connect, current_trace
 
-__all__ = ["SessionPool"]
+__all__ = ["SessionKey", "SessionPool"]
 
 _log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
+#: Tenant, conversation, and the server with the credentials.
+_EntryKey = tuple[str, str, str]
 
-#: The maximum number of idle sessions.
-_MAX_IDLE = 64
+
+class SessionKey(NamedTuple):
+    """What a session belongs to. ``conversation``: empty if the tenant's conversations share it."""
+
+    tenant: str
+    conversation: str
+    server: McpEndpoint
 
 
 class _Session:
@@ -80,7 +88,7 @@ class _Session:
 
 
 class _PoolEntry:
-    """The session with a server for one tenant, if it is open, and the number of its users."""
+    """The session of a tenant's conversation, if it is open, and the number of its users."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -93,16 +101,24 @@ class SessionPool:
     """The sessions of this process.
 
     ``connect_s``: time limit for connecting and initializing. ``call_s``: time limit for a result.
-    ``idle_s``: seconds after which an unused session is closed.
+    ``idle_s``: seconds after which an unused session is closed. ``max_sessions``: if there are
+    more, unused ones are closed.
     """
 
     def __init__(
-        self, *, connect_s: float = 20.0, call_s: float = 120.0, idle_s: float = 60.0
+        self,
+        *,
+        connect_s: float = 20.0,
+        call_s: float = 120.0,
+        idle_s: float = 300.0,
+        max_sessions: int = 64,
     ) -> None:
+        self._max_sessions = max_sessions
         self._call_s = call_s
         self._connect_s = connect_s
         self._idle_s = idle_s
-        self._entries: dict[tuple[str, str], _PoolEntry] = {}
+        #: Those that were used last come last.
+        self._entries: dict[_EntryKey, _PoolEntry] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -110,17 +126,15 @@ class SessionPool:
         """The number of open sessions."""
         return sum(1 for entry in self._entries.values() if entry.session is not None)
 
-    async def call(
-        self, tenant: str, server: McpEndpoint, operation: Callable[[Client], Awaitable[R]]
-    ) -> R:
-        """Run ``operation`` in a session with the server and return its result.
+    async def call(self, key: SessionKey, operation: Callable[[Client], Awaitable[R]]) -> R:
+        """Run ``operation`` in the session and return its result.
 
         If a reused session turns out to have ended before the server processed the request, the
         operation runs once more in a new session. Raises ``McpFailure``.
         """
-        async with self._entry(tenant, server) as entry:
+        async with self._entry(key) as entry:
             for is_last in (False, True):
-                client, is_new = await self._client(entry, server)
+                client, is_new = await self._client(entry, key.server)
                 trace = RequestTrace()
                 token = current_trace.set(trace)
                 try:
@@ -148,21 +162,24 @@ class SessionPool:
     # --- entries ---------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _entry(self, tenant: str, server: McpEndpoint) -> AsyncIterator[_PoolEntry]:
-        key = (tenant, server.key)
+    async def _entry(self, session: SessionKey) -> AsyncIterator[_PoolEntry]:
+        key = (session.tenant, session.conversation, session.server.key)
         entry = self._entries.setdefault(key, _PoolEntry())
         entry.users += 1
         if entry.closing is not None:
             entry.closing.cancel()
             entry.closing = None
         try:
+            self._close_excess()
             yield entry
         finally:
             entry.users -= 1
-            if entry.users == 0 and self._entries.get(key) is entry:
-                loop = asyncio.get_running_loop()
-                entry.closing = loop.call_later(self._idle_s, self._forget, key)
-                self._limit_idle()
+            if self._entries.get(key) is entry:
+                self._entries[key] = self._entries.pop(key)
+                if entry.users == 0:
+                    loop = asyncio.get_running_loop()
+                    entry.closing = loop.call_later(self._idle_s, self._forget, key)
+                    self._close_excess()
 
     async def _client(self, entry: _PoolEntry, server: McpEndpoint) -> tuple[Client, bool]:
         """Return the client, and whether its session is new."""
@@ -189,12 +206,18 @@ class SessionPool:
             entry.session = None
             self._close(session)
 
-    def _limit_idle(self) -> None:
-        idle = [key for key, entry in self._entries.items() if entry.users == 0]
-        for key in idle[: max(0, len(idle) - _MAX_IDLE)]:
-            self._forget(key)
+    def _close_excess(self) -> None:
+        """Close sessions while there are too many: of the tenant that has most unused ones, the one
+        that was not used for the longest time."""
+        while len(self._entries) > self._max_sessions:
+            unused = [key for key, entry in self._entries.items() if entry.users == 0]
+            if not unused:
+                return
+            counts = Counter(tenant for tenant, _, _ in unused)
+            most = max(counts.values())
+            self._forget(next(key for key in unused if counts[key[0]] == most))
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _forget(self, key: _EntryKey) -> None:
         entry = self._entries.pop(key)
         if entry.closing is not None:
             entry.closing.cancel()

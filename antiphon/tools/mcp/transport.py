@@ -37,7 +37,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The location of an MCP server: a URL, or a command of the operator.
 
     ``guarded``: the URL comes from a request, so its address must be public or in one of
-    ``networks``.
+    ``networks``. ``shares_sessions``: the conversations of a tenant share a session.
     """
 
     url: str = ""
@@ -48,6 +48,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     guarded: bool = False
     networks: tuple[Network, ...] = ()
+    shares_sessions: bool = False
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from mcp_types import CallToolResult
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.tool_check import ToolTrial, check_tool
@@ -40,8 +41,10 @@ def tool(url: str, **fields: Any) -> Mcp:
     return Mcp(server_label="toys", server_url=url, **{"require_approval": "never", **fields})
 
 
-def response_context(*items: it.Item, tenant: str = "t") -> ResponseContext:
-    return ResponseContext(tenant=tenant, response_id="resp_1", items=items)
+def response_context(*items: it.Item, tenant: str = "t", conversation: str = "") -> ResponseContext:
+    return ResponseContext(
+        tenant=tenant, response_id="resp_1", items=items, conversation_id=conversation
+    )
 
 
 async def call_tool(
@@ -230,6 +233,61 @@ async def test_sessions_are_separate_per_tenant_and_credential(
                     await call_tool(toolset, "whoami", tenant=tenant)
                 ).text == f"Bearer {key} None"
     assert provider._pool.session_count == 4
+
+
+async def remember(
+    provider: McpProvider, request: Mcp, word: str, conversation: str, tenant: str = "t"
+) -> str:
+    """Return all words that the session of a conversation was told."""
+    context = response_context(tenant=tenant, conversation=conversation)
+    async with provider.open(request, context) as toolset:
+        return (await call_tool(toolset, "remember", f'{{"word": "{word}"}}', tenant)).text
+
+
+@pytest.mark.requirement("MCP-SESSIONS")
+@pytest.mark.parametrize("transport", ["sse", "stdio"])
+async def test_server_keeps_its_state_for_a_conversation(toys: Toys, transport: str) -> None:
+    process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
+    provider = McpProvider({"toys": process}, SessionPool(), networks=LOOPBACK)
+    request = tool(f"{toys.root}/sse") if transport == "sse" else Mcp(server_label="toys")
+    request = replace(request, require_approval="never")
+    try:
+        assert await remember(provider, request, "a", "one") == "a"
+        assert await remember(provider, request, "x", "two") == "x"
+        assert await remember(provider, request, "b", "one") == "a b"
+        assert await remember(provider, request, "y", "one", tenant="other") == "y"
+    finally:
+        await provider.close()
+
+
+async def test_conversations_may_share_the_session_of_a_tenant() -> None:
+    process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"), shares_sessions=True)
+    provider = McpProvider({"toys": process}, SessionPool())
+    request = Mcp(server_label="toys", require_approval="never")
+    try:
+        assert await remember(provider, request, "a", "one") == "a"
+        assert await remember(provider, request, "b", "two") == "a b"
+    finally:
+        await provider.close()
+
+
+@pytest.mark.requirement("MCP-SESSIONS")
+async def test_sessions_are_bounded_fairly(toys: Toys) -> None:
+    """The tenant with most sessions loses the one that was not used for the longest time."""
+    pool = SessionPool(max_sessions=3)
+    provider = McpProvider({}, pool, networks=LOOPBACK)
+    request = tool(f"{toys.root}/sse")
+    try:
+        await remember(provider, request, "a", "a", tenant="small")
+        for word in ("b", "c", "b", "d", "e"):
+            await remember(provider, request, word, word, tenant="large")
+            assert pool.session_count <= 3
+        open_keys = {(tenant, conversation) for tenant, conversation, _ in pool._entries}
+        assert open_keys == {("small", "a"), ("large", "d"), ("large", "e")}
+        assert await remember(provider, request, "f", "b", tenant="large") == "f"
+        assert await remember(provider, request, "b", "a", tenant="small") == "a b"
+    finally:
+        await provider.close()
 
 
 async def test_unused_sessions_are_closed(toys: Toys) -> None:

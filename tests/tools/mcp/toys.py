@@ -129,6 +129,20 @@ def whoami(ctx: Context[Any]) -> str:
     return f"{headers.get('authorization')} {headers.get('x-toy')}"
 
 
+#: Id of an SSE session, or "" for a process → what it remembers.
+remembered_words: dict[str, list[str]] = {}
+
+
+@toys.tool()
+def remember(word: str, ctx: Context[Any]) -> str:
+    """Return all words of this session."""
+    request = ctx.request_context.request
+    session = "" if request is None else request.query_params.get("session_id", "")
+    words = remembered_words.setdefault(session, [])
+    words.append(word)
+    return " ".join(words)
+
+
 class Router:
     """The ASGI application that routes the paths."""
 
