@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from antiphon.attachments.document_worker import page_title
 from antiphon.attachments.frontmatter import front_matter
 from antiphon.attachments.image_header import InvalidImage, sniff
 from antiphon.backends.truncation import droppable_groups
@@ -60,7 +61,6 @@ from antiphon.tools.client_tools.shell_arguments import CommandObserver
 from antiphon.tools.code_interpreter import file_citations
 from antiphon.tools.file_search.citations import file_citation_notation
 from antiphon.tools.web_search.citations import page_citation_notation
-from antiphon.tools.web_search.extract import page_title
 from antiphon.tools.web_search.page import WebPage
 from antiphon.upstream.errors import error_from_response
 from antiphon.upstream.sse import SseParser

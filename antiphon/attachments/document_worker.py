@@ -1,4 +1,5 @@
-"""Program that extracts the text of one document in a process of its own and prints it as JSON.
+"""Program that extracts the text of one document or web page in a process of its own and prints it
+as JSON.
 
 It is run by its path, with limits on memory and time, without writable files, without the server's
 secrets and never as root, so that a hostile file can only harm this process.
@@ -6,11 +7,19 @@ secrets and never as root, so that a hostile file can only harm this process.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import sys
+from contextlib import suppress
+from encodings import aliases
 
-__all__ = ["main"]
+__all__ = ["WEB_PAGE", "main", "page_title"]
+
+#: The kind of a web page, of which the main text is extracted, with links. Other kinds are media
+#: types of documents, which are extracted whole.
+WEB_PAGE = "web page"
 
 #: A PDF with one empty page.
 _EMPTY_PDF = (
@@ -19,6 +28,9 @@ _EMPTY_PDF = (
     b" 3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>endobj trailer<</Root 1 0 R>>"
 )
 _MEMORY, _CPU_SECONDS, _OPEN_FILES = 2 * 2**30, 60, 64
+_TITLE_START = re.compile(r"<title[^<>]*>", re.IGNORECASE)
+_TITLE_END = re.compile(r"</title", re.IGNORECASE)
+_MAX_TITLE_CHARS = 1_000
 #: The user that parses if the server is root: nobody else's, so that it owns no files.
 _UID = 64002
 #: prctl(2): execve() gives no privileges.
@@ -26,26 +38,77 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def main(kind: str, max_chars: int) -> dict[str, str]:
-    """Return ``{"text": …}`` of at most ``max_chars`` + 1 characters, or ``{"error": …}``."""
+    """Return ``{"text": …}`` of at most ``max_chars`` + 1 characters, for web pages with
+    ``"title"``, or ``{"error": …}``."""
     content = sys.stdin.buffer.read()
     try:
-        import kreuzberg
-    except ImportError:
+        if kind == WEB_PAGE:
+            return _read_web_page(content, max_chars)
+        return _read_document(content, kind, max_chars)
+    except (ImportError, PermissionError):
         return {"error": "missing"}
+
+
+def _read_web_page(content: bytes, max_chars: int) -> dict[str, str]:
+    import trafilatura
+    from trafilatura.utils import decode_file
+
+    def extract(markup: str) -> str:
+        text = trafilatura.extract(
+            markup, output_format="markdown", include_links=True, include_tables=True
+        )
+        return text or ""
+
+    extract(decode_file(b"<p>They import modules on first use.</p>"))
+    _import_codecs()
+    _confine()
+    try:
+        markup = decode_file(content)
+        return {"text": extract(markup)[: max_chars + 1], "title": page_title(markup)}
+    except Exception:  # its parts raise exceptions of many kinds
+        return {"error": "broken"}
+
+
+def _import_codecs() -> None:
+    """Import the codecs of all encodings that a page may have, if the user that parses may be
+    unable to read Python's folder."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    for name in set(aliases.aliases.values()):
+        with suppress(ImportError):  # of another operating system
+            importlib.import_module(f"encodings.{name}")
+
+
+def page_title(markup: str) -> str:
+    """Return the beginning of what the first ``title`` element contains, in linear time: pages are
+    untrusted."""
+    start = _TITLE_START.search(markup)
+    end = _TITLE_END.search(markup, start.end()) if start is not None else None
+    if start is None or end is None:
+        return ""
+    return markup[start.end() : min(end.start(), start.end() + _MAX_TITLE_CHARS)]
+
+
+def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
+    import kreuzberg
+
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True, output_format="markdown")
     if content.startswith(b"%PDF-"):  # the PDF library unpacks itself to disk at its first use
         kreuzberg.extract_bytes_sync(_EMPTY_PDF, "application/pdf", config)
-    _set_limits()
-    try:
-        _drop_privileges()  # after the imports: the library may be in a folder of root's
-    except OSError:
-        return {"error": "missing"}
+    _confine()
     try:
         kind = kind or kreuzberg.detect_mime_type_from_bytes(content)
         text = kreuzberg.extract_bytes_sync(content, kind, config).content
     except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
         return {"error": _error_code(str(error).lower())}
     return {"text": text[: max_chars + 1]}
+
+
+def _confine() -> None:
+    """Limit this process before it parses. Called after the imports: the library may be in a folder
+    of root's. Raises ``PermissionError`` if root may not change its user."""
+    _set_limits()
+    _drop_privileges()
 
 
 def _drop_privileges() -> None:

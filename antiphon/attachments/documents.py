@@ -1,4 +1,5 @@
-"""Extract the text of documents: PDF, office and web formats, in a separate process or a sandbox.
+"""Extract the text of documents (PDF, office and web formats) and web pages, in a separate process
+or a sandbox.
 
 Plain text needs no library.
 """
@@ -22,7 +23,16 @@ from msgspec import Struct
 
 from antiphon.fair_limiter import FairLimiter
 
-__all__ = ["WORKER", "DocumentReader", "Documents", "UnreadableDocument", "plain_text"]
+from .document_worker import WEB_PAGE
+
+__all__ = [
+    "WORKER",
+    "DocumentReader",
+    "Documents",
+    "UnreadableDocument",
+    "WebPageText",
+    "plain_text",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -67,10 +77,18 @@ class UnreadableDocument(Exception):
         self.reason: Reason = reason
 
 
-class _WorkerOutput(Struct):
+class WebPageText(Struct, frozen=True):
+    """The title of a web page, with entities as in its markup, and its main text as Markdown."""
+
+    title: str
+    text: str
+
+
+class _WorkerOutput(Struct, frozen=True):
     """What the worker prints."""
 
     text: str | None = None
+    title: str = ""
     error: Literal["missing", "encrypted", "bomb", "unsupported", "broken"] | None = None
 
 
@@ -135,21 +153,24 @@ class _ProcessReader:
 class Documents:
     """Extracts texts, two documents at a time, of several tenants in turn. One per server.
 
-    ``reader`` runs the worker; None means a subprocess.
+    ``reader`` runs the worker for documents, ``page_reader`` for web pages; None means a
+    subprocess.
     """
 
     def __init__(
         self,
         reader: DocumentReader | None = None,
         *,
+        page_reader: DocumentReader | None = None,
         timeout_s: float = _TIMEOUT_S,
         max_chars: int = _MAX_CHARS,
     ) -> None:
         self._reader = reader or _ProcessReader()
+        self._page_reader = page_reader or _ProcessReader()
         self._timeout_s = timeout_s
         self._max_chars = max_chars
         self._slots = FairLimiter(_MAX_CONCURRENT)
-        self._cached_texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, bytes], WebPageText] = OrderedDict()
         self._cached_chars = 0
 
     async def text(
@@ -165,31 +186,42 @@ class Documents:
             if text is None:
                 raise UnreadableDocument("unsupported")
             return self._check_length(text)
+        return (await self._extract(content, kind, tenant)).text
+
+    async def web_page(self, content: bytes, *, tenant: str = "") -> WebPageText:
+        """Return the main text of a web page. Raises ``UnreadableDocument``."""
+        return await self._extract(content, WEB_PAGE, tenant)
+
+    async def _extract(self, content: bytes, kind: str, tenant: str) -> WebPageText:
         key = (kind, (await asyncio.to_thread(sha256, content)).digest())
-        cached = self._cached_texts.get(key)
+        cached = self._cached.get(key)
         if cached is not None:
-            self._cached_texts.move_to_end(key)
+            self._cached.move_to_end(key)
             return cached
         async with self._slots.slot(tenant):
-            text = self._check_length(await self._read(content, kind))
-        self._cache(key, text)
-        return text
+            extracted = await self._read(content, kind)
+        self._check_length(extracted.text)
+        self._cache(key, extracted)
+        return extracted
 
     def _check_length(self, text: str) -> str:
         if len(text) > self._max_chars:
             raise UnreadableDocument("long")
         return text
 
-    def _cache(self, key: tuple[str, bytes], text: str) -> None:
-        self._cached_chars += len(text) - len(self._cached_texts.pop(key, ""))
-        self._cached_texts[key] = text
+    def _cache(self, key: tuple[str, bytes], extracted: WebPageText) -> None:
+        replaced = self._cached.pop(key, None)
+        self._cached_chars += len(extracted.text) - (len(replaced.text) if replaced else 0)
+        self._cached[key] = extracted
         while self._cached_chars > _CACHE_CHARS:
-            self._cached_chars -= len(self._cached_texts.popitem(last=False)[1])
+            self._cached_chars -= len(self._cached.popitem(last=False)[1].text)
 
-    async def _read(self, content: bytes, kind: str) -> str:
-        if find_spec("kreuzberg") is None:
+    async def _read(self, content: bytes, kind: str) -> WebPageText:
+        is_page = kind == WEB_PAGE
+        if find_spec("trafilatura" if is_page else "kreuzberg") is None:
             raise UnreadableDocument("missing")
-        output = await self._reader.read(
+        reader = self._page_reader if is_page else self._reader
+        output = await reader.read(
             content, kind, max_chars=self._max_chars, timeout_s=self._timeout_s
         )
         try:
@@ -198,7 +230,7 @@ class Documents:
             raise UnreadableDocument("broken") from None
         if result.text is None:
             raise UnreadableDocument(result.error or "broken")
-        return result.text
+        return WebPageText(result.title, result.text)
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:

@@ -23,6 +23,7 @@ from antiphon.attachments.documents import (
     DocumentReader,
     Documents,
     UnreadableDocument,
+    WebPageText,
     plain_text,
 )
 from antiphon.attachments.sandboxed_reader import SandboxedReader
@@ -211,9 +212,9 @@ async def test_extracted_text_is_cached(monkeypatch: pytest.MonkeyPatch) -> None
     reader = Documents()
     read: list[str] = []
 
-    async def once(content: bytes, kind: str) -> str:
+    async def once(content: bytes, kind: str) -> WebPageText:
         read.append(kind)
-        return "text"
+        return WebPageText("", "text")
 
     monkeypatch.setattr(reader, "_read", once)
     for _ in range(2):

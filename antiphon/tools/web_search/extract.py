@@ -1,5 +1,5 @@
-"""Convert fetched content to text with numbered links: HTML with trafilatura, documents with their
-reader, other text unchanged.
+"""Convert fetched content to text with numbered links: HTML and documents with their readers, other
+text unchanged.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from antiphon.installation import needs_extra
 from .index import PageDocument
 from .page import domain, plain_line
 
-__all__ = ["extract_document", "page_title"]
+__all__ = ["extract_document"]
 
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
-_TITLE_START = re.compile(r"<title[^<>]*>", re.IGNORECASE)
-_TITLE_END = re.compile(r"</title", re.IGNORECASE)
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
-#: Size limit of markup, which is parsed in this process.
+#: Size limit of markup.
 _MAX_HTML_BYTES = 8 * 2**20
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
@@ -45,7 +43,7 @@ async def extract_document(
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
         if len(content) > _MAX_HTML_BYTES:
             raise ToolError(f"{url} is too large to be read.")
-        return await asyncio.to_thread(_extract_html, url, content)
+        return await _extract_html(url, content, documents, tenant)
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     try:
         text = await documents.text(content, name=name, mime=mime, tenant=tenant)
@@ -53,32 +51,29 @@ async def extract_document(
         if error.reason == "missing":
             message = needs_extra(f"{url}: the reader of documents is not installed", "documents")
             raise ToolError(message) from None
-        raise ToolError(f"{url} {_UNREADABLE_TEXT[error.reason]}.") from None
+        raise _unreadable(url, error) from None
     match = _HEADING.search(text)
     title = match.group(1) if match else name.rpartition(".")[0] or name
     return await asyncio.to_thread(_build_document, url, title, text)
 
 
-def _extract_html(url: str, content: bytes) -> PageDocument:
+async def _extract_html(
+    url: str, content: bytes, documents: Documents, tenant: str
+) -> PageDocument:
     try:
-        import trafilatura
-        from trafilatura.utils import decode_file
-    except ImportError:
-        raise SetupError(needs_extra("The reader of web pages is not installed", "web")) from None
-    markup = decode_file(content)
-    text = trafilatura.extract(
-        markup, url=url, output_format="markdown", include_links=True, include_tables=True
-    )
-    if not text:
+        page = await documents.web_page(content, tenant=tenant)
+    except UnreadableDocument as error:
+        if error.reason == "missing":
+            message = needs_extra("The reader of web pages is not installed", "web")
+            raise SetupError(message) from None
+        raise _unreadable(url, error) from None
+    if not page.text:
         raise ToolError(f"{url} has no readable text.")
-    return _build_document(url, _unescaped(page_title(markup)), text)
+    return await asyncio.to_thread(_build_document, url, _unescaped(page.title), page.text)
 
 
-def page_title(markup: str) -> str:
-    """Return what the first ``title`` element contains, in linear time: pages are untrusted."""
-    start = _TITLE_START.search(markup)
-    end = _TITLE_END.search(markup, start.end()) if start is not None else None
-    return markup[start.end() : end.start()] if start is not None and end is not None else ""
+def _unreadable(url: str, error: UnreadableDocument) -> ToolError:
+    return ToolError(f"{url} {_UNREADABLE_TEXT[error.reason]}.")
 
 
 def _build_document(url: str, title: str, text: str) -> PageDocument:

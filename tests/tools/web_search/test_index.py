@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from antiphon.attachments.documents import Documents
+from antiphon.attachments.documents import Documents, UnreadableDocument
 from antiphon.errors import SetupError, ToolError
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.extract import extract_document
@@ -198,6 +200,30 @@ async def test_page_encoding_is_detected() -> None:
     assert page.title == "Фьорды" and "озёрах" in page.text
 
 
+async def test_pages_are_parsed_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("trafilatura", "lxml", "lxml.html", "lxml.etree"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    page = await extract_document("https://x.example/a/", HTML, "text/html", Documents())
+    assert page.title == "Fjords & lakes"
+    assert page.links == ("https://x.example/norway",)
+    assert not {"trafilatura", "lxml"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        (lambda: Documents(page_reader=_Dead()), "needs too many resources"),
+        (lambda: Documents(timeout_s=0.001), "takes too long"),
+        (lambda: Documents(max_chars=10), "is too long"),
+    ],
+)
+async def test_the_death_of_the_page_reader_is_a_tool_error(
+    documents: Callable[[], Documents], message: str
+) -> None:
+    with pytest.raises(ToolError, match=f"https://x.example/ {message}"):
+        await extract_document("https://x.example/", HTML, "text/html", documents())
+
+
 async def test_too_large_html_is_rejected() -> None:
     markup = b"<html><body>" + b"<p>x</p>" * 2**20 + b"</body></html>"
     with pytest.raises(ToolError, match="too large"):
@@ -212,6 +238,13 @@ async def test_database_error_raises_tool_error(tmp_path: Path) -> None:
         await index.page("u")
     with pytest.raises(ToolError, match="cannot be read now"):
         await index.search("x", SearchOptions())
+
+
+class _Dead:
+    """A reader whose process was killed at a limit."""
+
+    async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
+        raise UnreadableDocument("bomb")
 
 
 def test_index_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
