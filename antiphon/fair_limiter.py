@@ -1,8 +1,9 @@
 """A concurrency limit whose slots tenants share fairly.
 
 A free slot goes to the waiting tenant that holds the fewest; among equals, to the one whose last
-slot was granted longest ago. Within a tenant, slots are granted in order. So one tenant's flood
-delays the others by the duration of one slot at most, and only while all slots are taken.
+slot was granted longest ago. Within a tenant, slots are granted by priority, then in order. So one
+tenant's flood delays the others by the duration of one slot at most, and only while all slots are
+taken.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 __all__ = ["FairLimiter", "tenant_share"]
 
@@ -20,13 +22,20 @@ def tenant_share(total: int, share: float) -> int:
     return max(1, int(total * share))
 
 
+class _Turn(NamedTuple):
+    """A waiting caller."""
+
+    priority: int
+    granted: asyncio.Future[None]
+
+
 class FairLimiter:
     """``max_concurrent`` slots, of which a tenant may hold ``max_per_tenant`` (None: all)."""
 
     def __init__(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
         self._max_concurrent = max_concurrent
         self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        self._queues: dict[str, deque[_Turn]] = {}
         self._held: Counter[str] = Counter()
         #: Number of the last grant, of tenants that hold or wait.
         self._last_grant: dict[str, int] = {}
@@ -35,31 +44,33 @@ class FairLimiter:
         self.waiting = 0
 
     @asynccontextmanager
-    async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for a slot and hold it for the duration of the block."""
-        await self.acquire(tenant)
+    async def slot(self, tenant: str, *, priority: int = 0) -> AsyncIterator[None]:
+        """Wait for a slot and hold it for the duration of the block. ``priority``: as in
+        ``acquire``."""
+        await self.acquire(tenant, priority=priority)
         try:
             yield
         finally:
             self.release(tenant)
 
-    async def acquire(self, tenant: str) -> None:
-        """Wait for a slot. The caller passes the same tenant to ``release``.
+    async def acquire(self, tenant: str, *, priority: int = 0) -> None:
+        """Wait for a slot. The caller passes the same tenant to ``release``. ``priority``: among
+        the callers of this tenant, those with a lower value come first.
 
         Raises the error that ``reject_newest`` was given for this caller.
         """
         if self.has_free_slot(tenant):
             self._grant(tenant)
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(tenant, deque()).append(turn)
+        turn = _Turn(priority, asyncio.get_running_loop().create_future())
+        self._enqueue(self._queues.setdefault(tenant, deque()), turn)
         self.waiting += 1
         try:
-            await turn
+            await turn.granted
         except asyncio.CancelledError:
-            if turn.cancelled():
+            if turn.granted.cancelled():
                 self._leave_queue(tenant, turn)
-            elif turn.exception() is None:  # the slot was granted at the same moment
+            elif turn.granted.exception() is None:  # the slot was granted at the same moment
                 self.release(tenant)
             raise
 
@@ -68,10 +79,10 @@ class FairLimiter:
         self.running -= 1
         self._held[tenant] -= 1
         while (waiting := self._next_tenant()) is not None:
-            turn = self._take_turn(waiting, 0)
-            if not turn.done():  # else: cancelled, and its caller has not run yet
+            granted = self._take_turn(waiting, 0).granted
+            if not granted.done():  # else: cancelled, and its caller has not run yet
                 self._grant(waiting)
-                turn.set_result(None)
+                granted.set_result(None)
         self._forget_idle(tenant)
 
     def has_free_slot(self, tenant: str) -> bool:
@@ -91,10 +102,17 @@ class FairLimiter:
         return max(self._queues, key=self.waiting_of, default=None)
 
     def reject_newest(self, tenant: str, error: Exception) -> None:
-        """Raise ``error`` in the caller of this tenant that waits shortest."""
-        turn = self._take_turn(tenant, -1)
-        if not turn.done():
-            turn.set_exception(error)
+        """Raise ``error`` in the caller of this tenant that comes last."""
+        granted = self._take_turn(tenant, -1).granted
+        if not granted.done():
+            granted.set_exception(error)
+
+    def _enqueue(self, queue: deque[_Turn], turn: _Turn) -> None:
+        """Insert a turn behind all others with its priority. Equal priorities cost no search."""
+        position = len(queue)
+        while position and queue[position - 1].priority > turn.priority:
+            position -= 1
+        queue.insert(position, turn)
 
     def _next_tenant(self) -> str | None:
         if self.running >= self._max_concurrent:
@@ -106,7 +124,7 @@ class FairLimiter:
             default=None,
         )
 
-    def _take_turn(self, tenant: str, position: int) -> asyncio.Future[None]:
+    def _take_turn(self, tenant: str, position: int) -> _Turn:
         """Remove a caller from the queue of a tenant."""
         queue = self._queues[tenant]
         turn = queue[position]
@@ -116,7 +134,7 @@ class FairLimiter:
             del self._queues[tenant]
         return turn
 
-    def _leave_queue(self, tenant: str, turn: asyncio.Future[None]) -> None:
+    def _leave_queue(self, tenant: str, turn: _Turn) -> None:
         queue = self._queues.get(tenant, deque())
         if turn in queue:
             self._take_turn(tenant, queue.index(turn))

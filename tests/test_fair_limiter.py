@@ -123,3 +123,20 @@ async def test_newest_caller_can_be_rejected() -> None:
 @pytest.mark.parametrize(("total", "share", "slots"), [(256, 0.75, 192), (1, 0.75, 1), (8, 1, 8)])
 def test_share_is_at_least_one_slot(total: int, share: float, slots: int) -> None:
     assert tenant_share(total, share) == slots
+
+
+async def test_priorities_order_the_callers_of_a_tenant() -> None:
+    limiter, granted = FairLimiter(1), list[int]()
+
+    async def hold(priority: int) -> None:
+        async with limiter.slot("a", priority=priority):
+            granted.append(priority)
+
+    async with limiter.slot("a"):
+        tasks = [asyncio.create_task(hold(priority)) for priority in (2, 0, 1, 0, -1)]
+        await settle()
+        tasks[1].cancel()
+        await asyncio.wait([tasks[1]])
+    await asyncio.gather(*tasks[2:], tasks[0])
+    assert granted == [-1, 0, 1, 2]
+    assert (limiter.running, limiter.waiting) == (0, 0)

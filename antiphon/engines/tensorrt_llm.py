@@ -54,7 +54,8 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ten
         **options.engine_options,
     }
     llm = await asyncio.to_thread(_create_llm, folder, arguments)
-    return TensorrtEngine(llm, model_folder.tokenizer, model_folder.card)
+    parallel = arguments["max_batch_size"]
+    return TensorrtEngine(llm, model_folder.tokenizer, model_folder.card, parallel=parallel)
 
 
 def _create_llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
@@ -70,11 +71,11 @@ class TensorrtEngine:
     """``Engine`` over one ``LLM``. Created by ``load``; belongs to the event loop that uses it
     first."""
 
-    def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard) -> None:
+    def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard, *, parallel: int) -> None:
         self._llm = llm
         self.tokenizer = tokenizer
         self.card = card
-        self._requests = AsyncRequests()
+        self._requests = AsyncRequests(parallel)
         #: Arguments of the installed version; ``priority`` exists since 1.3.
         self._supported_arguments = frozenset(inspect.signature(llm.generate_async).parameters)
         self.capabilities = Capabilities(
@@ -97,7 +98,7 @@ class TensorrtEngine:
         context_left = self.card.context_size - len(prompt.ids)
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         chunks = self._requests.chunks(
-            self._outputs(prompt, sampling, context_left), stop_conditions
+            self._outputs(prompt, sampling, context_left), stop_conditions, sampling
         )
         try:
             async for chunk in chunks:

@@ -73,7 +73,9 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
     card = model_folder.card
     if size < card.context_size:
         card = read_folder(folder, name=options.name, context_size=size).card
-    return VllmEngine(engine, model_folder.tokenizer, card, adapters)
+    return VllmEngine(
+        engine, model_folder.tokenizer, card, adapters, parallel=arguments["max_num_seqs"]
+    )
 
 
 def _create_engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
@@ -90,7 +92,13 @@ class VllmEngine:
     """``Engine`` over an ``AsyncLLM``. Created by ``load``; belongs to one event loop."""
 
     def __init__(
-        self, engine: Any, tokenizer: Tokenizer, card: ModelCard, adapters: Mapping[str, str]
+        self,
+        engine: Any,
+        tokenizer: Tokenizer,
+        card: ModelCard,
+        adapters: Mapping[str, str],
+        *,
+        parallel: int,
     ) -> None:
         self._engine = engine
         self.tokenizer = tokenizer
@@ -101,7 +109,7 @@ class VllmEngine:
         self._accepts_images = bool(getattr(engine.model_config, "is_multimodal_model", False))
         self._image_token_cache = ImageTokenCache()
         self._request_numbers = itertools.count()
-        self._requests = AsyncRequests()
+        self._requests = AsyncRequests(parallel)
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
@@ -129,7 +137,7 @@ class VllmEngine:
             raise too_long(len(prompt.ids) + image_tokens, self.card)
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         chunks = self._requests.chunks(
-            self._outputs(prompt, sampling, context_left), stop_conditions
+            self._outputs(prompt, sampling, context_left), stop_conditions, sampling
         )
         try:
             async for chunk in chunks:

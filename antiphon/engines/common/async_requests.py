@@ -1,6 +1,7 @@
 """Turn the outputs of an asynchronous engine into chunks.
 
-One task reads each request, so that closing the engine fails all waiting readers.
+One task reads each request, so that closing the engine fails all waiting readers. Requests beyond
+the engine's own concurrency wait here, where tenants take turns, and not in the engine's queue.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError
+from antiphon.fair_limiter import FairLimiter
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 
 from .stop_conditions import StopConditions
@@ -30,17 +33,32 @@ class EngineOutput(Struct, frozen=True):
 
 
 class AsyncRequests:
-    """The running requests of one engine. Belongs to one event loop."""
+    """The requests of one engine, of which ``max_concurrent`` run at a time. Belongs to one event
+    loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_concurrent: int) -> None:
+        self._slots = FairLimiter(max_concurrent)
         self._running: dict[asyncio.Task[None], ThreadChannel] = {}
         self._closed = False
 
     async def chunks(
+        self,
+        outputs: AsyncGenerator[EngineOutput, None],
+        stop_conditions: StopConditions,
+        sampling: Sampling,
+    ) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of one request, when it is the turn of its tenant; within a tenant,
+        priorities decide. ``outputs`` starts the request. Closing the iterator closes it, which
+        aborts the request."""
+        async with self._slots.slot(sampling.tenant, priority=sampling.priority or 0):
+            chunks = self._chunks(outputs, stop_conditions)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _chunks(
         self, outputs: AsyncGenerator[EngineOutput, None], stop_conditions: StopConditions
     ) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks of one request. Closing the iterator closes ``outputs``, which aborts
-        the request."""
         if self._closed:
             raise BackendError("The engine is closed.")
         out = ThreadChannel(asyncio.get_running_loop())
