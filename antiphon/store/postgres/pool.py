@@ -256,6 +256,10 @@ class Transaction:
         found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
         return found
 
+    async def execute(self, statement: str) -> None:
+        """Execute a statement that is not among the queries."""
+        await self._connection.execute(statement)
+
     async def count(self, name: str, *arguments: Any) -> int:
         """Run a query and return the number of its rows."""
         return len(await self.rows(name, *arguments))

@@ -279,7 +279,7 @@ SELECT value FROM secrets WHERE name = $1
 INSERT INTO runs (tenant, id, model, request, prompt) VALUES ($1, $2, $3, $4, $5) RETURNING seq
 
 -- add_batch
-INSERT INTO batches (run, first, count, lines, tokens) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO event_batches (run, first, count, lines, tokens) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT DO NOTHING
 
 -- claim
@@ -363,7 +363,7 @@ WITH asked AS (
     JOIN runs AS r ON r.tenant = a.tenant AND r.id = a.id AND r.epoch = a.epoch
     WHERE r.ended_at IS NULL ORDER BY r.seq FOR NO KEY UPDATE OF r
 ), kept AS (
-    INSERT INTO batches (run, first, count, lines, tokens)
+    INSERT INTO event_batches (run, first, count, lines, tokens)
     SELECT m.seq, b.first, b.count, b.lines, b.tokens
     FROM unnest($5::bigint[], $6::int[], $7::int[], $8::bytea[], $9::bytea[])
     AS b (place, first, count, lines, tokens) JOIN mine AS m USING (place)
@@ -389,24 +389,24 @@ DELETE FROM holds WHERE tenant = $1 AND holder = $2
 
 -- history
 SELECT b.first, b.count, b.lines, b.tokens
-FROM batches AS b JOIN runs AS r ON r.seq = b.run
+FROM event_batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- events
 SELECT
     r.ended_at IS NOT NULL
-    AND NOT EXISTS (SELECT FROM batches AS n WHERE n.run = r.seq AND n.first > $4::int),
+    AND NOT EXISTS (SELECT FROM event_batches AS n WHERE n.run = r.seq AND n.first > $4::int),
     b.first, b.count, b.lines, ''::bytea
-FROM runs AS r LEFT JOIN batches AS b
+FROM runs AS r LEFT JOIN event_batches AS b
     ON b.run = r.seq AND b.first <= $4::int AND b.first + b.count > $3::int
     AND b.first >= coalesce(
-        (SELECT max(a.first) FROM batches AS a WHERE a.run = r.seq AND a.first <= $3::int), 0
+        (SELECT max(a.first) FROM event_batches AS a WHERE a.run = r.seq AND a.first <= $3::int), 0
     )
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- followed
 SELECT a.place, r.seq, coalesce((
-    SELECT b.first + b.count - 1 FROM batches AS b WHERE b.run = r.seq
+    SELECT b.first + b.count - 1 FROM event_batches AS b WHERE b.run = r.seq
     ORDER BY b.first DESC LIMIT 1
 ), -1)
 FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS a (tenant, id, place)
@@ -417,7 +417,7 @@ SELECT a.run, b.first, b.count, b.lines, ''::bytea
 FROM unnest($1::bigint[], $2::int[]) AS a (run, last)
 -- with a limit, for each run is then looked up by itself, whatever the planner knows of the table
 CROSS JOIN LATERAL (
-    SELECT first, count, lines FROM batches WHERE run = a.run AND first > a.last
+    SELECT first, count, lines FROM event_batches WHERE run = a.run AND first > a.last
     ORDER BY first LIMIT 1000
 ) AS b
 
@@ -464,25 +464,58 @@ WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDA
 RETURNING seq
 
 -- bury_runs
-UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1
+-- Deleted runs have a negative time: since when they wait for their partition to be dropped.
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$3::bigint
 WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
 RETURNING seq
 
--- drop_buried_batches
--- By their place: whatever the planner knows of the table, it reads these rows only.
-DELETE FROM batches WHERE ctid = ANY (ARRAY(
-    SELECT b.place FROM (SELECT seq FROM runs WHERE ended_at = -1 ORDER BY seq LIMIT $1) AS dead
-    CROSS JOIN LATERAL (SELECT ctid AS place FROM batches WHERE run = dead.seq LIMIT $1) AS b
-    LIMIT $1
+-- partition_state
+SELECT
+    (SELECT count(*) FROM pg_inherits WHERE inhparent = 'antiphon.event_batches'::regclass),
+    (SELECT max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \(''?(\d+)'))[1]::bigint)
+     FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+     WHERE i.inhparent = 'antiphon.event_batches'::regclass),
+    (SELECT coalesce(max(run), -1) FROM batches_rest),
+    (SELECT last_value FROM runs_seq_seq)
+
+-- expired_partitions
+SELECT p.name, p.low, p.high FROM (
+    SELECT c.relname::text AS name,
+        coalesce((regexp_match(b.bounds, 'FROM \(''?(\d+)'))[1]::bigint, 0) AS low,
+        (regexp_match(b.bounds, 'TO \(''?(\d+)'))[1]::bigint AS high
+    FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+    CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS bounds) AS b
+    WHERE i.inhparent = 'antiphon.event_batches'::regclass
+) AS p
+WHERE p.high <= (SELECT last_value FROM runs_seq_seq) AND NOT EXISTS (
+    SELECT FROM runs WHERE seq >= p.low AND seq < p.high AND (ended_at IS NULL OR ended_at >= 0)
+) ORDER BY p.high
+
+-- drop_runs_between
+DELETE FROM runs WHERE seq = ANY (ARRAY(
+    SELECT seq FROM runs WHERE seq >= $1 AND seq < $2 ORDER BY seq LIMIT $3
 ))
 RETURNING 1
 
+-- drop_buried_batches
+-- First the runs, then their batches: whatever the planner knows of the table, it reads these rows
+-- only.
+WITH chosen AS MATERIALIZED (
+    SELECT dead.seq AS run, b.first FROM (
+        SELECT seq FROM runs WHERE ended_at BETWEEN $2 AND -1 ORDER BY seq LIMIT $1
+    ) AS dead
+    CROSS JOIN LATERAL (SELECT first FROM event_batches WHERE run = dead.seq LIMIT $1) AS b
+    LIMIT $1
+)
+DELETE FROM event_batches USING chosen
+WHERE event_batches.run = chosen.run AND event_batches.first = chosen.first RETURNING 1
+
 -- drop_buried_runs
 DELETE FROM runs WHERE seq = ANY (ARRAY(
-    SELECT seq FROM runs AS dead WHERE ended_at = -1
-    AND NOT EXISTS (SELECT FROM batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
+    SELECT seq FROM runs AS dead WHERE ended_at BETWEEN $2 AND -1
+    AND NOT EXISTS (SELECT FROM event_batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
 ))
 RETURNING 1
 

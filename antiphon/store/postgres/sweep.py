@@ -15,6 +15,7 @@ from typing import Any
 from antiphon.store.base import Retention
 from antiphon.store.eviction import TenantTotals
 
+from .partitions import EventPartitions
 from .pool import ConnectionPool, Transaction
 
 __all__ = ["PostgresSweep", "delete_response"]
@@ -25,6 +26,9 @@ _ROWS, _FILES = 500, 10
 _TENANT_ROWS = 50
 #: Seconds after which a transaction that deletes responses ends: others wait for its lock.
 _SLICE_S = 0.02
+#: Seconds that the batches of an expired run wait for their partition to be dropped. Batches of
+#: deleted responses do not wait.
+_PARTITION_WAIT_S = 3600
 
 #: A part of a sweep in one transaction. Returns how many rows it changed; 0 ends the step.
 _Step = Callable[[Transaction], Awaitable[int]]
@@ -40,6 +44,7 @@ class PostgresSweep:
         now: int,
     ) -> None:
         self._pool = pool
+        self._partitions = EventPartitions(pool)
         self._retention = retention
         self._now = now
         #: What the tenants hold, read once: it takes a whole index.
@@ -47,6 +52,7 @@ class PostgresSweep:
 
     async def run(self) -> int:
         """Delete everything that expired. Return how many responses did."""
+        await self._partitions.create_ahead()
         for step in self._first_steps():
             if await self._repeat(step) is None:
                 return 0
@@ -58,6 +64,7 @@ class PostgresSweep:
             totals = map(tuple, await self._pool.rows("tenant_totals"))
             self._totals = TenantTotals(self._retention, totals)
             expired += await self._repeat(self._expire_by_size, frees=True) or 0
+        await self._partitions.drop_expired()
         while await self._drop_buried():
             pass
         return expired
@@ -74,14 +81,16 @@ class PostgresSweep:
         if retention.max_age_s is not None:
             steps.append(_query("expire_approvals", int(now - retention.max_age_s), _ROWS))
         if retention.max_log_age_s is not None:
-            steps.append(_query("bury_runs", int(now - retention.max_log_age_s), _ROWS))
+            before = int(now - retention.max_log_age_s)
+            steps.append(_query("bury_runs", before, _ROWS, max(now, 1)))
         return steps
 
     async def _drop_buried(self) -> bool:
         """Delete the batches of some deleted runs, then the runs that have none. Return whether
-        there were any."""
-        batches = await self._repeat(_query("drop_buried_batches", _ROWS))
-        runs = await self._repeat(_query("drop_buried_runs", _ROWS))
+        there were any. Runs that expired wait for a while: their partition may be dropped."""
+        since = min(_PARTITION_WAIT_S - self._now, -1)
+        batches = await self._repeat(_query("drop_buried_batches", _ROWS, since))
+        runs = await self._repeat(_query("drop_buried_runs", _ROWS, since))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:

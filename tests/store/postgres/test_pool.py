@@ -160,8 +160,9 @@ async def test_every_query_uses_an_index(database: Postgres) -> None:
             count = len(set(re.findall(r"\$\d+", query)))
             given = f"({', '.join(['NULL'] * count)})" if count else ""
             plan = await connection.fetch(f"EXPLAIN EXECUTE asked{given}")
-            walked = [line for (line,) in plan if "Seq Scan" in line]
-            assert name == "forget_owners" or not walked, (name, walked)
+            # A sequence is read as a table of one row.
+            walked = [line for (line,) in plan if "Seq Scan" in line and "_seq_seq" not in line]
+            assert name in ("forget_owners", "forget_reservations") or not walked, (name, walked)
             await connection.execute("DEALLOCATE asked")
 
 
