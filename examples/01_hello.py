@@ -1,15 +1,17 @@
 """Ask the default model one question.
 
-Run: make serve, and beside it: pip install openai && python examples/01_hello.py
+Run: make serve, and beside it: .venv/bin/python -m pip install openai
+and then: .venv/bin/python examples/01_hello.py
 """
 
-import sys
+import os
 
 from openai import OpenAI
 
-url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+key = os.environ.get("OPENAI_API_KEY", "none")
 
-with OpenAI(base_url=url, api_key="none") as client:
+with OpenAI(base_url=url, api_key=key) as client:
     model = client.models.list().data[0].id
     answer = client.responses.create(model=model, input="Say hello.", max_output_tokens=30)
     print(answer.output_text)

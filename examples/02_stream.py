@@ -1,18 +1,20 @@
 """Read an answer while it is written.
 
-Run: make serve, and beside it: pip install openai && python examples/02_stream.py
+Run: make serve, and beside it: .venv/bin/python -m pip install openai
+and then: .venv/bin/python examples/02_stream.py
 """
 
-import sys
+import os
 
 from openai import OpenAI
 
-url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+key = os.environ.get("OPENAI_API_KEY", "none")
 
-with OpenAI(base_url=url, api_key="none") as client:
+with OpenAI(base_url=url, api_key=key) as client:
     model = client.models.list().data[0].id
     stream = client.responses.create(
-        model=model, input="Name three rivers.", max_output_tokens=40, stream=True
+        model=model, input="Write one sentence about the sea.", max_output_tokens=60, stream=True
     )
     for event in stream:
         if event.type == "response.output_text.delta":

@@ -1,14 +1,16 @@
 """Let the model call one of your functions, and return the result to it.
 
-Run: make serve, and beside it: pip install openai && python examples/03_function_tool.py
+Run: make serve, and beside it: .venv/bin/python -m pip install openai
+and then: .venv/bin/python examples/03_function_tool.py
 """
 
 import json
-import sys
+import os
 
 from openai import OpenAI
 
-url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+key = os.environ.get("OPENAI_API_KEY", "none")
 
 WEATHER = {
     "type": "function",
@@ -23,7 +25,7 @@ WEATHER = {
     },
 }
 
-with OpenAI(base_url=url, api_key="none") as client:
+with OpenAI(base_url=url, api_key=key) as client:
     model = client.models.list().data[0].id
     asked = client.responses.create(
         model=model,
@@ -38,6 +40,8 @@ with OpenAI(base_url=url, api_key="none") as client:
         model=model,
         previous_response_id=asked.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 22 C"}],
+        instructions="Answer in one short sentence.",
+        temperature=0,  # small models stay with the facts
         max_output_tokens=40,
     )
     print(answer.output_text)

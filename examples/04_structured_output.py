@@ -1,22 +1,27 @@
 """Get JSON that follows a schema, from a model of any size.
 
-Run: make serve, and beside it: pip install openai && python examples/04_structured_output.py
+Run: make serve, and beside it: .venv/bin/python -m pip install openai
+and then: .venv/bin/python examples/04_structured_output.py
 """
 
-import sys
+import os
 
 from openai import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class City(BaseModel):
-    name: str
-    country: str
+    # Small models may never end a text without a limit.
+    name: str = Field(max_length=30)
+    country: str = Field(max_length=30)
 
 
-url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+key = os.environ.get("OPENAI_API_KEY", "none")
 
-with OpenAI(base_url=url, api_key="none") as client:
+with OpenAI(base_url=url, api_key=key) as client:
     model = client.models.list().data[0].id
-    answer = client.responses.parse(model=model, input="Name a city.", text_format=City)
+    answer = client.responses.parse(
+        model=model, input="Name the capital of Italy.", text_format=City, temperature=0
+    )
     print(answer.output_parsed)

@@ -1,22 +1,28 @@
 """Continue an answer twice in two directions, and keep a conversation on the server.
 
-Run: make serve, and beside it: pip install openai && python examples/05_conversation.py
+Run: make serve, and beside it: .venv/bin/python -m pip install openai
+and then: .venv/bin/python examples/05_conversation.py
 """
 
-import sys
+import os
 
 from openai import OpenAI
 
-url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1"
+url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+key = os.environ.get("OPENAI_API_KEY", "none")
 
-with OpenAI(base_url=url, api_key="none") as client:
+with OpenAI(base_url=url, api_key=key) as client:
     model = client.models.list().data[0].id
-    first = client.responses.create(model=model, input="My name is Ada.", max_output_tokens=20)
-    for question in ("What is my name?", "Spell my name."):
+    first = client.responses.create(
+        model=model, input="Name the capital of France.", temperature=0, max_output_tokens=20
+    )
+    print(first.output_text)
+    for question in ("And of Italy?", "And of Spain?"):
         turn = client.responses.create(
             model=model,
             input=question,
             previous_response_id=first.id,
+            temperature=0,
             max_output_tokens=20,
         )
         print(question, "→", turn.output_text)

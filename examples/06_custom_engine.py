@@ -1,6 +1,6 @@
 """Write an engine: anything that continues token ids. This one answers with the prompt's length.
 
-Run: python examples/06_custom_engine.py
+Run in a checkout, after `make serve` or `make check`: .venv/bin/python examples/06_custom_engine.py
 """
 
 import asyncio

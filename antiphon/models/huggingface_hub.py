@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import threading
@@ -47,6 +48,8 @@ class Hub:
             import huggingface_hub
         except ImportError:
             raise SetupError(needs_extra("huggingface_hub is not installed", "hub")) from None
+        # Its own handler would write each line a second time beside ours.
+        logging.getLogger("huggingface_hub").handlers.clear()
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
 
     async def list_files(self, repo: str) -> list[str]:

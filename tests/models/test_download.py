@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.models import download as pull
+from antiphon.models.huggingface_hub import Hub as HubClient
 
 WEIGHTS = bytes(range(256)) * 40
 PATIENCE_S = 60
@@ -372,3 +374,16 @@ def test_local_path_is_a_model(tmp_path: Path) -> None:
     assert pull.resolve(str(path), tmp_path) is None
     path.write_bytes(b"")
     assert pull.resolve(str(path), tmp_path / "cache") == path
+
+
+def test_messages_of_the_hub_library_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    HubClient()
+    logger = huggingface_hub.utils.logging.get_logger("huggingface_hub.utils._http")
+    logger.warning("Retrying in 1s [Retry 1/5].")
+    assert [record.message for record in caplog.records] == ["Retrying in 1s [Retry 1/5]."]
+    chain = [
+        logger,
+        *(logging.getLogger(name) for name in ("huggingface_hub.utils", "huggingface_hub")),
+    ]
+    assert not any(each.handlers for each in chain)

@@ -56,6 +56,8 @@ _SUMMARY_FRACTION = 4
 #: fractions (1/n) with which the prompt is short enough. None: nothing stays.
 _KEPT_FRACTIONS = (4, 8, 16, 32, None)
 _MAX_SUMMARY_TOKENS = 4096
+#: A summary may be as long as what it replaces, and at least this long.
+_MIN_SUMMARY_TOKENS = 256
 #: Share of the context at which a request without a threshold is compacted.
 _FULL_FRACTION = 3 / 4
 
@@ -241,7 +243,8 @@ async def _prepare_compacting(
     items = request.context.visible.items_to_summarize(keep_tokens=keep_tokens)
     if not items:
         raise InvalidRequest("There is nothing to compact.", param="input")
-    summary = await _prepare_summary(request, items, _summary_tokens(size))
+    replaced = max(_MIN_SUMMARY_TOKENS, sum(map(estimate_tokens, items)))
+    summary = await _prepare_summary(request, items, min(replaced, _summary_tokens(size)))
     return CompactingReply(
         request, sealer, summary, keep_tokens=keep_tokens, with_answer=with_answer
     )

@@ -161,13 +161,21 @@ async def test_summary_is_generated_without_tools_and_reasoning() -> None:
         "max_output_tokens": 1,
         "temperature": 0.5,
     }
-    await respond(model.served(), input=[user("a"), TRIGGER], **fields)
+    await respond(model.served(), input=[user("a " * 8000), TRIGGER], **fields)
     conversation, options = model.backend.requests[-1]
     assert conversation.instructions == "Be kind."
     assert options.tools == () and options.tool_choice == ToolChoice()
     assert options.text.format.__struct_config__.tag == "text"
     assert options.max_output_tokens == 2000 and options.temperature == 0.5
     assert options.reasoning is not None and options.reasoning.effort == "none"
+
+
+async def test_summary_of_short_messages_is_short() -> None:
+    model = Model(size=8000)
+    await respond(model.served(), input=[user("a"), user("b"), TRIGGER])
+    conversation, options = model.backend.requests[-1]
+    assert options.max_output_tokens == 256
+    assert "at most 128 words" in str(conversation.items[-1])
 
 
 async def test_chain_continues_after_its_compaction() -> None:
