@@ -8,7 +8,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -95,12 +95,16 @@ class App:
 
 
 async def serve(
-    settings: Settings, announce: Callable[[Serving], None] = lambda serving: None
+    settings: Settings,
+    announce: Callable[[Serving], None] = lambda serving: None,
+    *,
+    warnings: Iterable[str] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT stops the server.
 
     ``announce`` is called when requests are answered; earlier requests wait. The process's logging
-    goes to standard error. Raises ``SetupError``.
+    goes to standard error. ``warnings``: lines about the settings, to be logged. Raises
+    ``SetupError``.
     """
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
@@ -108,6 +112,8 @@ async def serve(
     sockets = uvicorn_server.bind(settings.host, settings.port)
     log = _open_log(settings)
     capture_libraries(log)
+    for line in warnings:
+        log.warning("deprecated setting", why=line)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)

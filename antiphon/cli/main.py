@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 
 from antiphon import __version__
@@ -23,7 +24,8 @@ from antiphon.config.keys import ApiKey
 from antiphon.config.load import FILE, Loaded, load
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
-from antiphon.config.options import Option, did_you_mean, literal, options
+from antiphon.config.options import Option, did_you_mean, flag_name, literal, options
+from antiphon.config.renamed import RENAMED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 
@@ -56,8 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         known = options(Settings)
-        flags = {name: value for name, value in vars(arguments).items() if name in known}
-        COMMANDS[arguments.command].run(load(flags, file=arguments.config), arguments)
+        names = {*known, *RENAMED_SETTINGS}
+        flags = {name: value for name, value in vars(arguments).items() if name in names}
+        loaded = load(flags, file=arguments.config)
+        if arguments.command != "serve":  # the server logs them
+            for line in loaded.warnings:
+                sys.stderr.write(f"antiphon: {line}\n")
+        COMMANDS[arguments.command].run(loaded, arguments)
     except SetupError as error:
         sys.stderr.write(f"antiphon: {error}\n")
         return 2
@@ -110,12 +117,19 @@ def _add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
             if option.group not in sections:
                 sections[option.group] = parser.add_argument_group(option.group)
             _add_flag(sections[option.group], option)
+            for earlier, current in RENAMED_SETTINGS.items():
+                if current == option.name:
+                    _add_flag(
+                        sections[option.group],
+                        replace(option, name=earlier, flag=flag_name(earlier)),
+                        is_hidden=True,
+                    )
 
 
-def _add_flag(section: Any, option: Option) -> None:
+def _add_flag(section: Any, option: Option, *, is_hidden: bool = False) -> None:
     common = {"dest": option.name, "default": argparse.SUPPRESS}
     default = "" if option.default == "not set" else f" Default: {option.default}."
-    words = (option.help + default).replace("%", "%%")
+    words = argparse.SUPPRESS if is_hidden else (option.help + default).replace("%", "%%")
     if option.is_switch:
         off = f"--no-{(option.flag or '').removeprefix('--')}"
         section.add_argument(option.flag, action="store_const", const="true", help=words, **common)
@@ -201,7 +215,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             style="dim",
         )
 
-    run_loop(serve(loaded.settings, announce if human else _silent))
+    run_loop(serve(loaded.settings, announce if human else _silent, warnings=loaded.warnings))
 
 
 def _chat_command(loaded: Loaded, url: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from .options import (
     Option,
     did_you_mean,
     environment_options,
+    flag_name,
     from_table,
     from_text,
     from_value,
@@ -30,7 +32,9 @@ from .options import (
     options,
     read_file,
     split_list,
+    variable_name,
 )
+from .renamed import RENAMED_SETTINGS, with_current_names
 from .settings import Settings
 from .tenants import Tenant
 
@@ -71,10 +75,14 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 
 
 class Loaded(Struct, frozen=True):
-    """Settings, and the origin of each value: ``default``, a file, a variable or a flag."""
+    """Settings, and the origin of each value: ``default``, a file, a variable or a flag.
+
+    ``warnings``: a line for each deprecated name that is used.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def disable_usage_statistics() -> None:
@@ -104,16 +112,18 @@ def load(
     origins = dict.fromkeys(known, "default")
     path = Path(file or environ.get("ANTIPHON_CONFIG") or FILE)
     table = read_file(path) if file or path != Path(FILE) or path.is_file() else {}
-    for name, value in table.items():
+    warnings: list[str] = []
+    for name, value in with_current_names(table, str, warnings).items():
         if name not in known:
             raise SetupError(f"{path}: {name} is unknown{did_you_mean(name, known)}")
         values[name] = _from_file(known[name], value, f"{path}: ")
         origins[name] = str(path)
     declared: dict[str, Model] = values.get("models", {})
-    for name, text in environment_options(environ, known, besides=("ANTIPHON_CONFIG",)).items():
+    texts = environment_options(environ, (*known, *RENAMED_SETTINGS), besides=("ANTIPHON_CONFIG",))
+    for name, text in with_current_names(texts, variable_name, warnings).items():
         values[name] = _from_text(known[name], text, known[name].env, declared)
         origins[name] = known[name].env
-    for name, given in (flags or {}).items():
+    for name, given in with_current_names(flags or {}, flag_name, warnings).items():
         flag = known[name].flag or name.upper()
         values[name] = _from_text(known[name], given, flag, declared)
         origins[name] = flag
@@ -121,7 +131,8 @@ def load(
     _check_names(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
-    return Loaded(replace(settings, models=models, mcp_servers=servers), origins)
+    settings = replace(settings, models=models, mcp_servers=servers)
+    return Loaded(settings, origins, tuple(warnings))
 
 
 def load_settings(
@@ -130,8 +141,12 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Settings:
-    """Load the settings as ``load`` does, without their origins."""
-    return load(flags, environ=environ, file=file).settings
+    """Load the settings as ``load`` does, without their origins. Deprecated names cause a
+    ``DeprecationWarning``."""
+    loaded = load(flags, environ=environ, file=file)
+    for line in loaded.warnings:
+        warn(line, DeprecationWarning, stacklevel=2)
+    return loaded.settings
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:

@@ -24,6 +24,7 @@ __all__ = [
     "declare",
     "did_you_mean",
     "environment_options",
+    "flag_name",
     "from_table",
     "from_text",
     "from_value",
@@ -31,6 +32,7 @@ __all__ = [
     "options",
     "read_file",
     "split_list",
+    "variable_name",
 ]
 
 S = TypeVar("S", bound=Struct)
@@ -58,7 +60,7 @@ class Option(Struct, frozen=True, kw_only=True):
     @property
     def env(self) -> str:
         """Name of the environment variable."""
-        return "ANTIPHON_" + self.name.upper()
+        return variable_name(self.name)
 
 
 def declare(
@@ -101,7 +103,7 @@ def _option(field: inspect.Field, hint: Any) -> Option:
         default=extra["default"] or _default(field),
         help=meta.description or "",
         group=extra["group"],
-        flag="--" + field.name.replace("_", "-") if flag == "" else flag,
+        flag=flag_name(field.name) if flag == "" else flag,
         secret=extra["secret"],
     )
 
@@ -177,14 +179,24 @@ def read_file(path: Path) -> dict[str, Any]:
 _KUBERNETES = re.compile(r"ANTIPHON(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
+def variable_name(name: str) -> str:
+    """Return the environment variable of an option."""
+    return "ANTIPHON_" + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """Return the flag that an option has by default."""
+    return "--" + name.replace("_", "-")
+
+
 def environment_options(
-    environ: Mapping[str, str], known: Mapping[str, Option], *, besides: Iterable[str] = ()
+    environ: Mapping[str, str], names: Iterable[str], *, besides: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return option name → text for the environment variables of ``known``.
+    """Return option name → text for the environment variables of the options called ``names``.
 
     ``besides`` names variables to skip. Raises ``SetupError`` for an unknown ``ANTIPHON_``
     variable."""
-    by_env = {option.env: name for name, option in known.items()}
+    by_env = {variable_name(name): name for name in names}
     found: dict[str, str] = {}
     for variable, text in environ.items():
         if not variable.startswith("ANTIPHON_") or variable in besides:

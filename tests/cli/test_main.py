@@ -107,6 +107,12 @@ def test_flags_set_the_settings(invoke: Invoke) -> None:
     assert settings["metrics"] == "nobody"
 
 
+def test_earlier_name_of_a_flag_prints_one_warning(invoke: Invoke) -> None:
+    code, out, err = invoke("settings", "--max-waiting", "9")
+    assert (code, tomllib.loads(out)["max_queued_requests"]) == (0, 9)
+    assert err == "antiphon: --max-waiting is deprecated: it is now called --max-queued-requests\n"
+
+
 def test_no_flag_overrides_a_switch_of_the_environment(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,8 +340,11 @@ def test_serve_prints_its_url_and_stops_on_a_signal(
 
 
 def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen[str]]) -> None:
-    process = serve("--log-format", "json")
+    process = serve("--log-format", "json", "--max-waiting", "9")
     assert process.stderr is not None
+    warning = json.loads(process.stderr.readline())
+    assert (warning["event"], warning["level"]) == ("deprecated setting", "warning")
+    assert "--max-waiting is deprecated" in warning["why"]
     first = json.loads(process.stderr.readline())
     assert first["event"] == "serving"
     assert first["models"] == ["echo"]
