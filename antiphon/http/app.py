@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,9 +22,9 @@ from antiphon.compat.completion_request import parse_completion_request
 from antiphon.compat.completion_response import Completion
 from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
-from antiphon.http.middleware.errors import ErrorMiddleware, error_reply, unknown_url
+from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
-from antiphon.http.openapi.operation import Operation, operation
+from antiphon.http.openapi.operation import Operation
 from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.containers import ContainerRoutes
@@ -49,7 +48,6 @@ from antiphon.stream.writer import Ids
 
 from .admission import AdmissionQueue
 from .endpoint_context import EndpointDependencies
-from .json_response import Reply
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -127,7 +125,7 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
     conversation = "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", create, methods=["POST"]),
-        Route("/v1/responses", _upgrade, methods=["GET"]),
+        Route("/v1/responses", responses.list, methods=["GET"]),
         WebSocketRoute("/v1/responses", WebSocketEndpoint(deps)),
         Route("/v1/responses/input_tokens", responses.count_input_tokens, methods=["POST"]),
         Route("/v1/responses/compact", compact, methods=["POST"]),
@@ -319,30 +317,3 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1000, "reason": ""})
         return
     raise unknown_url(scope["method"], scope["path"])
-
-
-@operation(
-    "openWebSocket",
-    summary="Open a WebSocket, over which frames create responses.",
-    status=101,
-    media_type="",
-    errors=(405, 426),
-)
-async def _upgrade(request: Request) -> Reply:
-    """Answer a WebSocket upgrade that the HTTP server could not perform.
-
-    Without a WebSocket library the upgrade arrives as a plain GET. Clients react to 426 by using
-    HTTP."""
-    if request.headers.get("upgrade", "").lower() == "websocket":
-        return error_reply(
-            426,
-            "This server does not speak the WebSocket mode. Use POST /v1/responses.",
-            code="websocket_not_supported",
-            headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
-        )
-    return error_reply(
-        405,
-        "Not allowed to GET on /v1/responses.",
-        code="method_not_supported",
-        headers={"allow": "POST"},
-    )

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import text_completion_unsupported
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import InvalidRequest, NotFound, RunError
-from antiphon.pagination import PageParams, make_page
+from antiphon.pagination import PageParams, make_page, page_of
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import Conversations, HeldConversation
 from antiphon.resources.embeddings import Embeddings
@@ -41,7 +41,7 @@ from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.store.health import StoreHealth
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import ResponseQuery, StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
@@ -52,6 +52,7 @@ from antiphon.wire.request import (
     refuse_unsupported,
 )
 from antiphon.wire.response import CompactedResponse, Response
+from antiphon.wire.response_list import ResponseSummary
 
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
@@ -66,6 +67,7 @@ __all__ = [
     "ModelCatalog",
     "OptionalFeatures",
     "Policy",
+    "ResponseQuery",
     "RunDependencies",
     "Service",
 ]
@@ -378,6 +380,15 @@ class Service:
             await self.cancel(tenant, response_id)
         if not await self._store.delete(tenant, response_id):
             raise _unknown(response_id)
+
+    async def list_responses(self, tenant: str, query: ResponseQuery) -> Page[ResponseSummary]:
+        """Return a page of stored responses, without their contents. Raises ``InvalidRequest`` for
+        a cursor that is not a response.
+        """
+        found = await self._store.list_responses(tenant, replace(query, limit=query.limit + 1))
+        if found is None:
+            raise InvalidRequest(f"Response with id '{query.after}' not found.", param="after")
+        return page_of(found[: query.limit], has_more=len(found) > query.limit)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         """Return one page of the response's input: the items of its ancestors and its own input.

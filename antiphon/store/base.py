@@ -13,9 +13,17 @@ from msgspec import Struct
 
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.response_list import ResponseSummary
 
 from .files import FileStore
-from .records import ConversationLock, ItemQuery, StoredResponse, SweepRecord, TenantUsage
+from .records import (
+    ConversationLock,
+    ItemQuery,
+    ResponseQuery,
+    StoredResponse,
+    SweepRecord,
+    TenantUsage,
+)
 from .runs import RunStore
 from .skills import SkillStore
 from .vectors import VectorIndex
@@ -89,6 +97,13 @@ class Store(Protocol):
         """Return the response and all its ancestors, oldest first, including deleted ancestors.
 
         None if the response itself is unknown, deleted or expired.
+        """
+
+    async def list_responses(
+        self, tenant: str, query: ResponseQuery
+    ) -> tuple[ResponseSummary, ...] | None:
+        """Return a page of the loadable responses in the order in which they were first saved;
+        None if ``after`` is not one of them.
         """
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:

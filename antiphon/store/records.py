@@ -17,6 +17,7 @@ __all__ = [
     "EventPage",
     "ItemQuery",
     "Job",
+    "ResponseQuery",
     "StoredResponse",
     "SweepRecord",
     "TenantUsage",
@@ -61,6 +62,26 @@ class ItemQuery(Struct, frozen=True, kw_only=True):
     def cursors(self) -> frozenset[str]:
         """The ids of items that the query names."""
         return frozenset(id for id in (self.after, self.until) if id is not None)
+
+
+class ResponseQuery(Struct, frozen=True, kw_only=True):
+    """A page of a tenant's responses. None means any.
+
+    ``tool``: a kind in the summary's ``tools``. ``failed``: with an error, or without. ``text``:
+    occurs in a preview, whatever its case. ``after``: the response before the page.
+    """
+
+    status: str | None = None
+    model: str | None = None
+    tool: str | None = None
+    failed: bool | None = None
+    conversation: str | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    text: str | None = None
+    newest_first: bool = True
+    after: str | None = None
+    limit: int = 20
 
 
 class Job(Struct, frozen=True, kw_only=True):

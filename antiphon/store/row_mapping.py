@@ -17,10 +17,11 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.files import File
 from antiphon.wire.items import Item, Message
 from antiphon.wire.response import Response
+from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
-from .records import Claim, EventBatch, Job, StoredResponse, TurnTokens
+from .records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
 from .vectors import IndexedChunk, IndexedFile, IndexUsage
 
 __all__ = [
@@ -41,12 +42,16 @@ __all__ = [
     "skill_of",
     "skill_version_of",
     "stored_of",
+    "summary_filters",
+    "summary_of",
+    "summary_row",
     "usage_of",
     "vector_store_of",
 ]
 
 encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
+_decode_summary = msgspec.json.Decoder(ResponseSummary).decode
 _decode_conversation = msgspec.json.Decoder(ConversationResource).decode
 _decode_file = msgspec.json.Decoder(File).decode
 _decode_vector_store = msgspec.json.Decoder(VectorStore).decode
@@ -81,6 +86,48 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
         tokens.fingerprint if tokens is not None else None,
         expires_at,
     )
+
+
+def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
+    """Return the columns status, model, parent, conversation, background, failed, tools, text, body
+    of a response's summary."""
+    summary = summarize(stored.response, stored.input)
+    return (
+        summary.status,
+        _word(summary.model),
+        _word(summary.previous_response_id),
+        _word(summary.conversation.id if summary.conversation else None),
+        summary.background,
+        summary.error is not None,
+        "".join(f",{tool}," for tool in summary.tools),
+        summary.search_text,
+        encode(summary),
+    )
+
+
+def summary_of(row: Row) -> ResponseSummary:
+    """Read the column body."""
+    return _decode_summary(row[0])
+
+
+def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
+    """Return the values that the columns of ``summary_row`` before body must have, None for any.
+    Tools and text must contain theirs."""
+    return (
+        query.status,
+        _word(query.model),
+        _word(query.previous_response_id),
+        _word(query.conversation),
+        query.background,
+        query.failed,
+        None if query.tool is None else f",{_word(query.tool)},",
+        None if query.text is None else _word(query.text.casefold()),
+    )
+
+
+def _word(text: str | None) -> str | None:
+    """Return a text without U+0000, which PostgreSQL cannot store."""
+    return None if text is None else text.replace("\0", "\ufffd")
 
 
 def stored_of(row: Row) -> StoredResponse:

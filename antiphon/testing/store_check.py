@@ -10,12 +10,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import ConversationLock, ItemQuery, StoredResponse, TurnTokens
+from antiphon.store.records import (
+    ConversationLock,
+    ItemQuery,
+    ResponseQuery,
+    StoredResponse,
+    TurnTokens,
+)
 from antiphon.wire.conversations import ConversationResource
-from antiphon.wire.items import InputText, Item, Message, OutputText
-from antiphon.wire.response import Response, Usage
+from antiphon.wire.items import FunctionCall, InputText, Item, Message, OutputText
+from antiphon.wire.response import ConversationRef, Response, ResponseError, Usage
+from antiphon.wire.response_list import ResponseSummary, summarize
 
 __all__ = ["CHECKS", "Opened", "check_store", "turn"]
 
@@ -86,6 +95,62 @@ async def chains_oldest_first_and_branches(store: Store) -> None:
     assert await _names(store, "c") == ["a", "b", "c"]
     assert await _names(store, "d") == ["a", "d"]
     assert await store.load_chain("t", "resp_none") is None
+
+
+async def lists_responses_page_by_page(store: Store) -> None:
+    async def names(**query: Any) -> str | None:
+        page = await store.list_responses("t", ResponseQuery(**query))
+        return None if page is None else _joined(page)
+
+    for name in "abcd":
+        await store.save("t", turn(name))
+    await store.save("u", turn("e"))
+    await store.save("t", turn("b", text="again"))  # it stays where it was
+    assert await names() == "dcba"
+    assert await names(newest_first=False, limit=3) == "abc"
+    assert await names(after="resp_c", limit=1) == "b"
+    assert await names(after="resp_c", newest_first=False) == "d"
+    assert await names(after="resp_e") is None, "a response of another tenant"
+    await store.save("t", turn("f", "c"))
+    await store.delete("t", "resp_c")
+    assert await names() == "fdba", "a response that is kept for its descendants is not listed"
+    assert await names(after="resp_c") is None
+
+
+async def lists_responses_by_their_properties(store: Store) -> None:
+    call = FunctionCall(id="fc_a", call_id="c", name="f", arguments="{}")
+    changes: Mapping[str, Mapping[str, Any]] = {
+        "a": {},
+        "b": {"status": "failed", "error": ResponseError(code="x", message="y")},
+        "c": {"background": True, "model": "n"},
+        "d": {"conversation": ConversationRef(id="conv_1")},
+        "e": {"output": (call,)},
+        "f": {"previous_response_id": "resp_a"},
+    }
+    for name, change in changes.items():
+        plain = turn(name, text="Grüße\0 an Ströme" if name == "a" else f"text of {name}")
+        await store.save("t", replace(plain, response=replace(plain.response, **change)))
+
+    async def names(**query: Any) -> str:
+        return _joined(await store.list_responses("t", ResponseQuery(**query)) or ())
+
+    assert await names(status="failed") == await names(failed=True) == "b"
+    assert await names(failed=False) == "fedca"
+    assert await names(background=True) == await names(model="n") == "c"
+    assert await names(conversation="conv_1") == "d"
+    assert await names(tool="function") == "e"
+    assert await names(tool="func") == await names(model="\0") == ""
+    assert await names(previous_response_id="resp_a") == "f"
+    assert await names(text="GRÜSSE an") == "a"
+    assert await names(text="text OF", model="m") == "fedb"
+    stored = await store.load("t", "resp_d")
+    assert stored is not None
+    page = await store.list_responses("t", ResponseQuery(conversation="conv_1"))
+    assert page == (summarize(stored.response, stored.input),)
+
+
+def _joined(page: tuple[ResponseSummary, ...]) -> str:
+    return "".join(each.id.removeprefix("resp_") for each in page)
 
 
 async def finds_items_of_loadable_responses(store: Store) -> None:
@@ -356,6 +421,8 @@ CHECKS: Mapping[str, Check] = {
         stores_responses_without_tokens,
         saving_again_replaces,
         chains_oldest_first_and_branches,
+        lists_responses_page_by_page,
+        lists_responses_by_their_properties,
         finds_items_of_loadable_responses,
         finds_items_shared_by_responses,
         deleting_preserves_the_context_of_descendants,

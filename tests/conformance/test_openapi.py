@@ -49,12 +49,12 @@ async def test_every_operation_answers_as_documented(call: DocumentedClient, ser
     await call_server(call)
     embedding = call.using(serve(EmbeddingBackend("tiny", WordEmbedder(8))).client)
     await embedding("createEmbedding", json={"model": "tiny", "input": ["a", "b"]})
-    await call("openWebSocket", status=405)
-    assert call.operation_ids - call.called == {"openWebSocket"}
+    assert call.operation_ids == call.called
 
 
 async def call_responses(call: DocumentedClient) -> None:
     create: Json = {"model": "tiny", "input": "hi"}
+    await call("listResponses", params={"status": "completed", "failed": "false"})
     first = await call("createResponse", json=create)
     await call("createResponse", json={"model": "tiny", "input": [MESSAGE], "stop": "x"})
     events = await call("createResponse", json={**create, "stream": True})

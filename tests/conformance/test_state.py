@@ -453,3 +453,52 @@ async def test_token_count_equals_the_rendered_prompt(serve: Serve, ask: Ask, st
         "object": "response.input_tokens",
         "input_tokens": second.terminal_response["usage"]["input_tokens"],
     }
+
+
+@pytest.mark.requirement("API-LIST-RESPONSES")
+async def test_responses_are_listed_and_filtered(serve: Serve) -> None:
+    server = serve()
+    names: dict[str, str] = {}
+
+    async def create(name: str, **fields: Any) -> None:
+        answer = await server.client.post("/v1/responses", json=fields)
+        names[answer.json()["id"]] = name
+
+    async def listed(**params: Any) -> str:
+        answer = await server.client.get("/v1/responses", params=params)
+        assert answer.status_code == 200, answer.text
+        return "".join(names[each["id"]] for each in answer.json()["data"])
+
+    await create("a", input="Name a River!")
+    (first,) = names
+    await create("b", input="Another one", previous_response_id=first)
+    await create("c", input="hi", background=True)
+    await create("d", input="hi", store=False)
+    assert await listed() == "cba"
+    assert await listed(order="asc", limit=2) == "ab"
+    assert await listed(after=first) == ""
+    assert await listed(previous_response_id=first) == "b"
+    assert await listed(search="a river") == "a"
+    assert await listed(background="true") == "c"
+    assert await listed(failed="true") == await listed(model="other") == ""
+    page = (await server.client.get("/v1/responses", params={"limit": 1})).json()
+    assert (page["has_more"], page["last_id"]) == (True, page["data"][0]["id"])
+    entry = (await server.client.get("/v1/responses", params={"search": "river"})).json()["data"][0]
+    assert entry["object"] == "response.summary"
+    assert (entry["input_preview"], entry["usage"]["output_tokens"] > 0) == ("Name a River!", True)
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"status": "done"}, "status"),
+        ({"failed": "perhaps"}, "failed"),
+        ({"after": "resp_none"}, "after"),
+        ({"limit": "0"}, "limit"),
+    ],
+)
+async def test_invalid_filters_of_the_list_are_400(
+    serve: Serve, params: dict[str, str], param: str
+) -> None:
+    answer = await serve().client.get("/v1/responses", params=params)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -99,15 +99,27 @@ class Query:
             raise invalid_type(name, "a boolean", f"'{truncated(value)}'")
         return _FLAGS[value.lower()]
 
+    def optional_flag(self, name: str) -> bool | None:
+        """Return a boolean; None if the parameter is missing."""
+        return None if self.value(name) is None else self.flag(name)
+
     def page_params(self) -> PageParams:
         """Return which page of a list the client requests."""
-        limit = self.number("limit", low=1, high=_MAX_LIMIT)
         return PageParams(
-            limit=_DEFAULT_LIMIT if limit is None else limit,
-            order=self.choice("order", ("asc", "desc"), "desc"),
+            limit=self.limit(),
+            order=self.order(),
             after=self.value("after"),
             before=self.value("before"),
         )
+
+    def limit(self) -> int:
+        """Return the largest number of entries of a page."""
+        limit = self.number("limit", low=1, high=_MAX_LIMIT)
+        return _DEFAULT_LIMIT if limit is None else limit
+
+    def order(self) -> str:
+        """Return the order of a list."""
+        return self.choice("order", ("asc", "desc"), "desc")
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
         """Return an integer between the bounds, both included; None if it is missing."""

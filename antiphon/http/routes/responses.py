@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics, RunTiming
 from antiphon.http.middleware.auth import RequestLimits
-from antiphon.http.middleware.errors import failed_response_reply
+from antiphon.http.middleware.errors import error_reply, failed_response_reply
 from antiphon.http.middleware.request_context import RequestContext, request_context, trace_headers
 from antiphon.http.openapi.operation import HeaderParam, Operation, operation
 from antiphon.http.requests import body as bodies
@@ -31,13 +31,15 @@ from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
+from antiphon.runs.service import ResponseQuery
 from antiphon.wire.events import Event, Keepalive, StreamEvent
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Deleted, InputTokensCount, Page
 from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, ResponseStatus
+from antiphon.wire.response_list import ResponseSummary
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
@@ -265,12 +267,76 @@ def _ignored(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
     return [(IGNORED_TOOLS.encode(), ", ".join(tools).encode())] if tools else []
 
 
+_STATUSES = get_args(ResponseStatus)
+
+#: OpenAI's dashboard has a list, its public API has none.
+_LIST_PARAMS = (
+    *(each for each in PAGE_PARAMS if each.name != "before"),
+    QueryParam(name="status", type=ResponseStatus, description="Only responses with this status."),
+    QueryParam(name="model", type=str, description="Only responses of this model."),
+    QueryParam(
+        name="tool",
+        type=str,
+        description="Only responses that called this kind of tool, such as `web_search`, "
+        "`function` or `mcp`.",
+    ),
+    QueryParam(name="failed", type=bool, description="Only responses with, or without, an error."),
+    QueryParam(
+        name="conversation", type=str, description="Only responses of this conversation, by its id."
+    ),
+    QueryParam(
+        name="background", type=bool, description="Only background, or foreground, responses."
+    ),
+    QueryParam(
+        name="previous_response_id",
+        type=str,
+        description="Only responses that continue this one.",
+    ),
+    QueryParam(
+        name="search",
+        type=str,
+        description="Only responses whose previews contain this text, in upper or lower case.",
+    ),
+)
+
+
 class ResponseRoutes:
     """Endpoints over existing responses, and the token count of a request."""
 
     def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._service = service
         self._limits = limits
+
+    @operation("listResponses", query=_LIST_PARAMS, answer=Page[ResponseSummary], errors=(426,))
+    async def list(self, request: Request) -> Reply:
+        """Return a page of the stored responses, without their contents.
+
+        Without a WebSocket library, an upgrade arrives here as a plain GET. Clients react to 426 by
+        using HTTP.
+        """
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            return error_reply(
+                426,
+                "This server does not speak the WebSocket mode. Use POST /v1/responses.",
+                code="websocket_not_supported",
+                headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
+            )
+        query = Query(request.scope)
+        listing = ResponseQuery(
+            status=query.choice("status", _STATUSES, "") if query.value("status") else None,
+            model=query.value("model"),
+            tool=query.value("tool"),
+            failed=query.optional_flag("failed"),
+            conversation=query.value("conversation"),
+            background=query.optional_flag("background"),
+            previous_response_id=query.value("previous_response_id"),
+            text=query.value("search"),
+            newest_first=query.order() == "desc",
+            after=query.value("after"),
+            limit=query.limit(),
+        )
+        context = request_context(request.scope)
+        return json_reply(await self._service.list_responses(context.tenant, listing))
 
     @operation("getResponse", query=_RETRIEVE_PARAMS, answer=Response, events=StreamEvent)
     async def retrieve(self, request: Request) -> ASGIApp:

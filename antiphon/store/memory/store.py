@@ -15,6 +15,7 @@ from antiphon.store.eviction import TenantTotals
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
+    ResponseQuery,
     StoredResponse,
     SweepRecord,
     TenantUsage,
@@ -23,6 +24,7 @@ from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import item_kind
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .files import MemoryFiles
 from .runs import MemoryRuns
@@ -157,6 +159,23 @@ class MemoryStore:
             key = _parent(key, row)
             row = self._rows.get(key)
         return tuple(reversed(chain))
+
+    async def list_responses(
+        self, tenant: str, query: ResponseQuery
+    ) -> tuple[ResponseSummary, ...] | None:
+        self._check()
+        after = self._rows.get((tenant, query.after or ""))
+        if query.after is not None and (after is None or not after.live):
+            return None
+        sign = -1 if query.newest_first else 1
+        rows = [row for (owner, _), row in self._rows.items() if owner == tenant and row.live]
+        rows.sort(key=lambda row: sign * row.order)
+        found = (
+            summarize(row.stored.response, row.stored.input)
+            for row in rows
+            if after is None or sign * row.order > sign * after.order
+        )
+        return tuple(islice((each for each in found if _matches(each, query)), query.limit))
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
@@ -417,3 +436,20 @@ def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:
     found.discard(key)
     if not found:
         index.pop(entry, None)
+
+
+def _matches(summary: ResponseSummary, query: ResponseQuery) -> bool:
+    conversation = summary.conversation.id if summary.conversation else None
+    wanted_and_found = (
+        (query.status, summary.status),
+        (query.model, summary.model),
+        (query.previous_response_id, summary.previous_response_id),
+        (query.conversation, conversation),
+        (query.background, summary.background),
+        (query.failed, summary.error is not None),
+    )
+    return (
+        all(wanted in (None, found) for wanted, found in wanted_and_found)
+        and (query.tool is None or query.tool in summary.tools)
+        and (query.text is None or query.text.casefold() in summary.search_text)
+    )

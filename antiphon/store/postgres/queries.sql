@@ -17,6 +17,39 @@ DELETE FROM items WHERE response = $1
 INSERT INTO items (tenant, id, response) SELECT $1, unnest($2::text[]), $3
 ON CONFLICT DO NOTHING
 
+-- save_summary
+INSERT INTO summaries
+    (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (seq) DO UPDATE SET
+    status = excluded.status, model = excluded.model, parent = excluded.parent,
+    conversation = excluded.conversation, background = excluded.background,
+    failed = excluded.failed, tools = excluded.tools, text = excluded.text, body = excluded.body
+
+-- summaries_newest
+SELECT s.body FROM summaries AS s WHERE s.tenant = $1
+AND ($2::text IS NULL OR s.status = $2)
+AND ($3::text IS NULL OR s.model = $3)
+AND ($4::text IS NULL OR s.parent = $4)
+AND ($5::text IS NULL OR s.conversation = $5)
+AND ($6::boolean IS NULL OR s.background = $6)
+AND ($7::boolean IS NULL OR s.failed = $7)
+AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
+AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
+AND ($10::bigint IS NULL OR s.seq < $10) ORDER BY s.seq DESC LIMIT $11
+
+-- summaries_oldest
+SELECT s.body FROM summaries AS s WHERE s.tenant = $1
+AND ($2::text IS NULL OR s.status = $2)
+AND ($3::text IS NULL OR s.model = $3)
+AND ($4::text IS NULL OR s.parent = $4)
+AND ($5::text IS NULL OR s.conversation = $5)
+AND ($6::boolean IS NULL OR s.background = $6)
+AND ($7::boolean IS NULL OR s.failed = $7)
+AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
+AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
+AND ($10::bigint IS NULL OR s.seq > $10) ORDER BY s.seq LIMIT $11
+
 -- load
 SELECT body, input, output, base, tokens, fingerprint FROM responses
 WHERE tenant = $1 AND id = $2 AND live
@@ -63,6 +96,8 @@ WITH RECURSIVE gone AS (
     )
 ), buried AS (
     UPDATE responses SET live = FALSE WHERE seq = $1 AND NOT EXISTS (SELECT FROM gone)
+), unlisted AS (
+    DELETE FROM summaries WHERE seq = $1
 ), freed AS (
     DELETE FROM responses WHERE seq IN (SELECT seq FROM gone) RETURNING bytes
 )

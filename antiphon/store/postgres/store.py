@@ -12,6 +12,7 @@ from antiphon.store.base import Retention
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
+    ResponseQuery,
     StoredResponse,
     SweepRecord,
     TenantUsage,
@@ -24,9 +25,13 @@ from antiphon.store.row_mapping import (
     items_of,
     response_row,
     stored_of,
+    summary_filters,
+    summary_of,
+    summary_row,
 )
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.response_list import ResponseSummary
 
 from .files import PostgresFiles
 from .pool import ConnectionPool, Transaction, index_key
@@ -77,6 +82,19 @@ class PostgresStore:
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         found = await self._pool.decoded_rows(stored_of, "chain", tenant, index_key(response_id))
         return tuple(found) or None
+
+    async def list_responses(
+        self, tenant: str, query: ResponseQuery
+    ) -> tuple[ResponseSummary, ...] | None:
+        after = None
+        if query.after is not None:
+            found = await self._pool.rows("row_of", tenant, index_key(query.after))
+            if not found:
+                return None
+            after = found[0][0]
+        name = "summaries_newest" if query.newest_first else "summaries_oldest"
+        arguments = (tenant, *summary_filters(query), after, query.limit)
+        return tuple(await self._pool.decoded_rows(summary_of, name, *arguments))
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         rows = await self._pool.decoded_rows(items_of, "item", tenant, index_key(item_id))
@@ -234,6 +252,7 @@ async def _save(
     """Store a response. ``listed``: its items can be referenced."""
     values: list[Any] = list(response_row(tenant, stored, expires_at))
     row = await transaction.value("save", *values)
+    await transaction.rows("save_summary", row, tenant, *summary_row(stored))
     added = (*stored.input, *stored.response.output)
     await transaction.rows("forget_items", row)
     if listed and added:

@@ -13,6 +13,42 @@ ON CONFLICT (tenant, id) DO UPDATE SET
 INSERT OR IGNORE INTO items (tenant, id, response)
 SELECT tenant, value, seq FROM responses, json_each(?) WHERE tenant = ? AND responses.id = ?
 
+-- save_summary
+INSERT INTO summaries
+    (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
+SELECT seq, tenant, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM responses WHERE tenant = ? AND id = ?
+ON CONFLICT (seq) DO UPDATE SET
+    status = excluded.status, model = excluded.model, parent = excluded.parent,
+    conversation = excluded.conversation, background = excluded.background,
+    failed = excluded.failed, tools = excluded.tools, text = excluded.text, body = excluded.body
+
+-- summary_seq
+SELECT seq FROM responses WHERE tenant = ? AND id = ? AND live = 1
+
+-- summaries_newest
+SELECT s.body FROM summaries AS s WHERE s.tenant = ?1
+AND (?2 IS NULL OR s.status = ?2)
+AND (?3 IS NULL OR s.model = ?3)
+AND (?4 IS NULL OR s.parent = ?4)
+AND (?5 IS NULL OR s.conversation = ?5)
+AND (?6 IS NULL OR s.background = ?6)
+AND (?7 IS NULL OR s.failed = ?7)
+AND (?8 IS NULL OR instr(s.tools, ?8))
+AND (?9 IS NULL OR instr(s.text, ?9))
+AND (?10 IS NULL OR s.seq < ?10) ORDER BY s.seq DESC LIMIT ?11
+
+-- summaries_oldest
+SELECT s.body FROM summaries AS s WHERE s.tenant = ?1
+AND (?2 IS NULL OR s.status = ?2)
+AND (?3 IS NULL OR s.model = ?3)
+AND (?4 IS NULL OR s.parent = ?4)
+AND (?5 IS NULL OR s.conversation = ?5)
+AND (?6 IS NULL OR s.background = ?6)
+AND (?7 IS NULL OR s.failed = ?7)
+AND (?8 IS NULL OR instr(s.tools, ?8))
+AND (?9 IS NULL OR instr(s.text, ?9))
+AND (?10 IS NULL OR s.seq > ?10) ORDER BY s.seq LIMIT ?11
+
 -- load
 SELECT body, input, output, base, tokens, fingerprint FROM responses
 WHERE tenant = ? AND id = ? AND live = 1

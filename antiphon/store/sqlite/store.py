@@ -14,6 +14,7 @@ from antiphon.store.base import Retention
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
+    ResponseQuery,
     StoredResponse,
     SweepRecord,
     TenantUsage,
@@ -27,9 +28,13 @@ from antiphon.store.row_mapping import (
     items_of,
     response_row,
     stored_of,
+    summary_filters,
+    summary_of,
+    summary_row,
 )
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.response_list import ResponseSummary
 
 from .database import Database
 from .files import SqliteFiles
@@ -89,6 +94,20 @@ class SqliteStore:
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         return tuple(await self._database.rows("chain", (tenant, response_id), stored_of)) or None
+
+    async def list_responses(
+        self, tenant: str, query: ResponseQuery
+    ) -> tuple[ResponseSummary, ...] | None:
+        after = None
+        if query.after is not None:
+            key = (tenant, query.after)
+            found = await self._database.rows("summary_seq", key, lambda row: int(row[0]))
+            if not found:
+                return None
+            after = found[0]
+        name = "summaries_newest" if query.newest_first else "summaries_oldest"
+        arguments = (tenant, *summary_filters(query), after, query.limit)
+        return tuple(await self._database.rows(name, arguments, summary_of))
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         rows = await self._database.rows("item", (tenant, item_id), items_of)
@@ -275,12 +294,14 @@ class SqliteStore:
     ) -> Callable[[sqlite3.Connection], None]:
         """Return the work that stores a response. ``listed``: its items can be referenced."""
         row = response_row(tenant, stored, expires_at)
+        summary = (*summary_row(stored), *row[:2])
         added = (*stored.input, *stored.response.output)
         ids = encode([item.id for item in added]).decode() if listed else None
 
         def work(connection: sqlite3.Connection) -> None:
             # each statement switches between this thread and the event loop's, so use few
             connection.execute(self._queries["save"], row)
+            connection.execute(self._queries["save_summary"], summary)
             if ids is not None:
                 connection.execute(self._queries["save_items"], (ids, *row[:2]))
             if conversation is not None:

@@ -1,0 +1,92 @@
+"""The entries of ``GET /responses``: what a list of responses shows of each.
+
+OpenAI's dashboard has such a list, its public API has none. A whole response is retrieved by
+its id.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct
+
+from .items import Item, Message
+from .parts import InputText, OutputText, PlainText
+from .response import ConversationRef, Response, ResponseError, ResponseStatus, Usage
+
+__all__ = ["ResponseSummary", "summarize"]
+
+#: Characters of a preview.
+_PREVIEW = 300
+_CALL = "_call"
+
+
+class ResponseSummary(Struct, frozen=True, kw_only=True):
+    """A response in a list.
+
+    ``tools``: the kinds of the calls in its output, such as ``web_search``, ``function`` and
+    ``mcp``. The previews are the beginnings of the last input message and of the output text.
+    """
+
+    id: str
+    object: Literal["response.summary"] = "response.summary"
+    created_at: int
+    completed_at: int | None = None
+    status: ResponseStatus
+    model: str
+    background: bool = False
+    previous_response_id: str | None = None
+    conversation: ConversationRef | None = None
+    error: ResponseError | None = None
+    usage: Usage | None = None
+    tools: tuple[str, ...] = ()
+    input_preview: str = ""
+    output_preview: str = ""
+
+    @property
+    def search_text(self) -> str:
+        """What a search looks into, without case."""
+        return f"{self.input_preview}\n{self.output_preview}".casefold()
+
+
+def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
+    """Return the list entry of a response with this input of its own."""
+    conversation = response.conversation
+    return ResponseSummary(
+        id=response.id,
+        created_at=response.created_at,
+        completed_at=response.completed_at,
+        status=response.status,
+        model=response.model,
+        background=response.background,
+        previous_response_id=response.previous_response_id,
+        conversation=None if conversation is UNSET else conversation,
+        error=response.error,
+        usage=response.usage,
+        tools=_called_tools(response.output),
+        input_preview=_preview([item for item in input if _is_message(item)][-1:]),
+        output_preview=_preview(response.output),
+    )
+
+
+def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
+    kinds = (str(item.__struct_config__.tag) for item in output)
+    calls = (kind.removesuffix(_CALL) for kind in kinds if kind.endswith(_CALL))
+    return tuple(dict.fromkeys(calls))
+
+
+def _is_message(item: Item) -> bool:
+    return isinstance(item, Message)
+
+
+def _preview(items: Any) -> str:
+    """Return the beginning of the messages' text in one line. U+0000 is left out: PostgreSQL cannot
+    store it."""
+    text = ""
+    for item in items:
+        for part in item.content if isinstance(item, Message) else ():
+            if isinstance(part, (InputText, OutputText, PlainText)):
+                text += f" {part.text[: 4 * _PREVIEW]}"
+            if len(text) > 4 * _PREVIEW:
+                break
+    return " ".join(text.replace("\0", "").split())[:_PREVIEW]
