@@ -34,7 +34,7 @@ def test_every_query_uses_an_index() -> None:
         for _, script in migrations("antiphon.store.sqlite"):
             connection.executescript(script)
         for name, query in queries("antiphon.store.sqlite").items():
-            numbered = re.findall(r"\?(\d)", query)
+            numbered = re.findall(r"\?(\d+)", query)
             count = max(map(int, numbered)) if numbered else query.count("?")
             plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", (None,) * count)
             for _, _, _, step in plan.fetchall():
