@@ -35,7 +35,6 @@ _HEADERS: Mapping[str, str] = {
     "accept-encoding": "identity",
     "user-agent": "antiphon",
 }
-_RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 
 
 #: A response, its parser, and its first payloads.
@@ -187,11 +186,10 @@ class Upstream:
                 while len(body) < _ERROR_BYTES and (received := await answer.read()):
                     body += received
         error = self._redact_key(error_from_response(answer.status, bytes(body)))
-        if answer.status in _RETRYABLE_STATUSES and not error.permanent:
+        if not error.permanent:
             error.retry_after_s = _retry_after_s(answer.headers.get("retry-after"))
             raise error
         _log.warning("upstream refused", upstream=self.root, status=answer.status, error=str(error))
-        error.permanent = True
         raise error
 
     def _redact_key(self, error: BackendError) -> BackendError:

@@ -45,7 +45,8 @@ _MODERATION_CODES = frozenset({"moderation_blocked", "content_policy_violation"}
 #: Coding agents stop at this code after one try, in a stream as well, and show the message.
 _OPERATOR_CODE = "invalid_prompt"
 _ASK_OPERATOR = "Only its operator can correct this."
-#: HTTP status → code and message of errors that do not concern the request's content.
+#: HTTP status → code and message of errors that do not concern the request's content. These are
+#: the operator's matter.
 _OPERATOR_ERRORS: Mapping[int, tuple[str, str]] = {
     401: (_OPERATOR_CODE, f"The upstream rejects this server's API key. {_ASK_OPERATOR}"),
     402: (
@@ -57,6 +58,22 @@ _OPERATOR_ERRORS: Mapping[int, tuple[str, str]] = {
     405: (_OPERATOR_CODE, f"The upstream does not support this API. {_ASK_OPERATOR}"),
     407: (_OPERATOR_CODE, f"A proxy in front of the upstream rejects this server. {_ASK_OPERATOR}"),
     429: ("rate_limit_exceeded", "The upstream's rate limit is exceeded."),
+    501: (_OPERATOR_CODE, f"The upstream does not implement this API. {_ASK_OPERATOR}"),
+    505: (_OPERATOR_CODE, f"The upstream rejects this version of HTTP. {_ASK_OPERATOR}"),
+    506: (_OPERATOR_CODE, f"The upstream is configured wrongly. {_ASK_OPERATOR}"),
+    508: (_OPERATOR_CODE, f"The upstream's address leads back to it. {_ASK_OPERATOR}"),
+    510: (_OPERATOR_CODE, f"The upstream demands an extension of HTTP. {_ASK_OPERATOR}"),
+    511: (_OPERATOR_CODE, f"A network in front of the upstream demands a login. {_ASK_OPERATOR}"),
+}
+#: HTTP status → message of failures that may be temporary. Every other 5xx is one as well.
+_TRANSIENT_ERRORS: Mapping[int, str] = {
+    408: "The upstream did not receive the request in time.",
+    425: "The upstream is not ready for the request yet.",
+    502: "The upstream does not answer its gateway.",
+    503: "The upstream failed: it is overloaded or not ready.",
+    504: "The upstream does not answer its gateway in time.",
+    507: "The upstream failed: its storage is full.",
+    529: "The upstream failed: it is overloaded.",
 }
 #: The one of these that may be temporary.
 _RETRYABLE_STATUS = 429
@@ -164,7 +181,9 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             permanent=status != _RETRYABLE_STATUS,
             for_operator=True,
         )
-    if 400 <= status < 500:
+    if status >= 500 or status in _TRANSIENT_ERRORS:
+        return BackendError(_TRANSIENT_ERRORS.get(status, "The upstream failed."))
+    if 400 <= status:
         where = f" (its '{fields.param[:100]}')" if fields.param and path != fields.param else ""
         message = fields.message[:_MAX_MESSAGE] or f"it answered {status}"
         return BackendError(
@@ -180,7 +199,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             permanent=True,
             for_operator=True,
         )
-    return BackendError("The upstream failed.")
+    return BackendError(f"The upstream failed: it answered {status}.", permanent=True)
 
 
 def _is_too_long(status: int, fields: UpstreamErrorFields) -> bool:

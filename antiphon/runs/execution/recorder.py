@@ -175,6 +175,8 @@ class Recorder:
                 item.seal()
         elif isinstance(item, ItemWriter):
             value = replace(item.value, **result) if result else item.value
+            if status == "completed" and isinstance(value, Message) and not value.content:
+                item.begin()  # clients read the first part
             self._last_closed = item.close(status, **{**result, **self._extra_fields(value)})
 
     def _close_call(self, delta: Close) -> None:
@@ -202,8 +204,7 @@ class Recorder:
     def _add_empty_message(self) -> None:
         """Add a message without text: clients fail on a completed response without an answer."""
         self._close_current()
-        self._current = message = self._writer.open(Message(role="assistant", content=()))
-        message.begin()
+        self._current = self._writer.open(Message(role="assistant", content=()))
 
 
 def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

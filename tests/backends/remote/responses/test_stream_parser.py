@@ -324,7 +324,7 @@ def test_encrypted_reasoning_is_stored_for_its_upstream() -> None:
     close = next(delta for delta in deltas if isinstance(delta, Close))
     origin, kept = close.result["encrypted_content"].split("\n")
     assert (origin, json.loads(kept)) == ("http://h", {"id": "rs_1", "encrypted_content": "gAAA"})
-    (item,) = response_of(deltas).output
+    item, _ = response_of(deltas).output
     assert isinstance(item, it.Reasoning) and item.summary[0].text == "First.\n\nSecond."
 
 
