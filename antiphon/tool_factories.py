@@ -127,15 +127,25 @@ def _sandbox_plugin(name: str) -> Any:
 async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox:
     """Open and check bubblewrap. Raises ``SetupError`` if it does not work on this machine."""
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
+    from antiphon.sandbox.cgroups import ControlGroups
 
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
     setup = await asyncio.to_thread(BoxSetup.detect, python)
+    groups = await asyncio.to_thread(ControlGroups.detect)
     sandbox = Bubblewrap(
-        setup, default_limits=policy.box_limits("1g"), pool_size=settings.sandbox_pool
+        setup,
+        default_limits=policy.box_limits("1g"),
+        pool_size=settings.sandbox_pool,
+        groups=groups,
     )
     version = await sandbox.check()
     report = log.debug if settings.sandbox == _AUTO else log.info
-    report("code execution is on, in sandboxes", python=version, program=setup.bwrap)
+    report(
+        "code execution is on, in sandboxes",
+        python=version,
+        program=setup.bwrap,
+        control_groups=groups is not None,
+    )
     return sandbox
 
 
@@ -156,13 +166,14 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
         yield None
         return
     from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
+    from antiphon.sandbox.cgroups import ControlGroups
 
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
     async with AsyncExitStack() as stack:
         reader = None
         try:
             setup = replace(await asyncio.to_thread(BoxSetup.detect, python), mounts=needed)
-            sandbox = Bubblewrap(setup)
+            sandbox = Bubblewrap(setup, groups=await asyncio.to_thread(ControlGroups.detect))
             stack.push_async_callback(sandbox.close)
             reader = SandboxedReader(sandbox, setup.python)
             await reader.check()

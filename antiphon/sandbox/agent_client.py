@@ -12,10 +12,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from antiphon.errors import ToolError
 
 from .base import EndReason, ExecutionResult, FileEntry, Limits, OutputCallback
+from .cgroups import BoxGroup
 from .shared_folder import SharedFolder
 
 __all__ = ["AgentBox"]
@@ -69,8 +71,15 @@ class _ErrorFrame(msgspec.Struct, frozen=True):
 class AgentBox:
     """``Box`` over the process of an agent."""
 
-    def __init__(self, process: Process, limits: Limits, shared: SharedFolder) -> None:
+    def __init__(
+        self,
+        process: Process,
+        limits: Limits,
+        shared: SharedFolder,
+        group: BoxGroup | None = None,
+    ) -> None:
         self._process = process
+        self._group = group
         self._limits = limits
         self._shared = shared
         self._call_lock = asyncio.Lock()
@@ -80,12 +89,18 @@ class AgentBox:
 
     @classmethod
     async def start(
-        cls, process: Process, limits: Limits, shared: SharedFolder, wait_s: float
+        cls,
+        process: Process,
+        limits: Limits,
+        shared: SharedFolder,
+        wait_s: float,
+        group: BoxGroup | None = None,
     ) -> AgentBox:
-        """Wait until the agent in ``process`` answers.
+        """Wait until the agent in ``process`` answers. ``group``: the control group of the box,
+        None without one.
 
         Raises ``ToolError`` with the last line of its error output."""
-        box = cls(process, limits, shared)
+        box = cls(process, limits, shared, group)
         frame = {
             "op": "limits",
             "memory": limits.memory_bytes,
@@ -95,7 +110,7 @@ class AgentBox:
         try:
             box.version = (await box._request(frame, _LimitsFrame, wait_s)).python
         except ToolError:
-            await asyncio.to_thread(shared.close)
+            await asyncio.to_thread(box._remove_parts)
             raise ToolError(await box._start_error()) from None
         except BaseException:
             await box.close()
@@ -164,7 +179,13 @@ class AgentBox:
             if pipe is not None:  # read to the end, unless another task is reading it
                 with suppress(RuntimeError, OSError):
                     await pipe.read()
-        await asyncio.to_thread(self._shared.close)
+        await asyncio.to_thread(self._remove_parts)
+
+    def _remove_parts(self) -> None:
+        """Delete what the server keeps for the box."""
+        self._shared.close()
+        if self._group is not None:
+            self._group.remove()
 
     async def _run(
         self,
@@ -173,12 +194,15 @@ class AgentBox:
         max_chars: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
+        kills = 0 if self._group is None else self._group.oom_kills()
         frame_out = await self._request(
             frame,
             _RunFrame,
             timeout_s + _GRACE_S,
             on_output and _limit_output(on_output, max_chars),
         )
+        if self._group is not None and self._group.oom_kills() > kills:
+            frame_out = replace(frame_out, ended="memory")
         return ExecutionResult(
             output=frame_out.output[: 2 * max_chars],
             stderr=frame_out.errors[: 2 * max_chars],

@@ -26,6 +26,7 @@ from antiphon.installation import needs_extra
 from . import seccomp
 from .agent_client import AgentBox
 from .base import Limits
+from .cgroups import BoxGroup, ControlGroups
 from .shared_folder import SharedFolder
 
 __all__ = ["BoxSetup", "Bubblewrap"]
@@ -135,12 +136,20 @@ class Bubblewrap:
     """``Sandbox`` of bubblewrap boxes.
 
     ``pool_size`` is the number of idle boxes with the default limits that are started in advance.
+    ``groups``: the control groups of this server; None: only the agents of the boxes enforce the
+    limits.
     """
 
     def __init__(
-        self, setup: BoxSetup, *, default_limits: Limits | None = None, pool_size: int = 0
+        self,
+        setup: BoxSetup,
+        *,
+        default_limits: Limits | None = None,
+        pool_size: int = 0,
+        groups: ControlGroups | None = None,
     ) -> None:
         self._setup = setup
+        self._groups = groups
         self._default_limits = default_limits or Limits()
         self._pool_size = pool_size
         self._pool: deque[AgentBox] = deque()
@@ -153,6 +162,8 @@ class Bubblewrap:
         Deletes what a crashed server left. Raises ``SetupError`` with one line if no box can be
         started. Nothing ever runs outside of a box."""
         await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
+        if self._groups is not None:
+            await asyncio.to_thread(self._groups.remove_abandoned)
         try:
             box = await self._start(self._default_limits)
         except ToolError as error:
@@ -200,14 +211,36 @@ class Bubblewrap:
             raise ToolError(
                 f"The shared folder of the sandbox could not be created: {error.strerror}"
             ) from None
+        group: BoxGroup | None = None
         try:
-            process = await self._spawn(limits, shared)
+            group = self._open_group(limits)
+            process = await self._spawn(limits, shared, group)
         except BaseException:
             shared.close()
+            if group is not None:
+                group.remove()
             raise
-        return await AgentBox.start(process, limits, shared, _PROBE_S)
+        return await AgentBox.start(process, limits, shared, _PROBE_S, group)
 
-    async def _spawn(self, limits: Limits, shared: SharedFolder) -> Process:
+    def _open_group(self, limits: Limits) -> BoxGroup | None:
+        if self._groups is None:
+            return None
+        try:
+            return self._groups.open(limits)
+        except OSError as error:
+            raise ToolError(
+                f"The control group of the sandbox could not be created: {error.strerror}"
+            ) from None
+
+    async def _spawn(self, limits: Limits, shared: SharedFolder, group: BoxGroup | None) -> Process:
+        steps = [] if group is None else [group.join]
+        if os.geteuid() == 0:
+            steps.append(_drop_root)
+
+        def prepare() -> None:
+            for step in steps:
+                step()
+
         with ExitStack() as stack:
             filter_fd = _memory_file(stack, self._setup.seccomp_filter)
             sources = {
@@ -222,10 +255,12 @@ class Bubblewrap:
                     pass_fds=(filter_fd, *sources.values()),
                     env={},
                     cwd="/",
-                    preexec_fn=_drop_root if os.geteuid() == 0 else None,
+                    # not every event loop supports the argument ``user``
+                    preexec_fn=prepare if steps else None,
                 )
-            except OSError as error:
-                raise ToolError(f"The sandbox could not be started: {error.strerror}") from None
+            except (OSError, subprocess.SubprocessError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ToolError(f"The sandbox could not be started: {reason}") from None
 
 
 def _box_owner() -> int | None:
@@ -234,9 +269,7 @@ def _box_owner() -> int | None:
 
 
 def _drop_root() -> None:
-    """Change to an unprivileged user, in the new process.
-
-    A ``preexec_fn``, because not every event loop supports the argument ``user``."""
+    """Change to an unprivileged user, in the new process."""
     os.setgroups([])
     os.setgid(_HOST_UID)
     os.setuid(_HOST_UID)

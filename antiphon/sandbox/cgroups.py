@@ -1,0 +1,225 @@
+"""Control groups (version 2) for boxes: the kernel counts memory and processes of a whole box.
+
+They are used where a part of the hierarchy is delegated to the server: under systemd with
+``Delegate=yes``, or in a container whose ``/sys/fs/cgroup`` is writable. Rules of the kernel:
+https://docs.kernel.org/admin-guide/cgroup-v2.html, sections 2.3, 2.4 and 2.5.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from .base import Limits
+
+__all__ = ["BoxGroup", "ControlGroups"]
+
+_ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_NEEDED = frozenset({"memory", "pids"})
+_OPTIONAL = frozenset({"cpu"})
+#: The group that the server's processes move to: groups with processes cannot have limited
+#: children.
+_SERVER = "antiphon-server"
+#: The group of all boxes, and its share of the processors while the server, with 100, wants them.
+_BOXES, _CPU_WEIGHT = "antiphon-boxes", 10
+_PREFIX = "box-"
+#: Bytes that a box may use beyond its limit. The agent's own count comes first: it ends the code
+#: that uses too much, while the kernel may end any process of the box.
+_MEMORY_MARGIN = 64 << 20
+#: Processes of a box that run none of its code: bwrap and the agent.
+_PROCESS_MARGIN = 8
+#: Attempts to remove a group whose processes are about to be gone, and seconds between them.
+_REMOVE_ATTEMPTS, _REMOVE_PAUSE_S = 50, 0.01
+
+
+class BoxGroup:
+    """The control group of one box. All methods block briefly."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._joins_fd: int | None = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+    def join(self) -> None:
+        """Move the calling process into the group, with the processes that it will start. Called
+        in a forked process before it executes a program."""
+        assert self._joins_fd is not None
+        os.write(self._joins_fd, b"0")
+
+    def oom_kills(self) -> int:
+        """Return how many processes the kernel has ended because the box used too much memory."""
+        for line in _read(self._path / "memory.events").splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+        return 0
+
+    def remove(self) -> None:
+        """End all processes of the group and remove it. May be called repeatedly."""
+        fd, self._joins_fd = self._joins_fd, None
+        if fd is not None:
+            os.close(fd)
+            _remove(self._path)
+
+
+class ControlGroups:
+    """The groups of the boxes of one server. Made by ``detect``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def detect(cls, root: Path = _ROOT, own: Path = _OWN) -> ControlGroups | None:
+        """Find a part of the hierarchy that was delegated to this process, and prepare it; None if
+        there is none. Blocks briefly.
+
+        ``root``: where the hierarchy is mounted. ``own``: the file that names the group of this
+        process.
+        """
+        for group in _candidates(root, own):
+            boxes = group / _BOXES
+            try:
+                _enable(group)
+                _make(boxes)
+                _enable(boxes)
+                if (boxes / "cpu.weight").exists():
+                    _write(boxes / "cpu.weight", str(_CPU_WEIGHT))
+            except OSError:
+                continue
+            return cls(boxes)
+        return None
+
+    def open(self, limits: Limits) -> BoxGroup:
+        """Create the group of a box. Raises ``OSError``."""
+        path = self._path / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        _make(path)
+        try:
+            _write(path / "memory.max", str(limits.memory_bytes + _MEMORY_MARGIN))
+            if (path / "memory.swap.max").exists():
+                _write(path / "memory.swap.max", "0")
+            _write(path / "pids.max", str(limits.processes + _PROCESS_MARGIN))
+            return BoxGroup(path)
+        except OSError:
+            _remove(path)
+            raise
+
+    def remove_abandoned(self) -> int:
+        """Remove the groups of boxes whose server has ended without closing them. Returns how
+        many."""
+        removed = 0
+        for path in self._path.glob(f"{_PREFIX}*"):
+            if "populated 0" in _read(path / "cgroup.events") and not _is_running(path):
+                _remove(path)
+                removed += 1
+        return removed
+
+
+def _candidates(root: Path, own: Path) -> Iterator[Path]:
+    """Yield the groups in which this process may create others: that of this process, and the one
+    around it if this process has been moved down."""
+    if not _NEEDED <= _controllers(root / "cgroup.controllers"):
+        return
+    name = next((line[3:] for line in _read(own).splitlines() if line.startswith("0::/")), None)
+    if name is None or ".." in name:
+        return
+    group = root / name.removeprefix("/")
+    for candidate in (group.parent, group):
+        if candidate.is_relative_to(root) and _is_delegated(candidate, root):
+            yield candidate
+
+
+def _is_delegated(group: Path, root: Path) -> bool:
+    """Whether this process may manage a group, by section 2.5: systemd marks such groups. The root
+    of a namespace is delegated if it is writable."""
+    if not os.access(group / "cgroup.subtree_control", os.W_OK):
+        return False
+    if not _NEEDED <= _controllers(group / "cgroup.controllers"):
+        return False
+    if group == root:
+        return (group / "cgroup.type").exists()  # the root of the machine has no type
+    for attribute in ("user.delegate", "trusted.delegate"):
+        with suppress(OSError):
+            if os.getxattr(group, attribute) == b"1":
+                return True
+    return os.geteuid() != 0 and group.stat().st_uid == os.geteuid()
+
+
+def _enable(group: Path) -> None:
+    """Let the children of a group have limits. Raises ``OSError``."""
+    wanted = _controllers(group / "cgroup.controllers") & (_NEEDED | _OPTIONAL)
+    missing = sorted(wanted - _controllers(group / "cgroup.subtree_control"))
+    if not missing:
+        return
+    command = " ".join(f"+{name}" for name in missing)
+    try:
+        _write(group / "cgroup.subtree_control", command)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _move_server(group)
+        try:
+            _write(group / "cgroup.subtree_control", command)
+        except OSError:  # processes of others are in the group
+            _write(group / "cgroup.procs", str(os.getpid()))
+            _remove(group / _SERVER)
+            raise
+
+
+def _move_server(group: Path) -> None:
+    """Move this process and its children from a group to a child of it."""
+    server = group / _SERVER
+    _make(server)
+    children = _read(Path(f"/proc/self/task/{os.getpid()}/children")).split()
+    for pid in (str(os.getpid()), *children):
+        with suppress(ProcessLookupError):
+            _write(server / "cgroup.procs", pid)
+
+
+def _is_running(path: Path) -> bool:
+    """Whether the server that created a group is alive; it may be about to use it."""
+    pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+    return pid.isdecimal() and Path("/proc", pid).exists()
+
+
+def _controllers(path: Path) -> frozenset[str]:
+    return frozenset(_read(path).split())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+def _make(path: Path) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o755)
+
+
+def _remove(path: Path) -> None:
+    """Remove a group; its processes are killed. A group that stays busy is left for a later
+    start."""
+    with suppress(OSError):
+        _write(path / "cgroup.kill", "1")
+    for _ in range(_REMOVE_ATTEMPTS):
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(_REMOVE_PAUSE_S)
+        else:
+            return
