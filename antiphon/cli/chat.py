@@ -1,213 +1,294 @@
-"""Terminal chat client for a running server.
-
-It uses Python's own HTTP client, so that chatting needs no dependency beyond the server's."""
+"""Terminal chat client for a running server."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
-import http.client
-import json
+import mimetypes
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from antiphon.errors import AntiphonError, SetupError
+from antiphon.errors import SetupError
 
-__all__ = ["RequestFailed", "Server", "chat", "sse"]
+from .client import RequestFailed, Server, remember_server
+from .transcript import AnswerPrinter, printable
 
-_CONNECT_S = 10
+__all__ = ["chat"]
 
-_HELP = "/new starts a new conversation · /quit or Ctrl-D quits · Ctrl-C stops an answer"
+Json = Mapping[str, Any]
 
-#: Event → style of its delta. Other events print no delta.
-_STYLES: Mapping[str, str | None] = {
-    "response.output_text.delta": None,
-    "response.refusal.delta": None,
-    "response.reasoning_text.delta": "dim",
-    "response.reasoning.delta": "dim",
-    "response.reasoning_summary_text.delta": "dim",
+_HELP = (
+    "/new starts a new conversation · /help lists all commands · /quit or Ctrl-D quits"
+    " · Ctrl-C stops an answer"
+)
+_COMMANDS_HELP = """\
+/new              start a new conversation
+/retry            answer the last message again
+/model [NAME]     show the models, or talk to another one
+/system [TEXT]    set the instructions; without a text: remove them
+/file PATH        attach an image or a document to the next message
+/tools [NAME …]   choose the tools: web_search, code_interpreter, shell, image_generation,
+                  file_search:VECTOR_STORE_ID, mcp:LABEL; off for none
+/save PATH        write the conversation to a file, as Markdown
+/help             show this list
+/quit, Ctrl-D     quit
+Ctrl-C            stop an answer"""
+
+#: Name → the tool as a request has it.
+_TOOLS: Mapping[str, Json] = {
+    "web_search": {"type": "web_search"},
+    "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "shell": {"type": "shell", "environment": {"type": "container_auto"}},
+    "image_generation": {"type": "image_generation"},
 }
-
-#: Control characters are removed: they would let a model control the terminal.
-_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
-
-
-class RequestFailed(AntiphonError):
-    """The server returned an error or did not answer; the message says which."""
-
-
-class Server:
-    """HTTP client for one server; the URL may end in ``/v1``. Raises ``SetupError`` for an invalid
-    URL."""
-
-    def __init__(self, url: str, key: str | None = None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in kinds or not parts.hostname or port == -1:
-            raise SetupError(f"{url!r} is not a server URL: write http://HOST:PORT")
-        self._kind = kinds[parts.scheme]
-        self._host, self._port = parts.hostname, port
-        self._base = parts.path.rstrip("/").removesuffix("/v1") + "/v1"
-        self.url = f"{parts.scheme}://{parts.netloc}{self._base}"
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
-
-    def models(self) -> list[str]:
-        """Return the names of the served models. Raises ``RequestFailed``."""
-        with self._request("GET", "/models") as answer:
-            return [entry["id"] for entry in json.load(answer)["data"]]
-
-    def events(self, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """Create a response and yield its events. Raises ``RequestFailed``.
-
-        Closing the iterator disconnects, which cancels the response."""
-        with self._request("POST", "/responses", {**body, "stream": True}) as answer:
-            yield from sse(answer)
-
-    @contextlib.contextmanager
-    def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> Iterator[http.client.HTTPResponse]:
-        connection = self._kind(self._host, self._port, timeout=_CONNECT_S)
-        try:
-            connection.connect()
-            connection.sock.settimeout(None)  # long prompts take time; Ctrl-C ends any wait
-            headers = {**self._headers, "content-type": "application/json"}
-            connection.request(
-                method, self._base + path, json.dumps(body) if body else None, headers
-            )
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise RequestFailed(_reason(answer))
-            yield answer
-        except ConnectionRefusedError:
-            raise RequestFailed(
-                f"no server answers at {self.url}; start one with: antiphon serve"
-            ) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RequestFailed(f"{self.url}: {error or type(error).__name__}") from None
-        finally:
-            connection.close()
-
-
-def _reason(answer: http.client.HTTPResponse) -> str:
-    try:
-        return str(json.load(answer)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the server answered {answer.status} {answer.reason}"
-
-
-def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Parse an event stream up to ``[DONE]``. Expects one ``data`` line an event, as this server
-    sends."""
-    for line in lines:
-        field, _, value = line.strip().partition(b":")
-        if field == b"data":
-            if value.strip() == b"[DONE]":
-                return
-            yield json.loads(value)
 
 
 class _Conversation:
-    """A conversation. The server stores it; the client keeps only the id of the last response."""
+    """A conversation. The server stores it; the client keeps the id of the last response and the
+    text that ``/save`` writes."""
 
-    def __init__(self, server: Server, model: str | None, console: Console) -> None:
+    def __init__(
+        self, server: Server, model: str | None, console: Console, read_line: Callable[[str], str]
+    ) -> None:
         self._server = server
         self._model = model
         self._console = console
+        self._read_line = read_line
+        self._instructions: str | None = None
+        self._tools: list[Json] = []
+        self._files: list[Json] = []
         self._previous: str | None = None
+        #: The last input, and the response before it.
+        self._last: tuple[Any, str | None, str] | None = None
+        self._turns: list[tuple[str, str]] = []
 
     def send(self, text: str) -> None:
-        """Send a message and print the answer as it streams."""
-        body = {"input": text, "model": self._model, "previous_response_id": self._previous}
+        """Send a message with the attached files and print the answer as it streams."""
+        content: Any = text
+        if self._files:
+            parts = [*self._files, {"type": "input_text", "text": text}]
+            content = [{"role": "user", "content": parts}]
+            self._files = []
+        self._ask(content, text)
+
+    def _ask(self, content: Any, text: str) -> None:
+        self._last = (content, self._previous, text)
+        answer = self._stream(content)
+        while answer.approvals:
+            replies = [self._approval(each) for each in answer.approvals]
+            answer = self._stream(replies)
+        self._turns.append((text, answer.text))
+
+    def _stream(self, content: Any) -> AnswerPrinter:
+        answer = AnswerPrinter(self._console, self._server.root_url)
+        body = {
+            "input": content,
+            "model": self._model,
+            "instructions": self._instructions,
+            "tools": self._tools,
+            "previous_response_id": self._previous,
+        }
         stream = self._server.events({key: value for key, value in body.items() if value})
         try:
-            with contextlib.closing(stream):
+            with contextlib.closing(stream), _silent_keyboard():
                 for event in stream:
-                    self._print_event(event)
+                    answer.print(event)
         except KeyboardInterrupt:
-            self._print_note(
-                "\n(stopped; this message and its answer are not part of the conversation)"
-            )
+            answer.approvals = []
+            answer.note("(stopped; this message and its answer are not part of the conversation)")
         except RequestFailed as error:
-            self._print_note(f"\n{error}", "red")
-        else:
-            self._console.print()
+            answer.approvals = []
+            answer.note(str(error), "red")
+        answer.end()
+        if answer.response is not None and answer.response["status"] != "failed":
+            self._previous = answer.response["id"]
+        return answer
 
-    def _print_event(self, event: Mapping[str, Any]) -> None:
-        kind = event["type"]
-        if kind in _STYLES:
-            text = event["delta"].translate(_CONTROLS)
-            self._console.print(text, end="", style=_STYLES[kind], soft_wrap=True)
-        elif kind == "response.output_item.done" and event["item"]["type"] == "reasoning":
-            self._console.print("\n")
-        elif kind in ("response.completed", "response.incomplete"):
-            response = event["response"]
-            self._previous = response["id"]
-            if response["status"] == "incomplete":
-                self._print_note(f"\n(incomplete: {response['incomplete_details']['reason']})")
-        elif kind == "response.failed":
-            self._print_note(f"\n{event['response']['error']['message']}", "red")
+    def _approval(self, request: Json) -> Json:
+        """Ask the user whether an MCP call may run."""
+        call = f"{request['server_label']}: {request['name']}({request['arguments']})"
+        self._note(f"[approval] {call}")
+        try:
+            allowed = self._read_line("Allow it? [y/N] ").strip().lower() in ("y", "yes")
+        except (EOFError, KeyboardInterrupt):
+            allowed = False
+        return {
+            "type": "mcp_approval_response",
+            "approval_request_id": request["id"],
+            "approve": allowed,
+        }
 
-    def new(self) -> None:
+    # --- commands --------------------------------------------------------------------------------
+
+    def new(self, _: str) -> None:
         """Start a new conversation."""
-        self._previous = None
-        self._print_note("(new conversation)")
+        self._previous, self._last, self._turns = None, None, []
+        self._note("(new conversation)")
 
-    def help(self) -> None:
+    def retry(self, _: str) -> None:
+        """Answer the last message again."""
+        if self._last is None:
+            return self._note("(there is no message yet)")
+        content, self._previous, text = self._last
+        if self._turns:
+            self._turns.pop()
+        self._ask(content, text)
+
+    def model(self, name: str) -> None:
+        """Show the models, or talk to another one."""
+        try:
+            names = [each["id"] for each in self._server.models()]
+        except RequestFailed as error:
+            return self._note(str(error), "red")
+        if name and name not in names:
+            return self._note(f"(there is no model {name}; there are {', '.join(names)})", "red")
+        if name:
+            self._model = name
+        self._note(f"(model: {self._model or 'the default'}; there are {', '.join(names)})")
+
+    def system(self, text: str) -> None:
+        """Set the instructions."""
+        self._instructions = text or None
+        self._note("(instructions are set)" if text else "(no instructions)")
+
+    def file(self, path: str) -> None:
+        """Attach a file to the next message."""
+        try:
+            part = _file_part(Path(path).expanduser())
+        except OSError as error:
+            return self._note(f"({path or 'name a file'}: {error.strerror})", "red")
+        self._files.append(part)
+        self._note(f"({path} goes with the next message)")
+
+    def tools(self, text: str) -> None:
+        """Choose the tools."""
+        names = text.replace(",", " ").split()
+        try:
+            if names:
+                self._tools = [] if names == ["off"] else [_tool(name) for name in names]
+        except ValueError as error:
+            return self._note(f"({error})", "red")
+        used = ", ".join(_tool_name(tool) for tool in self._tools)
+        self._note(f"(tools: {used or 'none'}; there are {', '.join(_TOOLS)}, …)")
+
+    def save(self, path: str) -> None:
+        """Write the conversation to a file."""
+        lines = [f"**You:** {asked}\n\n**Answer:** {answer}\n" for asked, answer in self._turns]
+        try:
+            Path(path).expanduser().write_text("\n".join(lines), encoding="utf-8")
+        except OSError as error:
+            return self._note(f"({path or 'name a file'}: {error.strerror})", "red")
+        self._note(f"(saved to {path})")
+
+    def help(self, _: str = "") -> None:
         """Print the commands."""
-        self._print_note(_HELP)
+        self._note(_COMMANDS_HELP)
 
-    def unknown(self) -> None:
+    def remind(self) -> None:
+        """Print how to leave."""
+        self._note(_HELP)
+
+    def unknown(self, _: str) -> None:
         """Reject an unknown command instead of sending it as a message."""
-        self._print_note(f"(unknown command) {_HELP}")
+        self._note(f"(unknown command) {_HELP}")
 
-    def _print_note(self, text: str, style: str = "dim") -> None:
-        self._console.print(text, style=style, soft_wrap=True)
+    def _note(self, text: str, style: str = "dim") -> None:
+        self._console.print(printable(text), style=style, soft_wrap=True)
 
 
-def chat(url: str, *, model: str | None = None, key: str | None = None) -> None:
+def _file_part(path: Path) -> Json:
+    """The content part of a file. Raises ``OSError``."""
+    kind = mimetypes.guess_type(path.name)[0] or "text/plain"
+    data = base64.b64encode(path.read_bytes()).decode()
+    url = f"data:{kind};base64,{data}"
+    if kind.startswith("image/"):
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    return {"type": "input_file", "filename": path.name, "file_data": url}
+
+
+def _tool(name: str) -> Json:
+    """The tool with a name as the user types it. Raises ``ValueError``."""
+    kind, _, detail = name.partition(":")
+    if kind == "file_search" and detail:
+        return {"type": "file_search", "vector_store_ids": [detail]}
+    if kind == "mcp" and detail:
+        return {"type": "mcp", "server_label": detail}
+    if name not in _TOOLS:
+        raise ValueError(f"there is no tool {name}; /help lists them")
+    return _TOOLS[name]
+
+
+def _tool_name(tool: Json) -> str:
+    detail = tool.get("server_label") or ",".join(tool.get("vector_store_ids", ()))
+    return f"{tool['type']}:{detail}" if detail else str(tool["type"])
+
+
+def chat(server: Server, *, model: str | None = None) -> None:
     """Chat until ``/quit`` or the end of input.
 
     Raises ``SetupError`` if the server does not answer, rejects the key or does not serve the
     model."""
-    server = Server(url, key)
     try:
-        names = server.models()
+        names = [each["id"] for each in server.models()]
     except RequestFailed as error:
         raise SetupError(str(error)) from None
     if model is not None and model not in names:
         raise SetupError(f"{server.url} does not serve {model!r}; it serves {', '.join(names)}")
+    remember_server(server)
     console = Console(highlight=False, markup=False, emoji=False)
-    conversation = _Conversation(server, model, console)
-    commands: Mapping[str, Callable[[], None]] = {
+    read_line = _line_reader()
+    conversation = _Conversation(server, model, console, read_line)
+    console.print(f"{server.url}\n{_HELP}", style="dim", soft_wrap=True)
+    for text in _messages(read_line, conversation.remind):
+        if not _run(conversation, text):
+            return
+
+
+def _run(conversation: _Conversation, text: str) -> bool:
+    """Run a command or send a message. Returns False for ``/quit``."""
+    if not text.startswith("/"):
+        conversation.send(text)
+        return True
+    name, _, argument = text.partition(" ")
+    if name == "/quit":
+        return False
+    commands: Mapping[str, Callable[[str], None]] = {
         "/new": conversation.new,
+        "/retry": conversation.retry,
+        "/model": conversation.model,
+        "/system": conversation.system,
+        "/file": conversation.file,
+        "/tools": conversation.tools,
+        "/save": conversation.save,
         "/help": conversation.help,
     }
-    console.print(f"{server.url}\n{_HELP}", style="dim", soft_wrap=True)
-    for text in _input_lines(conversation.help):
-        if text == "/quit":
-            return
-        if text.startswith("/"):
-            commands.get(text, conversation.unknown)()
-        else:
-            conversation.send(text)
+    commands.get(name, conversation.unknown)(argument.strip())
+    return True
 
 
-def _input_lines(interrupted: Callable[[], None]) -> Iterator[str]:
-    """Yield the lines a user types until end of input. ``interrupted`` is called on Ctrl-C."""
+# --- input ---------------------------------------------------------------------------------------
+
+
+def _line_reader() -> Callable[[str], str]:
+    """Return a function that reads a line. A text that is pasted is one line, even if it has
+    several."""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401 - gives ``input`` a history and line editing
-    prompt = "> " if sys.stdin.isatty() else ""
+        import readline  # gives ``input`` a history and line editing
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
+    is_terminal = sys.stdin.isatty()
+    return lambda prompt: input(prompt if is_terminal else "")
+
+
+def _messages(read_line: Callable[[str], str], interrupted: Callable[[], None]) -> Iterator[str]:
+    """Yield what a user types until end of input. ``interrupted`` is called on Ctrl-C."""
     while True:
         try:
-            text = input(prompt).strip()
+            text = read_line("> ").strip()
         except EOFError:
             return
         except KeyboardInterrupt:
@@ -215,3 +296,21 @@ def _input_lines(interrupted: Callable[[], None]) -> Iterator[str]:
             continue
         if text:
             yield text
+
+
+@contextlib.contextmanager
+def _silent_keyboard() -> Iterator[None]:
+    """Do not show what is typed within the block. It is read as the next input."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)

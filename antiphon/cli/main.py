@@ -29,15 +29,21 @@ from antiphon.config.renamed import RENAMED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 
+from .foreign_flags import hint
+
 __all__ = ["COMMANDS", "Command", "main"]
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command. ``groups`` names the groups of settings it takes as flags."""
+    """A command. ``groups`` names the groups of settings it takes as flags, ``flags`` single
+    settings; with ``sets_model`` it takes those of one model too. ``run`` may return an exit
+    code."""
 
     help: str
-    run: Callable[[Loaded, argparse.Namespace], None]
+    run: Callable[[Loaded, argparse.Namespace], int | None]
     groups: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    sets_model: bool = False
     takes: str = ""
     arguments: Callable[[argparse.ArgumentParser], Any] | None = None
 
@@ -48,8 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns the exit code: 0; 2 for an error the user can mend (one line on stderr); 130 after
     Ctrl-C."""
     parser = _parser()
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments, rest = parser.parse_known_args(argv)
+        if words[:1] == ["serve"] and (foreign := hint(words)) is not None:
+            raise SetupError(foreign)
+        arguments, rest = parser.parse_known_args(words)
         if rest:
             raise SetupError(
                 f"unknown argument {rest[0]}{did_you_mean(rest[0], _flags(arguments))}"
@@ -58,13 +67,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         known = options(Settings)
+        given = vars(arguments)
         names = {*known, *RENAMED_SETTINGS}
-        flags = {name: value for name, value in vars(arguments).items() if name in names}
-        loaded = load(flags, file=arguments.config)
+        flags = {name: value for name, value in given.items() if name in names}
+        model_flags = {
+            name.removeprefix(_MODEL_PREFIX): value
+            for name, value in given.items()
+            if name.startswith(_MODEL_PREFIX)
+        }
+        loaded = load(flags, model_flags=model_flags, file=arguments.config)
         if arguments.command != "serve":  # the server logs them
             for line in loaded.warnings:
                 sys.stderr.write(f"antiphon: {line}\n")
-        COMMANDS[arguments.command].run(loaded, arguments)
+        return COMMANDS[arguments.command].run(loaded, arguments) or 0
     except SetupError as error:
         sys.stderr.write(f"antiphon: {error}\n")
         return 2
@@ -72,7 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of the output closed it
         sys.stdout = open(os.devnull, "w")  # Python would report the closed pipe at exit
-        return 0
     return 0
 
 
@@ -99,35 +113,66 @@ def _parser() -> argparse.ArgumentParser:
             name,
             help=command.help,
             description=command.help,
-            usage=f"antiphon {name} {command.takes}[--FLAG …]",
+            usage=f"antiphon {name} [--FLAG …] {command.takes}".rstrip(),
         )
         if command.arguments is not None:
             command.arguments(sub)
         sub.add_argument(
             "--config", type=Path, metavar="FILE", help="settings file (default: antiphon.toml)"
         )
-        _add_flags(sub, command.groups)
+        _add_flags(sub, command)
     return parser
 
 
-def _add_flags(parser: argparse.ArgumentParser, groups: Sequence[str]) -> None:
+def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
     sections: dict[str, Any] = {}
-    for option in options(Settings).values():
-        if option.group in groups and option.flag is not None:
-            if option.group not in sections:
-                sections[option.group] = parser.add_argument_group(option.group)
-            _add_flag(sections[option.group], option)
-            for earlier, current in RENAMED_SETTINGS.items():
-                if current == option.name:
-                    _add_flag(
-                        sections[option.group],
-                        replace(option, name=earlier, flag=flag_name(earlier)),
-                        is_hidden=True,
-                    )
+    for option in _settings_flags(command):
+        if option.group not in sections:
+            sections[option.group] = parser.add_argument_group(option.group)
+        _add_flag(sections[option.group], option)
+        for earlier, current in RENAMED_SETTINGS.items():
+            if current == option.name:
+                _add_flag(
+                    sections[option.group],
+                    replace(option, name=earlier, flag=flag_name(earlier)),
+                    is_hidden=True,
+                )
+    if command.sets_model:
+        section = parser.add_argument_group(
+            "The model", "If one model is served. All settings of a model: docs/settings.md."
+        )
+        for option in _model_flags():
+            _add_flag(section, option, prefix=_MODEL_PREFIX)
 
 
-def _add_flag(section: Any, option: Option, *, is_hidden: bool = False) -> None:
-    common = {"dest": option.name, "default": argparse.SUPPRESS}
+def _settings_flags(command: Command) -> list[Option]:
+    """Return the settings that are flags of a command."""
+    return [
+        option
+        for option in options(Settings).values()
+        if option.flag and (option.group in command.groups or option.name in command.flags)
+    ]
+
+
+def _model_flags() -> list[Option]:
+    """Return the settings of a model that are flags: those that one text can state."""
+    general = options(Settings)
+    return [
+        option
+        for option in options(Model).values()
+        if option.name not in (*_NO_FLAGS, *general) and option.kind != "a table"
+    ]
+
+
+#: Prefix of the settings of a model among the parsed arguments.
+_MODEL_PREFIX = "model."
+#: Settings of a model that are no flags: the source is an argument, keys do not belong into the
+#: list of processes.
+_NO_FLAGS = ("source", "api_key")
+
+
+def _add_flag(section: Any, option: Option, prefix: str = "", *, is_hidden: bool = False) -> None:
+    common = {"dest": prefix + option.name, "default": argparse.SUPPRESS}
     default = "" if option.default == "not set" else f" Default: {option.default}."
     words = argparse.SUPPRESS if is_hidden else (option.help + default).replace("%", "%%")
     if option.is_switch:
@@ -152,9 +197,11 @@ _METAVARS = {"a list": "A,B", "a path": "PATH", "a text": "TEXT", "a number": "N
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
     """Return the flags allowed after the given command."""
-    groups = COMMANDS[arguments.command].groups if arguments.command else ()
-    found = [option.flag for option in options(Settings).values() if option.group in groups]
-    return ["--config", "--help", *(flag for flag in found if flag)]
+    if arguments.command is None:
+        return ["--help"]
+    command = COMMANDS[arguments.command]
+    found = [*_settings_flags(command), *(_model_flags() if command.sets_model else ())]
+    return ["--config", "--help", *(option.flag for option in found if option.flag)]
 
 
 def _models_argument(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +218,26 @@ def _models_argument(parser: argparse.ArgumentParser) -> None:
 def _pull_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="MODEL", help="hf:owner/repo/file.gguf, owner/repo:Q4_0 …"
+    )
+
+
+def _models_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        nargs="?",
+        default="list",
+        choices=["list", "load", "unload", "pull"],
+        help="list them; load, unload or pull one on the running server (default: list)",
+    )
+    parser.add_argument("name", nargs="?", metavar="MODEL", help="its name, or a source to pull")
+
+
+def _launch_arguments(parser: argparse.ArgumentParser) -> None:
+    from .launch import CLIENTS
+
+    parser.add_argument("client", choices=list(CLIENTS))
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments of the client"
     )
 
 
@@ -221,7 +288,8 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
 def _chat_command(loaded: Loaded, url: str) -> str:
     """Return the command that chats with this server.
 
-    Without ``--url``, chat reads host and port from the default file and the environment only."""
+    Without ``--url``, chat reads host and port from the default file and the environment only. A
+    server at the configured address goes before the one used last."""
     from antiphon.server import address
 
     settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
@@ -237,35 +305,29 @@ def _silent(_: Any) -> None:
 
 def _chat(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from .chat import chat
+    from .client import find_server
 
-    settings = loaded.settings
-    if settings.chat_url is None:
-        from antiphon.server import address
+    chat(find_server(loaded), model=loaded.settings.chat_model)
 
-        url = address(settings.host, settings.port)
-    else:
-        url = settings.chat_url
-    chat(url, model=settings.chat_model, key=settings.chat_key)
+
+def _launch(loaded: Loaded, arguments: argparse.Namespace) -> int:
+    from .client import find_server
+    from .launch import launch
+
+    model = loaded.settings.chat_model
+    return launch(find_server(loaded), arguments.client, arguments.arguments, model=model)
 
 
 def _models(loaded: Loaded, arguments: argparse.Namespace) -> None:
-    from antiphon.models.download import resolve
+    from .models import run
 
-    cache = loaded.settings.cache_dir
-    for name, model in loaded.settings.models.items():
-        there = Path(model.source).expanduser()
-        path = there if there.exists() else resolve(model.source, cache)
-        _print_line(f"{name}  {model.source}  {path or 'not downloaded yet'}")
-    for file in sorted(cache.rglob("*.gguf")):
-        _print_line(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
+    run(loaded, arguments.action, arguments.name)
 
 
 def _pull(loaded: Loaded, arguments: argparse.Namespace) -> None:
-    from antiphon.models.download import progress_bar, pull
+    from .models import pull_here
 
-    with progress_bar() as progress:
-        path = asyncio.run(pull(arguments.source, loaded.settings.cache_dir, progress))
-    _print_line(str(path))
+    pull_here(arguments.source, loaded.settings)
 
 
 def _index(loaded: Loaded, arguments: argparse.Namespace) -> None:
@@ -384,12 +446,28 @@ COMMANDS: Mapping[str, Command] = {
         help="Serve models.",
         run=_serve,
         groups=_SERVE_GROUPS,
+        sets_model=True,
         takes="[MODEL …] ",
         arguments=_models_argument,
     ),
-    "chat": Command(help="Chat with a running server.", run=_chat, groups=("Chat",)),
+    "chat": Command(
+        help="Chat with a running server.", run=_chat, groups=("Chat",), flags=("port",)
+    ),
+    "launch": Command(
+        help="Start a coding agent against a running server, with a temporary profile.",
+        run=_launch,
+        groups=("Chat",),
+        flags=("port",),
+        takes="codex|claude|opencode|pi [ARGUMENT …] ",
+        arguments=_launch_arguments,
+    ),
     "models": Command(
-        help="List configured and downloaded models.", run=_models, groups=("Models",)
+        help="List, load, unload and download models.",
+        run=_models,
+        groups=("Models",),
+        flags=("port", "chat_url", "chat_key"),
+        takes="[list|load|unload|pull] [MODEL] ",
+        arguments=_models_arguments,
     ),
     "pull": Command(
         help="Download a model.",

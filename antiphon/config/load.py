@@ -41,6 +41,7 @@ from .tenants import Tenant
 __all__ = [
     "FILE",
     "Loaded",
+    "child_environment",
     "disable_usage_statistics",
     "environment_variable",
     "load",
@@ -74,6 +75,11 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before  # noqa: TID251
 
 
+def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of this process with ``variables``, for a child process."""
+    return {**os.environ, **variables}  # noqa: TID251
+
+
 class Loaded(Struct, frozen=True):
     """Settings, and the origin of each value: ``default``, a file, a variable or a flag.
 
@@ -96,12 +102,14 @@ def disable_usage_statistics() -> None:
 def load(
     flags: Mapping[str, Any] | None = None,
     *,
+    model_flags: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Loaded:
     """Load the settings from all sources.
 
-    ``flags``: option name → text; ``models`` is a list of texts. ``file``: the file to read, by
+    ``flags``: option name → text; ``models`` is a list of texts. ``model_flags``: the same for
+    options of the only served model. ``file``: the file to read, by
     default
     ``$ANTIPHON_CONFIG`` or, if it exists, ``antiphon.toml``.
 
@@ -127,7 +135,7 @@ def load(
         flag = known[name].flag or name.upper()
         values[name] = _from_text(known[name], given, flag, declared)
         origins[name] = flag
-    settings = Settings(**values)
+    settings = _with_model_flags(Settings(**values), model_flags or {})
     _check_names(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
@@ -147,6 +155,24 @@ def load_settings(
     for line in loaded.warnings:
         warn(line, DeprecationWarning, stacklevel=2)
     return loaded.settings
+
+
+def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
+    """Apply flags to the only served model. Raises ``SetupError`` if there are several."""
+    known = options(Model)
+    changes = {
+        name: from_text(known[name], text, known[name].flag or name) for name, text in flags.items()
+    }
+    if not changes:
+        return settings
+    if len(settings.models) != 1:
+        flag = known[next(iter(changes))].flag
+        raise SetupError(
+            f"{flag} is for one model, but {len(settings.models)} are served: name one on the"
+            " command line, or set it in [models.NAME]"
+        )
+    ((name, model),) = settings.models.items()
+    return replace(settings, models={name: replace(model, **changes)})
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:

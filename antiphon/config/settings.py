@@ -15,7 +15,7 @@ from .model import DEFAULT_MODEL, Model
 from .options import AUTO_SWITCH, declare
 from .tenants import Tenant
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "state_folder"]
 
 _server = partial(declare, group="Server")
 _models = partial(declare, group="Models")
@@ -41,6 +41,11 @@ def _home(variable: str, otherwise: str) -> Path:
     """Return Antiphon's folder in an XDG base directory. Relative values are ignored (XDG spec)."""
     given = os.environ.get(variable, "")  # noqa: TID251
     return (Path(given) if Path(given).is_absolute() else Path.home() / otherwise) / "antiphon"
+
+
+def state_folder() -> Path:
+    """Return the folder for what commands remember."""
+    return _home("XDG_STATE_HOME", ".local/state")
 
 
 class Settings(Struct, frozen=True, kw_only=True):

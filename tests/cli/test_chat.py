@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import json
 import os
 import pty
+import re
 import select
 import socket
 import subprocess
@@ -14,11 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from antiphon.cli.chat import RequestFailed, Server, chat, sse
+from antiphon.cli.chat import chat
+from antiphon.cli.client import RequestFailed, Server, sse
 from antiphon.errors import SetupError
 
 WAIT_S = 30
@@ -49,10 +53,21 @@ class FakeServer(ThreadingHTTPServer):
         self.keys: list[str | None] = []
         self.client_disconnected = threading.Event()
         self.status = 200
+        #: An answer pauses after the delta "WAIT" until this is set.
+        self.go_on = threading.Event()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+def _text(given: Any) -> str:
+    """The text of an input, or the type of its first item."""
+    if isinstance(given, str):
+        return given
+    if "content" in given[0]:
+        return str(given[0]["content"][-1]["text"])
+    return str(given[0]["type"])
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -68,7 +83,7 @@ class _Exchange(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.requests.append(body)
-        answer = self.server.answers[body["input"]]
+        answer = self.server.answers[_text(body["input"])]
         if isinstance(answer, int):
             return self._json(answer, {"error": {"message": f"refused with {answer}"}})
         self.send_response(200)
@@ -77,6 +92,10 @@ class _Exchange(BaseHTTPRequestHandler):
         for event in answer:
             if event is None:
                 return self._wait_for_disconnect()
+            if event.get("delta") == "WAIT":
+                self._chunk(f"data: {json.dumps(event)}\n\n".encode())
+                self.server.go_on.wait(WAIT_S)
+                continue
             self._chunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
@@ -99,6 +118,12 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Log nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Isolate what the chat remembers."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -292,6 +317,169 @@ def test_control_characters_are_removed(
     assert "a]0;ownedb2Jcd\r\ne" in screen.until("> ")
 
 
+def test_pasted_lines_are_one_message(fake: FakeServer, terminal: Callable[..., Terminal]) -> None:
+    fake.answers = {"one\ntwo": [delta("Both."), ended("resp_1")]}
+    screen = terminal("chat", "--url", fake.url)
+    assert "\x1b[?2004h" in screen.until("> "), "the terminal is asked to mark pastes"
+    screen.type("\x1b[200~one\rtwo\x1b[201~\r")
+    screen.until("Both.")
+    assert [body["input"] for body in fake.requests] == ["one\ntwo"]
+
+
+def test_typing_during_an_answer_is_the_next_message(
+    fake: FakeServer, terminal: Callable[..., Terminal]
+) -> None:
+    fake.answers = {
+        "long": [delta("It was "), delta("WAIT"), delta("dark."), ended("resp_1")],
+        "typed early": [delta("Next."), ended("resp_2")],
+    }
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    screen.type("long\r")
+    screen.until("WAIT")
+    screen.type("typed early\r")
+    fake.go_on.set()
+    assert "typed" not in screen.until("dark."), "it is not shown within the answer"
+    screen.until("Next.")
+    assert [body["input"] for body in fake.requests] == ["long", "typed early"]
+
+
+def test_tools_sources_and_files_are_shown(
+    fake: FakeServer, terminal: Callable[..., Terminal]
+) -> None:
+    def item(type: str, **fields: Any) -> Event:
+        return {"type": "response.output_item.done", "item": {"type": type, **fields}}
+
+    def source(**fields: Any) -> Event:
+        return {"type": "response.output_text.annotation.added", "annotation": fields}
+
+    png = base64.b64encode(b"\x89PNG").decode()
+    fake.answers = {
+        "hi": [
+            item("web_search_call", action={"type": "search", "query": "fjords"}),
+            item("code_interpreter_call", code="1+1", outputs=[{"type": "logs", "logs": "2"}]),
+            item("mcp_call", server_label="toys", name="add", arguments="{}", output="42"),
+            item("shell_call", action={"commands": ["ls"]}),
+            item("shell_call_output", output=[{"stdout": "a.txt", "stderr": ""}]),
+            item("image_generation_call", result=png, output_format="png"),
+            delta("See."),
+            source(type="url_citation", url="https://a.example/", title="A"),
+            source(type="url_citation", url="https://a.example/", title="A"),
+            source(
+                type="container_file_citation", container_id="c1", file_id="f1", filename="p.csv"
+            ),
+            ended("resp_1", ignored_tools=[{"type": "shell", "reason": "there is no sandbox"}]),
+        ]
+    }
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    screen.type("hi\r")
+    shown = screen.until("\x1b[?2004h")
+    for line in (
+        "[web_search] fjords",
+        "[code_interpreter] 1+1",
+        "  2",
+        "[mcp] toys: add({})",
+        "  42",
+        "[shell] ls",
+        "[1] A  https://a.example/",
+        f"[2] p.csv  {fake.url}/v1/containers/c1/files/f1/content",
+        "(ignored tool shell: there is no sandbox)",
+    ):
+        assert line in shown
+    link = re.search(r"\[image\] file://(\S+\.png)", shown)
+    assert link is not None
+    image = Path(link[1])
+    assert image.read_bytes() == b"\x89PNG"
+    image.unlink()
+    assert shown.count("[1] A") == 1 and "[3]" not in shown
+
+
+def test_commands_shape_the_requests(
+    fake: FakeServer, terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    picture, saved = tmp_path / "p.png", tmp_path / "saved.md"
+    picture.write_bytes(b"\x89PNG")
+    fake.answers = {
+        "look": [delta("A dot."), ended("resp_1")],
+        "more": [delta("No."), ended("resp_2")],
+    }
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    for typed, shown in (
+        ("/model other", "there is no model other"),
+        ("/model gpt-5.5", "(model: gpt-5.5;"),
+        ("/system Be brief.", "(instructions are set)"),
+        ("/tools web_search mcp:toys", "(tools: web_search, mcp:toys;"),
+        ("/tools nonsense", "there is no tool nonsense"),
+        (f"/file {tmp_path}/absent", "No such file"),
+        (f"/file {picture}", "goes with the next message"),
+        ("look", "A dot."),
+        ("/tools off", "(tools: none;"),
+        ("/system", "(no instructions)"),
+        ("more", "No."),
+        ("/retry", "No."),
+        (f"/save {saved}", "(saved to"),
+        ("/help", "/retry"),
+    ):
+        screen.type(f"{typed}\r")
+        screen.until(shown)
+        screen.until("\x1b[?2004h")
+    look, more, again = fake.requests
+    assert (look["model"], look["instructions"]) == ("gpt-5.5", "Be brief.")
+    assert look["tools"] == [{"type": "web_search"}, {"type": "mcp", "server_label": "toys"}]
+    image, text = look["input"][0]["content"]
+    assert image["type"] == "input_image" and image["image_url"].startswith(
+        "data:image/png;base64,"
+    )
+    assert text == {"type": "input_text", "text": "look"}
+    assert more == again, "the same message after the same response"
+    assert more["previous_response_id"] == "resp_1"
+    assert "tools" not in more and "instructions" not in more
+    assert saved.read_text() == (
+        "**You:** look\n\n**Answer:** A dot.\n\n**You:** more\n\n**Answer:** No.\n"
+    )
+
+
+def test_mcp_calls_are_approved_by_the_user(
+    fake: FakeServer, terminal: Callable[..., Terminal]
+) -> None:
+    request = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "server_label": "toys",
+        "name": "add",
+        "arguments": "{}",
+    }
+    fake.answers = {
+        "hi": [{"type": "response.output_item.done", "item": request}, ended("resp_1")],
+        "mcp_approval_response": [delta("It is 42."), ended("resp_2")],
+    }
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    screen.type("hi\r")
+    assert "[approval] toys: add({})" in screen.until("[y/N] ")
+    screen.type("y\r")
+    screen.until("It is 42.")
+    assert fake.requests[1]["input"] == [
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    ]
+    assert fake.requests[1]["previous_response_id"] == "resp_1"
+
+
+def test_server_used_last_is_found_again(
+    fake: FakeServer, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("ANTIPHON_PORT", str(free.getsockname()[1]))
+    first = terminal("chat", "--port", str(fake.server_address[1]))
+    first.until("> ")
+    first.type("\x04")
+    assert first.wait() == 0
+    again = terminal("chat")
+    assert fake.url in again.until("> "), "nothing listens at the configured port"
+
+
 # --- without a terminal --------------------------------------------------------------------------
 
 
@@ -314,20 +502,20 @@ def test_no_server_is_an_error_that_names_the_serve_command() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(SetupError) as caught:
-        chat(url)
+        chat(Server(url))
     assert str(caught.value) == (f"no server answers at {url}/v1; start one with: antiphon serve")
 
 
 def test_rejected_key_shows_the_message_of_the_server(fake: FakeServer) -> None:
     fake.status = 401
     with pytest.raises(SetupError, match=r"^No models for you\.$"):
-        chat(fake.url)
+        chat(Server(fake.url))
     assert fake.keys == [None]
 
 
 def test_unknown_model_error_lists_the_served_models(fake: FakeServer) -> None:
     with pytest.raises(SetupError, match=r"does not serve 'other'; it serves tiny, gpt-5\.5"):
-        chat(fake.url, model="other")
+        chat(Server(fake.url), model="other")
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://h:port", "http://h:99999"])
@@ -338,7 +526,7 @@ def test_invalid_url_is_refused(url: str) -> None:
 
 def test_url_may_omit_scheme_and_v1(fake: FakeServer) -> None:
     for url in (fake.url, f"{fake.url}/v1", f"{fake.url}/v1/", fake.url.removeprefix("http://")):
-        assert Server(url).models() == ["tiny", "gpt-5.5"]
+        assert [model["id"] for model in Server(url).models()] == ["tiny", "gpt-5.5"]
     assert Server("https://h/prefix").url == "https://h/prefix/v1"
 
 

@@ -14,13 +14,16 @@ import tomllib
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from antiphon import __version__
+from antiphon.cli.foreign_flags import FOREIGN_FLAGS
 from antiphon.cli.main import COMMANDS, main
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import load
+from antiphon.config.model import Model
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
 
@@ -36,6 +39,7 @@ def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
         monkeypatch.delenv(name)
 
@@ -93,7 +97,8 @@ def test_help_of_serve_and_chat_lists_every_flag(
         if option.flag is not None:
             here, there = texts if option.group != "Chat" else reversed(texts)
             assert re.search(rf"^  {option.flag}(?![\w-])", here, re.MULTILINE)
-            assert not re.search(rf"^  {option.flag}(?![\w-])", there, re.MULTILINE)
+            shown = re.search(rf"^  {option.flag}(?![\w-])", there, re.MULTILINE)
+            assert (shown is not None) == (option.name == "port")
 
 
 def test_flags_set_the_settings(invoke: Invoke) -> None:
@@ -149,7 +154,7 @@ def test_settings_hides_webhook_secrets(invoke: Invoke, monkeypatch: pytest.Monk
         (["serve", "--port"], "argument --port: expected one argument (antiphon serve"),
         (["serve", "--port", "x"], '--port must be a whole number from 0 to 65535, not "x"'),
         (["serve", "--por", "1"], "unknown argument --por; did you mean --port?"),
-        (["chat", "--port", "1"], "unknown argument --port"),
+        (["chat", "--store", "x"], "unknown argument --store"),
         (["--nothing"], "unknown argument --nothing"),
         (["srve"], "invalid choice: 'srve'"),
         (["serve", "--config", "absent.toml"], "absent.toml cannot be read: No such file"),
@@ -166,6 +171,58 @@ def test_invalid_arguments_print_one_line(
     refusal: Callable[..., str], arguments: list[str], words: str
 ) -> None:
     assert words in refusal(*arguments)
+
+
+def test_flags_of_other_servers_name_ours(
+    refusal: Callable[..., str],
+) -> None:
+    for words, told in (
+        (["m.gguf", "--max-model-len", "4096"], "--max-model-len: use --context-size"),
+        (["--served-model-name=x"], "--served-model-name: write NAME=SOURCE"),
+        (["-hf", "a/b"], "-hf: name the model without a flag: antiphon serve MODEL"),
+        (["m.gguf", "-ngl", "99"], "-ngl: use --gpu-layers"),
+    ):
+        assert told in refusal("serve", *words)
+
+
+def test_hints_name_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    ours = set(re.findall(r"(?:^|\s)(--[a-z][\w-]*)", capsys.readouterr().out))
+    assert not ours & FOREIGN_FLAGS.keys(), "our own flags are no other server's"
+    named = {flag for text in FOREIGN_FLAGS.values() for flag in re.findall(r"--[\w-]+", text)}
+    assert named <= ours
+
+
+def test_flags_of_the_model_apply_to_the_only_one(
+    invoke: Invoke, refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Model] = []
+
+    def serve(settings: Settings, announce: Any) -> None:
+        served.extend(settings.models.values())
+
+    monkeypatch.setattr("antiphon.server.serve", serve)
+    monkeypatch.setattr("antiphon.http.uvicorn_server.run", lambda given: None)
+    flags = ["--context-size", "512", "--engine", "scripted", "--tool-format", "hermes"]
+    flags += ["--temperature", "0.5", "--aliases", "gpt-5.5,x", "--template", "t.jinja"]
+    assert invoke("serve", "m=Hi.", *flags)[0] == 0
+    assert served == [
+        Model(
+            source="Hi.",
+            context_size=512,
+            engine="scripted",
+            tool_format="hermes",
+            temperature=0.5,
+            aliases=("gpt-5.5", "x"),
+            template=Path("t.jinja"),
+        )
+    ]
+    told = refusal("serve", "a=x", "b=y", "--context-size", "512")
+    assert told.startswith("--context-size is for one model, but 2 are served: name one")
+    told = refusal("serve", "a=x", "--context-size", "big")
+    assert told == '--context-size must be a whole number, 1 or more, not "big"'
+    assert "did you mean --context-size" in refusal("serve", "a=x", "--context-siez", "1")
 
 
 def test_port_in_use_is_an_error(refusal: Callable[..., str]) -> None:
@@ -250,13 +307,19 @@ def test_new_key_matches_the_digest_printed_with_it(invoke: Invoke) -> None:
     assert invoke("key", "new")[1] != out
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
 def test_models_lists_configured_and_downloaded_models(invoke: Invoke, tmp_path: Path) -> None:
     Path("antiphon.toml").write_text(FILE + '[models.far]\nsource = "owner/Far:Q4_0"\n')
     Path("tiny.gguf").touch()
     fetched = tmp_path / "cache" / "antiphon" / "models" / "hf" / "a" / "b.gguf"
     fetched.parent.mkdir(parents=True)
     fetched.write_bytes(b"0" * 2_000_000)
-    code, out, _ = invoke("models")
+    code, out, _ = invoke("models", "--port", str(free_port()))
     assert code == 0
     assert out.splitlines() == [
         "tiny  tiny.gguf  tiny.gguf",
@@ -337,6 +400,25 @@ def test_serve_prints_its_url_and_stops_on_a_signal(
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (0, "")
     assert "request" in err and "Traceback" not in err
+
+
+def test_models_of_the_running_server_are_managed(
+    serve: Callable[..., subprocess.Popen[str]], invoke: Invoke, refusal: Callable[..., str]
+) -> None:
+    process = serve()
+    assert process.stderr is not None
+    found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stderr.readline())
+    assert found is not None
+    where = ("--port", found[1])
+    assert "  echo  loaded\n" in invoke("models", *where)[1]
+    assert invoke("models", "unload", "gpt-5.5", *where)[:2] == (0, "echo  unloaded\n")
+    assert "  echo  unloaded\n" in invoke("models", "list", *where)[1]
+    assert invoke("models", "load", "echo", *where)[:2] == (0, "echo  loaded\n")
+    assert "has no files on this server" in refusal("models", "pull", "echo", *where)
+    assert "'none' does not exist" in refusal("models", "load", "none", *where)
+    assert "name a model" in refusal("models", "load", *where)
+    Path("here.gguf").touch()
+    assert invoke("models", "pull", "here.gguf", *where)[1] == "here.gguf\n"
 
 
 def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen[str]]) -> None:

@@ -1,0 +1,171 @@
+"""HTTP client of the commands that talk to a running server, and how they find it.
+
+It uses Python's own HTTP client, so that these commands need no dependency beyond the server's."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from antiphon.config.load import Loaded
+from antiphon.config.settings import state_folder
+from antiphon.errors import AntiphonError, SetupError
+
+__all__ = ["RequestFailed", "Server", "find_server", "remember_server", "sse"]
+
+_CONNECT_S = 10
+#: File with the address of the server used last.
+_LAST_SERVER = "last-server"
+
+
+class RequestFailed(AntiphonError):
+    """The server returned an error or did not answer; the message says which."""
+
+
+class Server:
+    """HTTP client for one server; the URL may end in ``/v1``. Raises ``SetupError`` for an invalid
+    URL."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in kinds or not parts.hostname or port == -1:
+            raise SetupError(f"{url!r} is not a server URL: write http://HOST:PORT")
+        self._kind = kinds[parts.scheme]
+        self._host, self._port = parts.hostname, port
+        self._root = parts.path.rstrip("/").removesuffix("/v1")
+        self.root_url = f"{parts.scheme}://{parts.netloc}{self._root}"
+        self.url = f"{self.root_url}/v1"
+        self.key = key
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the served models. Raises ``RequestFailed``."""
+        found: list[dict[str, Any]] = self.get("/v1/models")["data"]
+        return found
+
+    def events(self, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """Create a response and yield its events. Raises ``RequestFailed``.
+
+        Closing the iterator disconnects, which cancels the response."""
+        return self.stream("/v1/responses", {**body, "stream": True})
+
+    def get(self, path: str) -> Any:
+        """Return the JSON at ``path``. Raises ``RequestFailed``."""
+        with self._request("GET", path) as answer:
+            return json.load(answer)
+
+    def download(self, path: str) -> bytes:
+        """Return the bytes at ``path``. Raises ``RequestFailed``."""
+        with self._request("GET", path) as answer:
+            return answer.read()
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send ``body`` and return the JSON of the answer. Raises ``RequestFailed``."""
+        with self._request("POST", path, body) as answer:
+            return json.load(answer)
+
+    def stream(
+        self, path: str, body: Mapping[str, Any] | None = None
+    ) -> Generator[dict[str, Any], None, None]:
+        """Send ``body`` and yield the events of the answer. Raises ``RequestFailed``."""
+        with self._request("POST", path, body) as answer:
+            yield from sse(answer)
+
+    def is_listening(self) -> bool:
+        """Whether something accepts connections at the address."""
+        try:
+            with socket.create_connection((self._host, self._port or 80), _CONNECT_S):
+                return True
+        except OSError:
+            return False
+
+    @contextlib.contextmanager
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._kind(self._host, self._port, timeout=_CONNECT_S)
+        try:
+            connection.connect()
+            connection.sock.settimeout(None)  # long prompts take time; Ctrl-C ends any wait
+            headers = {"content-type": "application/json"}
+            if self.key:
+                headers["authorization"] = f"Bearer {self.key}"
+            connection.request(
+                method, self._root + path, json.dumps(body) if body else None, headers
+            )
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise RequestFailed(_reason(answer))
+            yield answer
+        except ConnectionRefusedError:
+            raise RequestFailed(
+                f"no server answers at {self.url}; start one with: antiphon serve"
+            ) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise RequestFailed(f"{self.url}: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _reason(answer: http.client.HTTPResponse) -> str:
+    try:
+        return str(json.load(answer)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {answer.status} {answer.reason}"
+
+
+def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Parse an event stream up to ``[DONE]``. Expects one ``data`` line an event, as this server
+    sends."""
+    for line in lines:
+        field, _, value = line.strip().partition(b":")
+        if field == b"data":
+            if value.strip() == b"[DONE]":
+                return
+            yield json.loads(value)
+
+
+# --- which server --------------------------------------------------------------------------------
+
+
+def find_server(loaded: Loaded) -> Server:
+    """The server that a command talks to: that of ``--url`` or ``--port``; otherwise the configured
+    one or, if nothing listens there, the one used last."""
+    from antiphon.server import address
+
+    settings = loaded.settings
+    if settings.chat_url is not None and loaded.origins["port"] != "--port":
+        return Server(settings.chat_url, settings.chat_key)
+    configured = Server(address(settings.host, settings.port), settings.chat_key)
+    if loaded.origins["port"] == "--port" or configured.is_listening():
+        return configured
+    try:
+        last = Server(_memory().read_text().strip(), settings.chat_key)
+    except (OSError, UnicodeDecodeError, SetupError):
+        return configured
+    return last if last.is_listening() else configured
+
+
+def remember_server(server: Server) -> None:
+    """Keep the address of a server that answered. Its key is not kept."""
+    path = _memory()
+    with contextlib.suppress(OSError):  # a read-only home only loses the convenience
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_text(server.root_url + "\n")
+        unfinished.replace(path)
+
+
+def _memory() -> Path:
+    return state_folder() / _LAST_SERVER

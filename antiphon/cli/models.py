@@ -1,0 +1,131 @@
+"""``antiphon models``: list, load, unload and download models, on this machine and on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from antiphon.config.load import Loaded
+from antiphon.config.settings import Settings
+from antiphon.errors import SetupError
+from antiphon.models.download import progress_bar, pull, resolve
+
+from .client import RequestFailed, Server, find_server
+
+__all__ = ["ACTIONS", "pull_here", "run"]
+
+
+def run(loaded: Loaded, action: str, name: str | None) -> None:
+    """Run one action. Raises ``SetupError``."""
+    if action == "list":
+        return _list(loaded)
+    if name is None:
+        raise SetupError(f"antiphon models {action}: name a model")
+    try:
+        ACTIONS[action](loaded, name)
+    except RequestFailed as error:
+        raise SetupError(str(error)) from None
+
+
+def pull_here(source: str, settings: Settings) -> None:
+    """Download a model to the folder of this machine and print its path."""
+    with progress_bar() as progress:
+        path = asyncio.run(pull(source, settings.cache_dir, progress))
+    _print_line(str(path))
+
+
+def _list(loaded: Loaded) -> None:
+    """Print the models of the running server; without one, the configured models."""
+    server = find_server(loaded)
+    try:
+        listed = server.get("/antiphon/models")
+    except RequestFailed:
+        return _list_files(loaded.settings)
+    _print_line(f"{server.root_url}")
+    for model in listed["data"]:
+        _print_line("  " + _describe(model))
+    memory = listed["memory"]
+    budget = f" of {_size(memory['budget_bytes'])}" if memory["budget_bytes"] else ""
+    _print_line(f"  memory: about {_size(memory['used_bytes'])}{budget}")
+
+
+def _list_files(settings: Settings) -> None:
+    cache = settings.cache_dir
+    for name, model in settings.models.items():
+        there = Path(model.source).expanduser()
+        path = there if there.exists() else resolve(model.source, cache)
+        _print_line(f"{name}  {model.source}  {path or 'not downloaded yet'}")
+    for file in sorted(cache.rglob("*.gguf")):
+        _print_line(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
+
+
+def _load(loaded: Loaded, name: str) -> None:
+    _print_line(_describe(find_server(loaded).post(_path(name, "load"))))
+
+
+def _unload(loaded: Loaded, name: str) -> None:
+    _print_line(_describe(find_server(loaded).post(_path(name, "unload"))))
+
+
+def _pull(loaded: Loaded, name: str) -> None:
+    """Download the files of a model that the running server has under this name, there; otherwise
+    download the source ``name`` here."""
+    server = find_server(loaded)
+    try:
+        server.get(_path(name))
+    except RequestFailed:
+        return pull_here(name, loaded.settings)
+    _print_line(_describe(_pull_there(server, name)))
+
+
+def _pull_there(server: Server, name: str) -> Mapping[str, Any]:
+    with progress_bar() as progress, closing(server.stream(_path(name, "pull"))) as events:
+        for event in events:
+            if event["type"] == "antiphon.pull.progress":
+                progress(event["file"], event["bytes"], event["total_bytes"])
+            elif event["type"] == "antiphon.pull.failed":
+                raise RequestFailed(event["message"])
+            elif event["type"] == "antiphon.pull.completed":
+                model: Mapping[str, Any] = event["model"]
+                return model
+    raise RequestFailed(f"{server.url}: the download was interrupted; run the command again")
+
+
+#: Action → what it does with a model.
+ACTIONS: Mapping[str, Callable[[Loaded, str], None]] = {
+    "load": _load,
+    "unload": _unload,
+    "pull": _pull,
+}
+
+
+def _path(name: str, action: str | None = None) -> str:
+    path = f"/antiphon/models/{quote(name)}"
+    return path if action is None else f"{path}/{action}"
+
+
+def _describe(model: Mapping[str, Any]) -> str:
+    """One line: name, state and sizes."""
+    status = model["status"]
+    state = status["value"] + (f" ({status['stage']})" if status.get("stage") else "")
+    parts = [model["id"], state]
+    if model["memory_bytes"]:
+        parts.append(f"about {_size(model['memory_bytes'])} of memory")
+    if model["source"] and not model["size_bytes"]:
+        parts.append("not downloaded yet")
+    if model["running_requests"]:
+        parts.append(f"{model['running_requests']} running requests")
+    return "  ".join(parts)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _print_line(text: str) -> None:
+    sys.stdout.write(text + "\n")

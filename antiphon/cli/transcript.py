@@ -1,0 +1,214 @@
+"""Print the events of a response in a terminal: text, reasoning, tool calls, sources, files."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+__all__ = ["AnswerPrinter", "printable"]
+
+Json = Mapping[str, Any]
+
+#: Event → style of its delta. Other events print no delta.
+_STYLES: Mapping[str, str | None] = {
+    "response.output_text.delta": None,
+    "response.refusal.delta": None,
+    "response.reasoning_text.delta": "dim",
+    "response.reasoning.delta": "dim",
+    "response.reasoning_summary_text.delta": "dim",
+}
+#: Control characters are removed: they would let a model control the terminal.
+_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+_MAX_DETAIL = 400
+
+
+def printable(text: object) -> str:
+    """The text without control characters."""
+    return str(text).translate(_CONTROLS)
+
+
+class AnswerPrinter:
+    """Prints one answer as it streams. ``root_url``: the server's, for links to files.
+
+    ``text`` is the answer's text so far; ``approvals`` are the calls that wait for the user.
+    """
+
+    def __init__(self, console: Console, root_url: str) -> None:
+        self._console = console
+        self._root_url = root_url
+        self._is_line_open = False
+        self._sources: list[str] = []
+        self.text = ""
+        self.approvals: list[Json] = []
+        self.response: Json | None = None
+
+    def print(self, event: Json) -> None:
+        """Print one event."""
+        kind = event["type"]
+        if kind in _STYLES:
+            self._print_delta(event["delta"], _STYLES[kind])
+            if kind == "response.output_text.delta":
+                self.text += event["delta"]
+        elif kind == "response.output_text.annotation.added":
+            self._add_source(event["annotation"])
+        elif kind == "response.output_item.done":
+            self._print_item(event["item"])
+        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+            self._print_end(event["response"])
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """Print a line about the answer."""
+        if self._is_line_open:
+            self._console.print()
+            self._is_line_open = False
+        self._console.print(printable(text), style=style, soft_wrap=True)
+
+    def end(self) -> None:
+        """End the line of the answer's text."""
+        if self._is_line_open:
+            self._console.print()
+            self._is_line_open = False
+
+    def _print_delta(self, text: str, style: str | None) -> None:
+        self._console.print(printable(text), end="", style=style, soft_wrap=True)
+        self._is_line_open = not text.endswith("\n")
+
+    def _print_item(self, item: Json) -> None:
+        kind = item["type"]
+        if kind == "reasoning":
+            self._console.print("\n")
+            self._is_line_open = False
+        elif kind == "mcp_approval_request":
+            self.approvals.append(item)
+        elif kind == "image_generation_call":
+            self._print_image(item)
+        elif kind in _CALLS:
+            self._print_call(kind.removesuffix("_call"), *_CALLS[kind](item), item)
+
+    def _print_call(self, name: str, detail: str, result: str, item: Json) -> None:
+        failed = " failed" if item.get("status") in ("failed", "incomplete") else ""
+        self.note(f"[{name}{failed}] {_shorten(detail)}".rstrip(), style="cyan")
+        if result:
+            self.note(_indent(_shorten(result)))
+
+    def _print_image(self, item: Json) -> None:
+        try:
+            content = base64.b64decode(item.get("result") or "", validate=True)
+        except (binascii.Error, ValueError):
+            content = b""
+        if not content:
+            return self.note("[image_generation failed]", style="cyan")
+        suffix = {"jpeg": ".jpg", "webp": ".webp"}.get(item.get("output_format") or "", ".png")
+        with tempfile.NamedTemporaryFile(prefix="antiphon-", suffix=suffix, delete=False) as file:
+            file.write(content)
+        self.note(f"[image] {Path(file.name).as_uri()}", style="cyan")
+
+    def _add_source(self, annotation: Json) -> None:
+        describe = _SOURCES.get(annotation["type"])
+        source = describe(annotation, self._root_url) if describe else ""
+        if source and source not in self._sources:
+            self._sources.append(source)
+
+    def _print_end(self, response: Json) -> None:
+        self.response = response
+        for number, source in enumerate(self._sources, 1):
+            self.note(f"[{number}] {source}")
+        for tool in response.get("ignored_tools") or ():
+            self.note(f"(ignored tool {_ignored(tool)})")
+        if response["status"] == "incomplete":
+            self.note(f"(incomplete: {response['incomplete_details']['reason']})")
+        if response["status"] == "failed":
+            self.note(response["error"]["message"], "red")
+
+
+def _ignored(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return str(tool)
+    return ": ".join(str(tool[key]) for key in ("type", "reason") if tool.get(key))
+
+
+def _shorten(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + " …"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+# --- tool calls: what is called, and the result --------------------------------------------------
+
+
+def _web_search(item: Json) -> tuple[str, str]:
+    action = item.get("action") or {}
+    queries = action.get("queries") or [action.get("query")]
+    return action.get("url") or ", ".join(query for query in queries if query), ""
+
+
+def _file_search(item: Json) -> tuple[str, str]:
+    found = item.get("results") or ()
+    return ", ".join(item.get("queries") or ()), "\n".join(each["filename"] for each in found)
+
+
+def _code(item: Json) -> tuple[str, str]:
+    outputs = item.get("outputs") or ()
+    return item.get("code") or "", "\n".join(
+        out.get("logs") or out.get("url", "") for out in outputs
+    )
+
+
+def _mcp(item: Json) -> tuple[str, str]:
+    call = f"{item.get('server_label')}: {item.get('name')}({item.get('arguments')})"
+    error = item.get("error")
+    return call, item.get("output") or (json.dumps(error) if error else "")
+
+
+def _shell(item: Json) -> tuple[str, str]:
+    return "\n".join((item.get("action") or {}).get("commands") or ()), ""
+
+
+def _shell_output(item: Json) -> tuple[str, str]:
+    parts = item.get("output") or ()
+    if isinstance(parts, str):
+        return "", parts
+    return "", "\n".join(part.get("stdout", "") + part.get("stderr", "") for part in parts)
+
+
+def _function(item: Json) -> tuple[str, str]:
+    return f"{item.get('name')}({item.get('arguments') or item.get('input') or ''})", ""
+
+
+#: Item type → what is called, and the result if there is one.
+_CALLS: Mapping[str, Callable[[Json], tuple[str, str]]] = {
+    "web_search_call": _web_search,
+    "file_search_call": _file_search,
+    "code_interpreter_call": _code,
+    "mcp_call": _mcp,
+    "shell_call": _shell,
+    "shell_call_output": _shell_output,
+    "function_call": _function,
+    "custom_tool_call": _function,
+}
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def _container_file(annotation: Json, root_url: str) -> str:
+    path = f"{annotation['container_id']}/files/{annotation['file_id']}"
+    return f"{annotation['filename']}  {root_url}/v1/containers/{path}/content"
+
+
+#: Annotation type → one line that names the source.
+_SOURCES: Mapping[str, Callable[[Json, str], str]] = {
+    "url_citation": lambda each, _: f"{each.get('title') or ''}  {each['url']}".strip(),
+    "file_citation": lambda each, root: f"{each['filename']}  {root}/v1/files/{each['file_id']}",
+    "container_file_citation": _container_file,
+}
