@@ -199,7 +199,7 @@ def test_flags_of_the_model_apply_to_the_only_one(
 ) -> None:
     served: list[Model] = []
 
-    def serve(settings: Settings, announce: Any) -> None:
+    def serve(settings: Settings, announce: Any, **_: Any) -> None:
         served.extend(settings.models.values())
 
     monkeypatch.setattr("antiphon.server.serve", serve)
