@@ -12,6 +12,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Leaf modules of the package root that any layer may import.
 ROOTS = {
     "errors",
+    "error_codes",
     "text",
     "tokens",
     "sampling",
@@ -23,6 +24,7 @@ ROOTS = {
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
+    "error_codes": set(),
     "installation": set(),
     "text": set(),
     "tokens": set(),

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from antiphon.error_codes import ERROR_CODES
 from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError, StoreError
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
@@ -37,35 +38,7 @@ UNEXPECTED = "The server had an error while processing your request."
 
 #: ``response.error.code`` → HTTP status. Other codes are server errors (500).
 _FAILURES: Mapping[str, int] = {
-    "rate_limit_exceeded": 429,
-    "insufficient_quota": 429,
-    "server_is_overloaded": 503,
-    **dict.fromkeys(
-        (
-            "context_length_exceeded",
-            "invalid_prompt",
-            "invalid_type",
-            "invalid_value",
-            "unsupported_parameter",
-            "unsupported_value",
-            "invalid_grammar",
-            "invalid_image",
-            "invalid_image_format",
-            "invalid_base64_image",
-            "invalid_image_url",
-            "image_too_large",
-            "image_too_small",
-            "image_parse_error",
-            "image_content_policy_violation",
-            "invalid_image_mode",
-            "image_file_too_large",
-            "unsupported_image_media_type",
-            "empty_image_file",
-            "failed_to_download_image",
-            "image_file_not_found",
-        ),
-        400,
-    ),
+    name: code.status for name, code in ERROR_CODES.items() if code.fails_run
 }
 
 _TYPES: Mapping[int, str] = {400: "invalid_request_error", 429: "rate_limit_error"}

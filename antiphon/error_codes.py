@@ -1,0 +1,471 @@
+"""Error codes: what each means, which HTTP status it has, and what to do.
+
+``docs/errors.md`` is generated from this table. A test compares it with the codes in the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+__all__ = ["ERROR_CODES", "ErrorCode"]
+
+
+class ErrorCode(Struct, frozen=True):
+    """``fails_run``: the code may also be that of a failed response; ``status`` is the HTTP status
+    then, if no event was sent before. ``other_status``: in some endpoints.
+    """
+
+    status: int
+    meaning: str
+    action: str
+    fails_run: bool = False
+    other_status: int | None = None
+
+
+#: Code → row. Codes and their meanings are OpenAI's where OpenAI has them.
+ERROR_CODES: Mapping[str, ErrorCode] = {
+    "array_above_max_length": ErrorCode(
+        400,
+        "An array has too many entries.",
+        "Send fewer entries.",
+    ),
+    "container_error": ErrorCode(
+        400,
+        "A container cannot be opened or used.",
+        "Read the message; create another container.",
+    ),
+    "container_expired": ErrorCode(
+        400,
+        "The container was not used for longer than its expiry.",
+        "Create another container.",
+    ),
+    "container_limit_exceeded": ErrorCode(
+        400,
+        "The tenant has as many containers as it may have.",
+        "Delete containers, or wait until some expire.",
+    ),
+    "containers_disabled": ErrorCode(
+        404,
+        "The server runs no containers.",
+        "Operator: enable `code_interpreter` or `shell`.",
+    ),
+    "context_length_exceeded": ErrorCode(
+        400,
+        "The conversation does not fit into the context of the model.",
+        "Shorten or compact the input, or set `truncation` to `auto`.",
+        fails_run=True,
+    ),
+    "conversation_locked": ErrorCode(
+        400,
+        "Another response is being added to the conversation.",
+        "Wait for it to end, and send the request again.",
+    ),
+    "decimal_above_max_value": ErrorCode(
+        400,
+        "A number is too large.",
+        "Send a smaller number.",
+    ),
+    "decimal_below_min_value": ErrorCode(
+        400,
+        "A number is too small.",
+        "Send a larger number.",
+    ),
+    "empty_array": ErrorCode(
+        400,
+        "An array that must have entries is empty.",
+        "Send an entry, or leave the field out.",
+    ),
+    "empty_file": ErrorCode(
+        400,
+        "The file has no content.",
+        "Send a file with content.",
+    ),
+    "empty_image_file": ErrorCode(
+        400,
+        "The image has no content.",
+        "Send an image with content.",
+        fails_run=True,
+    ),
+    "empty_string": ErrorCode(
+        400,
+        "A text that must not be empty is empty.",
+        "Send a text, or leave the field out.",
+    ),
+    "failed_to_download_file": ErrorCode(
+        400,
+        "The file could not be fetched from its URL.",
+        "Check the URL, or send the content. Operator: see `fetch_urls`.",
+    ),
+    "failed_to_download_image": ErrorCode(
+        400,
+        "The image could not be fetched from its URL.",
+        "Check the URL, or send the content. Operator: see `fetch_urls`.",
+        fails_run=True,
+    ),
+    "file_not_found": ErrorCode(
+        404,
+        "No file has this id, or it belongs to another tenant.",
+        "Upload the file.",
+    ),
+    "file_too_large": ErrorCode(
+        400,
+        "The file, or the text in it, is larger than the server reads.",
+        "Send a smaller file. Operator: see `max_file_bytes`.",
+        other_status=413,
+    ),
+    "host_not_allowed": ErrorCode(
+        400,
+        "The request names a host that is not this machine. A web page may have rebound its name.",
+        "Operator: add the host to `allowed_hosts`, or configure API keys.",
+    ),
+    "http_error": ErrorCode(
+        424,
+        "An MCP server cannot be reached or refuses to list its tools.",
+        "Check URL and authorization of the server. Operator: see `mcp_unreachable`.",
+    ),
+    "image_content_policy_violation": ErrorCode(
+        400,
+        "The upstream refuses the content.",
+        "Change the content.",
+        fails_run=True,
+    ),
+    "image_file_not_found": ErrorCode(
+        404,
+        "No file has this id, or it belongs to another tenant.",
+        "Upload the image.",
+        fails_run=True,
+    ),
+    "image_file_too_large": ErrorCode(
+        400,
+        "The image has too many bytes.",
+        "Send a smaller image.",
+        fails_run=True,
+    ),
+    "image_parse_error": ErrorCode(
+        400,
+        "The image is damaged.",
+        "Send another image.",
+        fails_run=True,
+    ),
+    "image_too_large": ErrorCode(
+        400,
+        "The image has too many pixels.",
+        "Send a smaller image.",
+        fails_run=True,
+    ),
+    "image_too_small": ErrorCode(
+        400,
+        "The image has too few pixels.",
+        "Send a larger image.",
+        fails_run=True,
+    ),
+    "insufficient_quota": ErrorCode(
+        429,
+        "The upstream of the server has no credit left.",
+        "Do not retry. Operator: pay the upstream.",
+        fails_run=True,
+    ),
+    "integer_above_max_value": ErrorCode(
+        400,
+        "A number is too large.",
+        "Send a smaller number.",
+    ),
+    "integer_below_min_value": ErrorCode(
+        400,
+        "A number is too small.",
+        "Send a larger number.",
+    ),
+    "invalid_api_key": ErrorCode(
+        401,
+        "The API key is missing or unknown.",
+        "Send `Authorization: Bearer KEY`. Operator: `antiphon key new`.",
+    ),
+    "invalid_base64_image": ErrorCode(
+        400,
+        "The image is not valid base64.",
+        "Encode it again.",
+        fails_run=True,
+    ),
+    "invalid_content_encoding": ErrorCode(
+        400,
+        "The body is not what its `content-encoding` says.",
+        "Compress it again, or send it uncompressed.",
+    ),
+    "invalid_content_type": ErrorCode(
+        400,
+        "The body has the wrong `content-type`.",
+        "Send `application/json`, or a form as `multipart/form-data`.",
+    ),
+    "invalid_encrypted_content": ErrorCode(
+        400,
+        "An encrypted item was not made by this server, or its key is gone.",
+        "Leave the item out. Operator: see `encryption_keys_file`.",
+    ),
+    "invalid_file": ErrorCode(
+        400,
+        "The file is damaged or protected.",
+        "Send another file.",
+    ),
+    "invalid_file_data": ErrorCode(
+        400,
+        "The file is not valid base64.",
+        "Encode it again.",
+    ),
+    "invalid_file_url": ErrorCode(
+        400,
+        "The URL of the file is not one that the server fetches.",
+        "Use http or https and a public address. Operator: see `fetch_urls`.",
+    ),
+    "invalid_grammar": ErrorCode(
+        400,
+        "A grammar is invalid or too large.",
+        "Correct the grammar; the message says where.",
+        fails_run=True,
+    ),
+    "invalid_idempotency_key": ErrorCode(
+        400,
+        "The header `Idempotency-Key` is malformed.",
+        "Send 1 to 255 printable ASCII characters.",
+    ),
+    "invalid_image": ErrorCode(
+        400,
+        "The image has no content or cannot be used.",
+        "Send another image.",
+        fails_run=True,
+    ),
+    "invalid_image_format": ErrorCode(
+        400,
+        "The format of the image is not supported.",
+        "Send PNG, JPEG, GIF or WebP.",
+        fails_run=True,
+    ),
+    "invalid_image_mode": ErrorCode(
+        400,
+        "The colours of the image are in a form that is not supported.",
+        "Convert it to RGB.",
+        fails_run=True,
+    ),
+    "invalid_image_url": ErrorCode(
+        400,
+        "The URL of the image is not one that the server fetches.",
+        "Use http, https or a data URL. Operator: see `fetch_urls`.",
+        fails_run=True,
+    ),
+    "invalid_json": ErrorCode(
+        400,
+        "The body is not JSON.",
+        "Check how the body is encoded.",
+    ),
+    "invalid_json_schema": ErrorCode(
+        400,
+        "A JSON schema is invalid, too large, or uses a feature that cannot be enforced.",
+        "Correct the schema; the message names the place.",
+    ),
+    "invalid_multipart": ErrorCode(
+        400,
+        "The form cannot be read.",
+        "Let an HTTP library encode the form.",
+    ),
+    "invalid_origin": ErrorCode(
+        400,
+        "A web page of another origin tried to open a WebSocket.",
+        "Operator: configure API keys.",
+    ),
+    "invalid_prompt": ErrorCode(
+        400,
+        "The model, its upstream or an MCP server refuses the request.",
+        "Read the message; a retry would fail again.",
+        fails_run=True,
+    ),
+    "invalid_skill": ErrorCode(
+        400,
+        "The files are not a valid skill.",
+        "Read the message; a skill has one `SKILL.md` with a name and a description.",
+    ),
+    "invalid_stream_id": ErrorCode(
+        400,
+        "The `stream_id` of a WebSocket frame is malformed.",
+        "Use up to 256 letters, digits, `_`, `.` and `-`.",
+    ),
+    "invalid_type": ErrorCode(
+        400,
+        "A field has the wrong JSON type.",
+        "Send the type that the message names.",
+        fails_run=True,
+    ),
+    "invalid_value": ErrorCode(
+        400,
+        "The value of a field is invalid.",
+        "Send one of the values that the message names.",
+        fails_run=True,
+    ),
+    "method_not_supported": ErrorCode(
+        405,
+        "The endpoint does not have this method.",
+        "Use one of the methods in the header `allow`.",
+    ),
+    "missing_required_parameter": ErrorCode(
+        400,
+        "A required field is missing.",
+        "Send the field.",
+    ),
+    "model_loading": ErrorCode(
+        503,
+        "The tokenizer of the model is not loaded yet.",
+        "Try again after `retry-after` seconds.",
+    ),
+    "model_not_found": ErrorCode(
+        404,
+        "No served model has this name.",
+        "Use a name from `GET /v1/models`. Operator: add an alias.",
+    ),
+    "mutually_exclusive_parameters": ErrorCode(
+        400,
+        "Two fields exclude each other.",
+        "Send one of them.",
+    ),
+    "object_above_max_properties": ErrorCode(
+        400,
+        "An object has too many fields.",
+        "Send fewer fields.",
+    ),
+    "previous_response_not_found": ErrorCode(
+        400,
+        "The previous response does not exist, was not stored, or expired.",
+        "Send the conversation as `input`. Operator: see the settings of retention.",
+    ),
+    "prompt_not_found": ErrorCode(
+        404,
+        "No stored prompt has this id and version.",
+        "Check the id with `GET /v1/prompts`.",
+    ),
+    "rate_limit_exceeded": ErrorCode(
+        429,
+        "The key, the server or its upstream is at its rate limit.",
+        "Try again after `retry-after` seconds. Operator: see `requests_per_minute`.",
+        fails_run=True,
+    ),
+    "request_too_large": ErrorCode(
+        413,
+        "The body is larger than the server accepts.",
+        "Send less. Operator: see `max_body_bytes`.",
+    ),
+    "server_error": ErrorCode(
+        500,
+        "The server or the model failed.",
+        "Try again. Operator: the log has the cause under the `x-request-id`.",
+        fails_run=True,
+        other_status=503,
+    ),
+    "server_is_overloaded": ErrorCode(
+        503,
+        "The server, its store or its model has no capacity now, or is stopping.",
+        "Try again after `retry-after` seconds.",
+        fails_run=True,
+    ),
+    "steering_not_supported": ErrorCode(
+        400,
+        "A WebSocket frame tries to steer a response in progress.",
+        "Wait for the end of the response.",
+    ),
+    "storage_limit_exceeded": ErrorCode(
+        413,
+        "The tenant's files or skills take as many bytes as they may.",
+        "Delete files. Operator: see the settings of limits.",
+    ),
+    "string_above_max_length": ErrorCode(
+        400,
+        "A text is too long.",
+        "Send a shorter text.",
+    ),
+    "unknown_parameter": ErrorCode(
+        400,
+        "The field does not exist.",
+        "Check the name of the field.",
+    ),
+    "unknown_url": ErrorCode(
+        404,
+        "The path does not exist.",
+        "Check method and path; `/docs` lists all.",
+    ),
+    "unsupported_content_encoding": ErrorCode(
+        400,
+        "The compression of the body is not supported.",
+        "Use gzip, deflate, zstd or none.",
+    ),
+    "unsupported_file": ErrorCode(
+        400,
+        "The type of the file is not supported.",
+        "Send text, or a document of a known type. Operator: install the extra `documents`.",
+    ),
+    "unsupported_image_media_type": ErrorCode(
+        400,
+        "The media type of the image is not supported.",
+        "Send PNG, JPEG, GIF or WebP.",
+        fails_run=True,
+    ),
+    "unsupported_model": ErrorCode(
+        400,
+        "The model cannot do what the endpoint is for.",
+        "Use another model, or another endpoint.",
+    ),
+    "unsupported_parameter": ErrorCode(
+        400,
+        "The field is known, but this server or model cannot honour it.",
+        "Leave the field out.",
+        fails_run=True,
+    ),
+    "unsupported_tool": ErrorCode(
+        400,
+        "The server does not run this tool.",
+        "Leave the tool out, or use a function. Operator: see the page about tools.",
+    ),
+    "unsupported_value": ErrorCode(
+        400,
+        "The value is known, but this server or model cannot honour it.",
+        "Send another value.",
+        fails_run=True,
+    ),
+    "upload_checksum_mismatch": ErrorCode(
+        400,
+        "The MD5 sum of the parts differs from `md5`.",
+        "Upload the file again.",
+    ),
+    "upload_size_exceeded": ErrorCode(
+        400,
+        "The parts are larger than the announced size.",
+        "Create an upload with the right size.",
+    ),
+    "upload_size_mismatch": ErrorCode(
+        400,
+        "The parts are smaller than the announced size.",
+        "Add the missing parts.",
+    ),
+    "vector_store_expired": ErrorCode(
+        400,
+        "The vector store was not used for longer than its expiry.",
+        "Create another one.",
+    ),
+    "vector_store_limit_exceeded": ErrorCode(
+        413,
+        "The tenant has as many vector stores as it may have.",
+        "Delete vector stores.",
+    ),
+    "websocket_connection_limit_reached": ErrorCode(
+        400,
+        "The connection is an hour old.",
+        "Open another connection.",
+    ),
+    "websocket_not_supported": ErrorCode(
+        426,
+        "The server runs without a WebSocket library.",
+        "Use `POST /v1/responses`.",
+    ),
+    "websocket_stream_limit_reached": ErrorCode(
+        400,
+        "The connection has too many stream ids.",
+        "Use a stream id again, or open another connection.",
+    ),
+}

@@ -1,0 +1,87 @@
+"""The table of error codes: every code of the package, with the status that clients get."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from antiphon import errors
+from antiphon.error_codes import ERROR_CODES
+from antiphon.runs.request import attachments
+from antiphon.wire.parsing import errors as parsing
+
+PACKAGE = Path(__file__).parents[1] / "antiphon"
+
+
+def calls() -> Iterator[ast.Call]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def literals(call: ast.Call) -> Iterator[str]:
+    """Yield the codes that a call names: ``code="…"``."""
+    for keyword in call.keywords:
+        if keyword.arg == "code":
+            for node in ast.walk(keyword.value):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def name_of(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+#: Codes of parsers, whose names are put together.
+PARSED = {
+    parsing.out_of_range("a", kind, 1, sign, "2").code
+    for kind in ("integer", "decimal")
+    for sign in (">=", "<=")
+} | {
+    parsing.too_long("a", 2, 1).code,
+    parsing.too_many("a", 2, 1).code,
+    parsing.too_many_properties("a", 2, 1).code,
+    parsing.empty_value("a", "").code,
+    parsing.empty_value("a", ()).code,
+}
+#: Codes that belong to a program's own protocol, not to clients.
+NOT_FOR_CLIENTS = {"", "unknown"}
+#: Codes of upstreams that arrive only in their answers.
+FROM_UPSTREAMS = {
+    "image_too_small",
+    "invalid_image_mode",
+    "unsupported_image_media_type",
+}
+
+
+def test_table_has_every_code_and_no_other() -> None:
+    named = {code for call in calls() for code in literals(call)}
+    named |= {code for pair in attachments._ERROR_CODES.values() for code in pair}
+    named |= {*attachments._DOWNLOAD_CODES, errors.CONTEXT_LENGTH_EXCEEDED}
+    named |= {str(code) for code in PARSED} | {"insufficient_quota", "rate_limit_exceeded"}
+    named |= {"http_error", "steering_not_supported"} | FROM_UPSTREAMS
+    assert named - NOT_FOR_CLIENTS == set(ERROR_CODES)
+
+
+def test_statuses_are_those_of_the_errors() -> None:
+    wrong = set()
+    for call in calls():
+        cls = getattr(errors, name_of(call), None)
+        if not (isinstance(cls, type) and issubclass(cls, errors.RequestError)):
+            continue
+        given = [each.value for each in call.keywords if each.arg == "status"]
+        status = ast.literal_eval(given[0]) if given else cls.status
+        wrong |= {
+            (code, status)
+            for code in set(literals(call)) - NOT_FOR_CLIENTS
+            if status not in (ERROR_CODES[code].status, ERROR_CODES[code].other_status)
+        }
+    assert wrong == set()
+
+
+def test_rows_are_sentences_and_sorted() -> None:
+    assert list(ERROR_CODES) == sorted(ERROR_CODES)
+    for row in ERROR_CODES.values():
+        assert row.meaning.endswith(".") and row.action.endswith(".")
