@@ -19,6 +19,7 @@ from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
+from scripts.reference import api_page, errors_page, metrics_page
 from tests.conformance import manifest
 
 __all__ = ["PAGES", "events_page", "settings_page", "write"]
@@ -211,8 +212,11 @@ def _example_call(form: ToolFormat) -> str:
 
 #: Page → the function that renders it.
 PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/api.md": api_page,
     "docs/conformance.md": manifest.page,
+    "docs/errors.md": errors_page,
     "docs/events.md": events_page,
+    "docs/metrics.md": metrics_page,
     "docs/models.md": models_page,
     "docs/settings.md": settings_page,
 }

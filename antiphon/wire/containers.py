@@ -68,7 +68,7 @@ class AutoContainer(Struct, frozen=True, kw_only=True):
     skills: tuple[ShellSkill, ...] = ()
 
 
-class CreateContainer(Struct, frozen=True, kw_only=True):
+class CreateContainer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /containers``."""
 
     name: str

@@ -18,7 +18,7 @@ _BOUNDS: Mapping[str, str] = {
     "maximum": "≤ {}",
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",
-    "pattern": "matches {}",
+    "pattern": "matches `{}`",
     "minItems": "at least {}",
     "maxItems": "at most {}",
     "maxProperties": "at most {} entries",

@@ -19,6 +19,7 @@ from antiphon.wire import items, parts, tools
 from antiphon.wire.error_reply import ErrorReply
 from antiphon.wire.events import EVENTS, StreamEvent
 from antiphon.wire.parsing.accepted_forms import ACCEPTED_FORMS, UNTAGGED
+from antiphon.wire.parsing.ids import ID_TYPES
 from antiphon.wire.request import FIELDS, CreateResponse
 
 from .operation import Form, Operation, operation_of
@@ -211,7 +212,12 @@ def _operation(endpoint: Endpoint, types: _Types) -> Json:
 def _parameters(endpoint: Endpoint, types: _Types) -> list[Json]:
     operation = endpoint.operation
     path: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": types.accepted(ID_TYPES.get(name, str)),
+        }
         for name in endpoint.path_params
     ]
     headers: list[Json] = [
@@ -332,6 +338,7 @@ class _Types:
             fields = one.form.fields if one.form is not None else None
             accepted += [each for each in (one.body, fields) if each is not None]
             accepted += [param.type for param in one.query]
+        accepted += [str, *ID_TYPES.values()]
         self._sent_types, self._accepted_types = sent, accepted
         self._sent, self._accepted = merge_schemas(
             sent_schemas(sent, _UNIONS),

@@ -7,15 +7,27 @@ their ids refer to nothing here and may have any form.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from antiphon.errors import InvalidRequest
 
 from .errors import too_long, truncated
 
-__all__ = ["check_conversation_id", "check_response_id"]
+__all__ = ["ID_TYPES", "check_conversation_id", "check_response_id"]
 
 _MAX_ID_CHARS = 64
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]+")
+
+#: Path parameter → its type, where ids are checked.
+ID_TYPES: Mapping[str, Any] = {
+    f"{name}_id": Annotated[
+        str, Meta(pattern=f"^{prefix}[A-Za-z0-9_-]*$", max_length=_MAX_ID_CHARS)
+    ]
+    for name, prefix in (("response", "resp"), ("conversation", "conv"))
+}
 
 
 def check_response_id(value: str, path: str) -> str:

@@ -23,7 +23,7 @@ _S = TypeVar("_S", bound=Struct)
 _Id = Annotated[str, Meta(max_length=128)]
 
 
-class CreateUpload(Struct, frozen=True, kw_only=True):
+class CreateUpload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /uploads``. ``bytes``: the size of the whole file."""
 
     bytes: Annotated[int, Meta(ge=1)]
@@ -33,7 +33,7 @@ class CreateUpload(Struct, frozen=True, kw_only=True):
     expires_after: FileExpiresAfter | None = None
 
 
-class CompleteUpload(Struct, frozen=True, kw_only=True):
+class CompleteUpload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of ``POST /uploads/{id}/complete``. ``part_ids``: in the order of the content."""
 
     part_ids: Annotated[tuple[_Id, ...], Meta(min_length=1, max_length=MAX_PARTS)]

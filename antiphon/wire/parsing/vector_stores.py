@@ -118,18 +118,22 @@ _Attributes = Annotated[
 _Weight = Annotated[float, Meta(ge=0)]
 
 
-class AutoChunkingBody(Struct, frozen=True, kw_only=True, tag_field="type", tag="auto"):
+class AutoChunkingBody(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="auto", forbid_unknown_fields=True
+):
     """Chunks of 800 tokens that overlap by 400."""
 
 
-class ChunkSizes(Struct, frozen=True, kw_only=True):
+class ChunkSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes in tokens. The overlap is at most half the chunk."""
 
     max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)]
     chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)]
 
 
-class StaticChunkingBody(Struct, frozen=True, kw_only=True, tag_field="type", tag="static"):
+class StaticChunkingBody(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="static", forbid_unknown_fields=True
+):
     """Chunks of a given size."""
 
     static: ChunkSizes
@@ -138,14 +142,14 @@ class StaticChunkingBody(Struct, frozen=True, kw_only=True, tag_field="type", ta
 ChunkingBody = AutoChunkingBody | StaticChunkingBody
 
 
-class ExpiryBody(Struct, frozen=True, kw_only=True):
+class ExpiryBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a vector store expires: ``days`` after its last use."""
 
     anchor: Literal["last_active_at"]
     days: Annotated[int, Meta(ge=1, le=365)]
 
 
-class CreateVectorStoreBody(Struct, frozen=True, kw_only=True):
+class CreateVectorStoreBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new vector store, and the files to add."""
 
     name: _Name | None = None
@@ -156,7 +160,7 @@ class CreateVectorStoreBody(Struct, frozen=True, kw_only=True):
     chunking_strategy: ChunkingBody | None = None
 
 
-class UpdateVectorStoreBody(Struct, frozen=True, kw_only=True):
+class UpdateVectorStoreBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Changes of a vector store. An ``expires_after`` of null removes the expiry."""
 
     name: _Name | None = None
@@ -164,7 +168,7 @@ class UpdateVectorStoreBody(Struct, frozen=True, kw_only=True):
     expires_after: ExpiryBody | None = None
 
 
-class AddFileBody(Struct, frozen=True, kw_only=True):
+class AddFileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file to add."""
 
     file_id: str
@@ -172,7 +176,7 @@ class AddFileBody(Struct, frozen=True, kw_only=True):
     chunking_strategy: ChunkingBody | None = None
 
 
-class FileBatchBody(Struct, frozen=True, kw_only=True):
+class FileBatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Files to add: ``file_ids`` with attributes and chunking for all, or ``files`` with their
     own.
     """
@@ -187,20 +191,20 @@ class FileBatchBody(Struct, frozen=True, kw_only=True):
     chunking_strategy: ChunkingBody | None = None
 
 
-class FileAttributesBody(Struct, frozen=True, kw_only=True):
+class FileAttributesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The attributes that replace those of a file."""
 
     attributes: _Attributes | None
 
 
-class HybridSearchBody(Struct, frozen=True, kw_only=True):
+class HybridSearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The weights of the vector ranking and the word ranking; at least one is above 0."""
 
     embedding_weight: _Weight | None = None
     text_weight: _Weight | None = None
 
 
-class RankingOptionsBody(Struct, frozen=True, kw_only=True):
+class RankingOptionsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How results are ranked. Results below ``score_threshold`` are dropped."""
 
     ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
@@ -222,7 +226,7 @@ class FilterBody(Struct, frozen=True, kw_only=True):
 _Query = Annotated[str, Meta(min_length=1, max_length=_MAX_QUERY_CHARS)]
 
 
-class SearchBody(Struct, frozen=True, kw_only=True):
+class SearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A search in a vector store. ``filters`` selects files by their attributes."""
 
     query: _Query | Annotated[tuple[_Query, ...], Meta(min_length=1, max_length=_MAX_QUERIES)]

@@ -1,0 +1,164 @@
+"""The reference pages of ``docs/``: the API, its errors and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from antiphon.error_codes import ERROR_CODES
+from antiphon.http.metrics import Metrics
+from antiphon.http.openapi.describe import FieldRow, OperationView, Span, operations, rows
+from antiphon.http.openapi.describe import type_spans as describe_type
+from antiphon.store.memory.store import MemoryStore
+from tests.conformance.served import Server, backend_of
+
+__all__ = ["api_page", "errors_page", "metrics_page"]
+
+Json = dict[str, Any]
+
+_API_HEAD = """\
+# API
+
+Generated from the OpenAPI document by `make docs`. A running server serves the document at
+`/openapi.json` and this page at `/docs`. [events.md](events.md) defines the order of events,
+[extensions.md](extensions.md) the fields beyond OpenAI's, [errors.md](errors.md) the error codes.
+
+{description}
+"""
+
+
+def api_page() -> str:
+    """Render ``docs/api.md``."""
+    document = asyncio.run(_document())
+    sections = [_API_HEAD.format(description=document["info"]["description"])]
+    views = tuple(operations(document))
+    for tag in document["tags"]:
+        sections.append(f"## {tag['name']}\n\n{tag['description']}\n")
+        sections += [_operation(view) for view in views if view.tag == tag["name"]]
+    sections.append("## Types\n")
+    sections += [_type(name, schema) for name, schema in document["components"]["schemas"].items()]
+    return "\n".join(sections)
+
+
+async def _document() -> Json:
+    server = Server(backend_of("one"), MemoryStore())
+    try:
+        document: Json = (await server.client.get("/openapi.json")).json()
+    finally:
+        await server.close()
+    return document
+
+
+def _operation(view: OperationView) -> str:
+    lines = [f"### {view.method} {view.path}", "", view.summary, ""]
+    if view.params:
+        lines += [*_table(view.params), ""]
+    lines += [f"- Body: `{kind}` {_spans(body)}" for kind, body in view.bodies.items()]
+    if view.form:
+        fields = ", ".join(_field(row) for row in view.form)
+        lines.append(f"- Body: `multipart/form-data`: {fields}")
+    lines += [f"- Answer: `{kind}` {_spans(body)}" for kind, body in view.answers.items()]
+    lines.append(f"- Errors: {', '.join(view.errors)}")
+    return "\n".join([*lines, ""])
+
+
+def _field(row: FieldRow) -> str:
+    required = ", required" if row.required else ""
+    return f"`{row.name}` ({_spans(row.spans)}{required})"
+
+
+def _type(name: str, schema: Json) -> str:
+    lines = [f"### {name}", ""]
+    if text := schema.get("description"):
+        lines += [text, ""]
+    if schema.get("properties"):
+        lines += _table(rows(schema))
+    else:
+        lines.append(_spans(describe_type(schema)))
+    return "\n".join([*lines, ""])
+
+
+def _table(fields: Sequence[FieldRow]) -> list[str]:
+    lines = ["| name | type | meaning |", "|---|---|---|"]
+    for row in fields:
+        meaning = [row.description] if row.description else []
+        if row.where not in ("body", "query"):
+            meaning.insert(0, f"In the {row.where}.")
+        if row.required:
+            meaning.insert(0, "Required.")
+        if row.default is not None:
+            meaning.append(f"Default: `{_json(row.default)}`.")
+        lines.append(_row((f"`{row.name}`", _spans(row.spans), " ".join(meaning))))
+    return lines
+
+
+def _json(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _spans(spans: Iterable[Span]) -> str:
+    return "".join(
+        span.text if span.ref is None else f"[{span.text}](#{span.ref.lower()})" for span in spans
+    )
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+_ERRORS_HEAD = """\
+# Errors
+
+Generated from `antiphon/error_codes.py` by `make docs`.
+
+An HTTP error has the body `{"error": {"message", "type", "param", "code"}}`. `param` is the path
+of the faulty field, such as `input[1].role`; programs should look at `code`, not at the message. If
+a run fails after its first event, the stream ends with the events `error` and `response.failed`,
+and `response.error.code` is one of the codes marked *run*. The headers `retry-after` and
+`x-should-retry` say whether a retry makes sense. [clients.md](clients.md) shows what users of each
+client see.
+"""
+
+
+def errors_page() -> str:
+    """Render ``docs/errors.md``."""
+    lines = [_ERRORS_HEAD, "| code | status | | meaning | what to do |", "|---|---|---|---|---|"]
+    for code, row in ERROR_CODES.items():
+        status = (
+            str(row.status) if row.other_status is None else f"{row.status}, {row.other_status}"
+        )
+        run = "run" if row.fails_run else ""
+        lines.append(_row((f"`{code}`", status, run, row.meaning, row.action)))
+    return "\n".join(lines) + "\n"
+
+
+_METRICS_HEAD = """\
+# Metrics
+
+Generated from `antiphon/http/metrics.py` by `make docs`.
+
+`GET /metrics` returns the metrics in Prometheus' or OpenMetrics' text format. The setting
+`metrics` says who may read them without an API key. Labels never contain what clients send. A
+counter's name ends with `_total`, a histogram has `_bucket`, `_sum` and `_count`.
+
+| name | type | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def metrics_page() -> str:
+    """Render ``docs/metrics.md``."""
+    return _METRICS_HEAD + "\n".join(_metric_rows(Metrics())) + "\n"
+
+
+def _metric_rows(metrics: Metrics) -> Iterator[str]:
+    labels = {
+        collector._name: collector._labelnames for collector in metrics.registry._collector_to_names
+    }
+    for metric in metrics.registry.collect():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        names = ", ".join(f"`{label}`" for label in labels[metric.name])
+        text = re.sub(r"\s+", " ", metric.documentation)
+        yield _row((f"`{name}`", metric.type, names, text))
