@@ -32,10 +32,10 @@ SGLANG_TORCH ?= torch==2.14.1 torchvision
 RELEASE := .venv-release/.with-hatchling
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz simulation chaos soak wheel clean
+.PHONY: help serve chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz schemathesis simulation chaos soak wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 serve: $(LOCAL) ## serve the default model, or MODEL=…; flags: ARGS="--port 9000 …"
 	@exec $(BIN)/antiphon serve $(MODEL) $(ARGS)
@@ -93,6 +93,9 @@ bench: $(DEV) ## run the benchmarks, or ARGS="schemas"
 fuzz: $(DEV) ## run the property tests with many more examples, and OUTPUTS=… mutated outputs
 	$(BIN)/pytest --hypothesis-profile=fuzz -m hypothesis -n auto --maxprocesses 4 $(ARGS)
 	$(BIN)/python -m tests.fuzz.campaign --outputs $(OUTPUTS) --seconds inf
+
+schemathesis: $(DEV) ## call the API with requests made from its OpenAPI document, EXAMPLES=100
+	$(BIN)/python -m tests.schemathesis $(or $(EXAMPLES),100)
 
 simulation: $(DEV) ## simulate servers with faults from many seeds, SEEDS=100000
 	nice -n 10 $(BIN)/python -m tests.simulation 0 $(or $(SEEDS),10000)
