@@ -41,11 +41,6 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The container was not used for longer than its expiry.",
         "Create another container.",
     ),
-    "container_limit_exceeded": ErrorCode(
-        400,
-        "The tenant has as many containers as it may have.",
-        "Delete containers, or wait until some expire.",
-    ),
     "containers_disabled": ErrorCode(
         404,
         "The server runs no containers.",
@@ -163,8 +158,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "insufficient_quota": ErrorCode(
         429,
-        "The upstream of the server has no credit left.",
-        "Do not retry. Operator: pay the upstream.",
+        "A quota of the tenant is used up, or the upstream has no credit left.",
+        "Do not retry; delete what you do not need. Operator: see the quotas.",
         fails_run=True,
     ),
     "integer_above_max_value": ErrorCode(
@@ -321,6 +316,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No served model has this name.",
         "Use a name from `GET /v1/models`. Operator: add an alias.",
     ),
+    "model_not_loaded": ErrorCode(
+        503,
+        "The model could not be loaded.",
+        "Read the message; try again after `retry-after` seconds.",
+    ),
     "mutually_exclusive_parameters": ErrorCode(
         400,
         "Two fields exclude each other.",
@@ -372,8 +372,8 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "storage_limit_exceeded": ErrorCode(
         413,
-        "The tenant's files or skills take as many bytes as they may.",
-        "Delete files. Operator: see the settings of limits.",
+        "The file is larger than all that the tenant may store.",
+        "Send a smaller file. Operator: see `max_files_bytes`.",
     ),
     "string_above_max_length": ErrorCode(
         400,
@@ -447,11 +447,6 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         400,
         "The vector store was not used for longer than its expiry.",
         "Create another one.",
-    ),
-    "vector_store_limit_exceeded": ErrorCode(
-        413,
-        "The tenant has as many vector stores as it may have.",
-        "Delete vector stores.",
     ),
     "websocket_connection_limit_reached": ErrorCode(
         400,
