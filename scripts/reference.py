@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
+
+import httpx
 
 from antiphon.error_codes import ERROR_CODES
+from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.describe import FieldRow, OperationView, Span, operations, rows
 from antiphon.http.openapi.describe import type_spans as describe_type
+from antiphon.http.routes.managed_models import ManagesModels
+from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
 from tests.conformance.served import Server, backend_of
 
@@ -44,8 +50,16 @@ def api_page() -> str:
 
 async def _document() -> Json:
     server = Server(backend_of("one"), MemoryStore())
+    app = create_app(
+        server.service,
+        ids=lambda prefix: prefix,
+        log=open_log(io.StringIO()),
+        manager=cast(ManagesModels, object()),  # its routes are described, not called
+    )
+    transport = httpx.ASGITransport(app)
     try:
-        document: Json = (await server.client.get("/openapi.json")).json()
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            document: Json = (await client.get("/openapi.json")).json()
     finally:
         await server.close()
     return document
