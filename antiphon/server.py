@@ -4,6 +4,7 @@ The only module that knows all parts, and the clock and the randomness they are 
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
 import sys
@@ -48,6 +49,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tracing.base import Tracer
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.parsing.json_body import BodyLimits
 
@@ -157,6 +159,8 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
     prompts = Prompts(settings.prompts_dir, ids=_new_id)
     prompts.check()
     async with AsyncExitStack() as stack:
+        tracer = _tracer(settings)
+        stack.push_async_callback(asyncio.to_thread, tracer.close)
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)
         seal = await _encryptor(settings, store)
@@ -180,6 +184,7 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
                 ids=_new_id,
                 policy=_policy(settings),
                 seal=seal,
+                tracer=tracer,
             ),
             OptionalFeatures(
                 prompts=prompts,
@@ -202,7 +207,8 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
                 LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
             )
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        yield App(_app(settings, service, log, metrics, models), service, models, abilities)
+        asgi = _app(settings, service, log, metrics, models, tracer)
+        yield App(asgi, service, models, abilities)
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
@@ -232,7 +238,12 @@ def _open_log(settings: Settings) -> Any:
 
 
 def _app(
-    settings: Settings, service: Service, log: Any, metrics: Metrics, models: catalog.Catalog
+    settings: Settings,
+    service: Service,
+    log: Any,
+    metrics: Metrics,
+    models: catalog.Catalog,
+    tracer: Tracer,
 ) -> ASGIApp:
     return create_app(
         service,
@@ -243,6 +254,7 @@ def _app(
         cors=settings.cors_origins,
         metrics=metrics,
         manager=models.manager,
+        tracer=tracer,
     )
 
 
@@ -372,6 +384,14 @@ async def _encryptor(settings: Settings, store: Store) -> Encryptor:
             )
         ]
     )
+
+
+def _tracer(settings: Settings) -> Tracer:
+    if settings.traces == "off":
+        return Tracer()
+    from antiphon.tracing.opentelemetry import open_tracer
+
+    return open_tracer(settings.otlp_endpoint, with_content=settings.trace_content)
 
 
 def _sender(settings: Settings) -> WebhookSender | None:

@@ -20,6 +20,7 @@ ROOTS = {
     "fair_limiter",
     "installation",
     "quotas",
+    "tracing",
 }
 #: Package or top-level module → packages and modules of ours that it may import.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
@@ -34,6 +35,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
     "loop_watchdog": set(),
+    "tracing": {"errors", "installation", "wire"},
     "config": {"errors"},
     "security": {"errors"},
     "plugins": {"errors"},

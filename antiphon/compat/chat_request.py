@@ -7,9 +7,10 @@ everywhere in Antiphon. Field lists: the ``openai`` SDK's types, 3.54.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import (
@@ -49,6 +50,11 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     @property
     def stream(self) -> bool:
         return bool(self.requests[0].stream)
+
+    def with_trace(self, headers: Mapping[str, str]) -> Self:
+        """Return the request with the W3C trace context that its work belongs to."""
+        traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
+        return replace(self, requests=traced)
 
     def answer(self, responses: Sequence[Response]) -> ChatCompletion:
         """Return the answer made from finished responses, none of which failed."""

@@ -5,9 +5,10 @@ Field lists: the ``openai`` SDK's types, 3.54, and the sampling extensions in ``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter
@@ -47,6 +48,11 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     @property
     def stream(self) -> bool:
         return bool(self.requests[0].stream)
+
+    def with_trace(self, headers: Mapping[str, str]) -> Self:
+        """Return the request with the W3C trace context that its work belongs to."""
+        traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
+        return replace(self, requests=traced)
 
     def echoed_text(self, index: int) -> str:
         """Return the prompt that precedes a continuation in the answer; "" if there is none."""

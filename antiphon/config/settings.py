@@ -87,6 +87,20 @@ class Settings(Struct, frozen=True, kw_only=True):
             'The web page at `/`. "auto" serves it if `host` is a loopback address. See ui.md.'
         ),
     ] = "auto"
+    traces: Annotated[
+        Literal["off", "otlp"],
+        _server("Send OpenTelemetry traces to an OTLP collector (extra `otel`)."),
+    ] = "off"
+    otlp_endpoint: Annotated[
+        str | None,
+        _server(
+            "The collector's address. Default: `OTEL_EXPORTER_OTLP_ENDPOINT`, else"
+            " `http://localhost:4318`."
+        ),
+    ] = None
+    trace_content: Annotated[
+        bool, _server("Traces contain prompts and answers, not only counts and times.")
+    ] = False
     log_format: Annotated[
         Literal["human", "json"], _server("Log format: for people, or JSON lines.")
     ] = "human"

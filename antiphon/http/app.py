@@ -45,6 +45,7 @@ from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.stream.writer import Ids
+from antiphon.tracing.base import Tracer
 
 from .admission import AdmissionQueue
 from .endpoint_context import EndpointDependencies
@@ -67,17 +68,20 @@ def create_app(
     metrics: Metrics | None = None,
     manager: ManagesModels | None = None,
     clock: Callable[[], float] = time.monotonic,
+    tracer: Tracer | None = None,
     reraise: bool = False,
 ) -> ASGIApp:
     """Build the app over an open service; the caller closes the service.
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
-    returns monotonic seconds. ``manager`` adds ``/antiphon/models``.
+    returns monotonic seconds. ``manager`` adds ``/antiphon/models``. ``tracer``: without one nothing
+    is traced.
     ``reraise``: let unexpected exceptions through (tests).
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
     metrics = metrics or Metrics()
+    tracer = tracer or Tracer()
     admission = AdmissionQueue(
         limits.max_concurrent_requests,
         limits.max_queued_requests,
@@ -86,7 +90,13 @@ def create_app(
     )
     metrics.observe_queue(admission)
     deps = EndpointDependencies(
-        service=service, admission=admission, metrics=metrics, clock=clock, limits=limits, log=log
+        service=service,
+        admission=admission,
+        metrics=metrics,
+        clock=clock,
+        limits=limits,
+        log=log,
+        tracer=tracer,
     )
     routes = [*_routes(deps, access), *_manager_routes(service, access, manager)]
     routes += _reference_routes(ReferenceRoutes(routes))
@@ -106,7 +116,7 @@ def create_app(
             expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS),
         )
     return RequestContextMiddleware(
-        app, ids=ids, log=log, clock=clock, count_request=metrics.count_request
+        app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=tracer
     )
 
 

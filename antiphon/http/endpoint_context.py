@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import RequestContext
+from antiphon.tracing.base import Tracer
+from antiphon.wire.request import CreateResponse
 
 from .admission import AdmissionQueue
 from .metrics import Metrics
@@ -15,7 +20,7 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["EndpointDependencies"]
+__all__ = ["EndpointDependencies", "with_trace"]
 
 
 class EndpointDependencies(Struct, frozen=True, kw_only=True):
@@ -27,3 +32,24 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     limits: RequestLimits
     log: Any
+    tracer: Tracer
+
+    def slot(self, context: RequestContext) -> AbstractAsyncContextManager[None]:
+        """Hold a slot for a request. Raises ``Overloaded`` if the queue is full."""
+        slot = self.admission.slot(context.tenant)
+        return self._traced_slot(slot, context) if self.tracer.enabled else slot
+
+    @asynccontextmanager
+    async def _traced_slot(
+        self, slot: AbstractAsyncContextManager[None], context: RequestContext
+    ) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            with self.tracer.start("queue", context.span.headers):
+                await stack.enter_async_context(slot)
+            yield
+
+
+def with_trace(request: CreateResponse, context: RequestContext) -> CreateResponse:
+    """Return the request with the trace context that its work belongs to."""
+    headers = context.span.headers
+    return replace(request, trace=dict(headers)) if headers else request

@@ -16,6 +16,7 @@ from antiphon.stream.kinds import Kind, kinds_for
 from antiphon.stream.writer import Ids
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tracing.base import Tracer
 from antiphon.wire.items import ItemBase
 from antiphon.wire.request import CreateResponse
 
@@ -41,6 +42,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     ids: Ids
     policy: Policy = Policy()
     seal: Encryptor = field(default_factory=_random_seal)
+    tracer: Tracer = field(default_factory=Tracer)
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], Kind]:

@@ -11,8 +11,9 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply
 from antiphon.backends.catalog import CatalogModel
+from antiphon.backends.traced import TracedBackend
 from antiphon.conversation import Conversation, Options, PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import ConversationContext, load_context
@@ -87,6 +88,7 @@ class Preparer:
         self._clock = dependencies.clock
         self._ids = dependencies.ids
         self._cache_scope = dependencies.cache_scope
+        self._tracer = dependencies.tracer
         self._attachments = attachments
         self._providers = providers
         self._chains = ChainCache(dependencies.store)
@@ -162,7 +164,9 @@ class Preparer:
         approved = _approved_calls(context, tools)
         reply_request = ReplyRequest(
             context=context,
-            backend=self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)),
+            backend=self._traced(
+                self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)), model
+            ),
             options=await self._build_options(resolved, tools, tool_context),
         )
         claimed = approved if claim else ()
@@ -198,6 +202,9 @@ class Preparer:
         options = await self._build_options(resolved, tools, tool_context)
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
+
+    def _traced(self, backend: Backend, model: CatalogModel) -> Backend:
+        return TracedBackend(backend, self._tracer, model.name) if self._tracer.enabled else backend
 
     # --- tools -----------------------------------------------------------------------------------
 
@@ -280,6 +287,7 @@ class Preparer:
             tenant=tool_context.tenant,
             response_id=tool_context.response_id,
             context_size=reply_request.backend.context_size,
+            tracer=self._tracer,
         )
 
         def wrap(reply: Reply, conversation: Conversation) -> Reply:

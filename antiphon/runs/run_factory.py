@@ -22,6 +22,7 @@ from antiphon.runs.history.context import chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.stream.writer import ResponseWriter
+from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
 
@@ -52,7 +53,7 @@ class RunFactory:
             # It continues a response that is not stored, so its history is stored as its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
         spec = self._spec(prepared.reply, input, held.release)
-        save = self._save(tenant, held.lock) if response.store else None
+        save = self._save(tenant, held.lock, request.trace or {}) if response.store else None
         writer = ResponseWriter(
             response, ids=self._dependencies.ids, kinds=self._dependencies.kinds
         )
@@ -122,19 +123,21 @@ class RunFactory:
         )
 
     def _save(
-        self, tenant: str, lock: ConversationLock | None
+        self, tenant: str, lock: ConversationLock | None, trace: TraceHeaders
     ) -> Callable[[StoredResponse], Awaitable[None]]:
         """Return the function that stores the response. A failed response is stored, but is not
         added to its conversation. ``lock``: that of the conversation."""
+        tracer = self._dependencies.tracer
         store, save_retry_s = self._dependencies.store, self._dependencies.policy.save_retry_s
 
         async def save(stored: StoredResponse) -> None:
-            if stored.response.status not in ("completed", "incomplete"):
-                await store.save(tenant, stored)
-            elif not await retry_until_available(
-                lambda: store.save(tenant, stored, lock=lock), limit_s=save_retry_s
-            ):
-                raise ConversationLost
+            with tracer.start("store response", trace):
+                if stored.response.status not in ("completed", "incomplete"):
+                    await store.save(tenant, stored)
+                elif not await retry_until_available(
+                    lambda: store.save(tenant, stored, lock=lock), limit_s=save_retry_s
+                ):
+                    raise ConversationLost
 
         return save
 

@@ -334,23 +334,24 @@ class Service:
         await model.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
-        async with AsyncExitStack() as undo:
-            held = await self.conversations.lock(tenant, request.conversation, response_id)
-            undo.push_async_callback(held.release)
-            release_quota: Callable[[], Awaitable[None]] = _release_nothing
-            if request.store is not False or request.background:
-                release_quota = await self._quota.reserve(tenant, response_id)
-                undo.push_async_callback(release_quota)
-            prepared = await self._preparer.prepare(
-                tenant,
-                request,
-                model,
-                response_id,
-                session_chains,
-                resolved.leading_items,
-                claim=claim,
-            )
-            release_both = undo.pop_all().aclose
+        with self._dependencies.tracer.start("prepare", request.trace or {}):
+            async with AsyncExitStack() as undo:
+                held = await self.conversations.lock(tenant, request.conversation, response_id)
+                undo.push_async_callback(held.release)
+                release_quota: Callable[[], Awaitable[None]] = _release_nothing
+                if request.store is not False or request.background:
+                    release_quota = await self._quota.reserve(tenant, response_id)
+                    undo.push_async_callback(release_quota)
+                prepared = await self._preparer.prepare(
+                    tenant,
+                    request,
+                    model,
+                    response_id,
+                    session_chains,
+                    resolved.leading_items,
+                    claim=claim,
+                )
+                release_both = undo.pop_all().aclose
         return _Accepted(prepared, replace(held, release=release_both), release_quota)
 
     # --- what is stored --------------------------------------------------------------------------

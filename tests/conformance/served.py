@@ -31,6 +31,7 @@ from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tracing.base import Tracer
 from tests.conformance import oracle
 from tests.conformance.line import WebSocketClient
 from tests.golden.models import MODELS
@@ -91,6 +92,7 @@ class Server:
         thinking_budgets: Mapping[str, int] = {},
         providers: Mapping[str, ToolProvider] = {},
         containers: ContainerRegistry | None = None,
+        tracer: Tracer | None = None,
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
@@ -118,13 +120,15 @@ class Server:
                 ids=ids,
                 policy=Policy(**{"keepalive_s": 0, **policy}),
                 seal=seal or Encryptor((EncryptionKey.generate(),)),
+                tracer=tracer or Tracer(),
             ),
             OptionalFeatures(
                 prompts=prompts or Prompts(), providers=providers, containers=containers
             ),
         )
         self.service.start()
-        self.app = create_app(self.service, ids=ids, log=open_log(self.log, level="debug"))
+        log = open_log(self.log, level="debug")
+        self.app = create_app(self.service, ids=ids, log=log, tracer=tracer)
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://localhost"
         )

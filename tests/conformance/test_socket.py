@@ -28,6 +28,7 @@ from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
+from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.items import Message
 from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
@@ -286,6 +287,7 @@ async def test_connection_has_a_maximum_lifetime(serve: Serve) -> None:
         clock=time.monotonic,
         limits=RequestLimits(),
         log=log,
+        tracer=Tracer(),
     )
     short = WebSocketEndpoint(dependencies, lifetime_s=0.05)
     async with WebSocketClient(_exchanged(short)) as wire:
@@ -308,7 +310,7 @@ def _exchanged(app: Any) -> Any:
     """Wrap an app with an exchange in its scope, which the outer middleware provides."""
 
     async def tool_call(scope: Any, receive: Any, send: Any) -> None:
-        scope["antiphon.context"] = RequestContext("req_1", 0.0)
+        scope["antiphon.context"] = RequestContext("req_1", 0.0, Span({}))
         await app(scope, receive, send)
 
     return tool_call

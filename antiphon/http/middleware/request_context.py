@@ -14,6 +14,7 @@ from structlog.contextvars import bind_contextvars
 
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
+from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.response import Usage
 
 __all__ = [
@@ -49,14 +50,16 @@ class RequestContext:
         "key",
         "model",
         "response_id",
+        "span",
         "started",
         "status",
         "tenant",
         "usage",
     )
 
-    def __init__(self, id: str, started: float) -> None:
+    def __init__(self, id: str, started: float, span: Span) -> None:
         self.id = id
+        self.span = span
         self.started = started
         self.status: int | None = None
         self.tenant: str = ""
@@ -98,7 +101,8 @@ def trace_headers(scope: Scope) -> dict[str, str]:
 class RequestContextMiddleware:
     """Creates the context, adds ``x-request-id`` and logs the request.
 
-    ``count_request`` is called with method, route and status at the end of a request.
+    ``count_request`` is called with method, route and status at the end of a request. Each request
+    is a span of ``tracer``, below the span of the client if its headers name one.
     """
 
     def __init__(
@@ -109,7 +113,9 @@ class RequestContextMiddleware:
         log: Any,
         clock: Callable[[], float],
         count_request: Callable[[str, str, int], None],
+        tracer: Tracer,
     ) -> None:
+        self._tracer = tracer
         self._app = app
         self._ids = ids
         self._log = log
@@ -122,7 +128,9 @@ class RequestContextMiddleware:
         client_id = header(scope, b"x-request-id")
         valid = client_id is not None and _VALID_ID.match(client_id)
         context = RequestContext(
-            client_id.decode() if client_id and valid else self._ids("req"), self._clock()
+            client_id.decode() if client_id and valid else self._ids("req"),
+            self._clock(),
+            self._start_span(scope),
         )
         scope["antiphon.context"] = context
         bind_contextvars(request_id=context.id)
@@ -143,11 +151,19 @@ class RequestContextMiddleware:
         finally:
             self._close(scope, context)
 
+    def _start_span(self, scope: Scope) -> Span:
+        headers = trace_headers(scope)
+        if not self._tracer.enabled or route_path(scope) in _QUIET:
+            return Span(headers)
+        method = scope.get("method", "WEBSOCKET")
+        return self._tracer.start(method, headers, {"http.request.method": method}, kind="server")
+
     def _close(self, scope: Scope, context: RequestContext) -> None:
         method = scope.get("method", "WEBSOCKET")
         status = context.status or 500
-        route = scope.get("route")
-        self._count_request(method, "unknown" if route is None else route.path, status)
+        route = "unknown" if scope.get("route") is None else scope["route"].path
+        self._count_request(method, route, status)
+        self._end_span(context, method, route, status)
         log = self._log.debug if route_path(scope) in _QUIET else self._log.info
         fields: dict[str, Any] = {
             "key": context.key,
@@ -167,3 +183,21 @@ class RequestContextMiddleware:
             tenant=context.tenant,
             **{name: value for name, value in fields.items() if value is not None},
         )
+
+    def _end_span(self, context: RequestContext, method: str, route: str, status: int) -> None:
+        span = context.span
+        span.rename(f"{method} {route}")
+        span.set(
+            {
+                "http.route": route,
+                "http.response.status_code": status,
+                "antiphon.request.id": context.id,
+                "antiphon.tenant": context.tenant,
+                "antiphon.key": context.key,
+                "gen_ai.request.model": context.model,
+                "gen_ai.response.id": context.response_id,
+            }
+        )
+        if status >= 500:
+            span.fail(str(status))
+        span.end()

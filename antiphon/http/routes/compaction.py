@@ -40,7 +40,7 @@ class CompactEndpoint:
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
         request = parse_compact_request(body, self._deps.limits.body)
         timing = RunTiming(context.started, self._deps.clock)
-        async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
+        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             compaction = await self._deps.service.compact(context.tenant, request)
             run = compaction.run
             context.model, context.response_id = run.response.model, run.id

@@ -7,9 +7,9 @@ start several runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -55,6 +55,7 @@ class CompletionsRequest(Protocol):
     def paths(self) -> ErrorPaths: ...
     @property
     def stream(self) -> bool: ...
+    def with_trace(self, headers: Mapping[str, str]) -> Self: ...
     def answer(self, responses: Sequence[Response]) -> Any: ...
     def choice_stream(self, first: Response, index: int) -> ChoiceStream: ...
 
@@ -85,8 +86,10 @@ class CompletionsEndpoint(Generic[_RequestT]):
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
         request = self._read(body, self._deps.limits.body)
+        if context.span.headers:
+            request = request.with_trace(context.span.headers)
         stream = EventStream(scope, send)
-        async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
+        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             runs = await self._runs(context.tenant, request)
             context.model, context.response_id = runs[0].response.model, runs[0].id
             try:

@@ -39,7 +39,7 @@ class EmbeddingsEndpoint:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
         parsed = parse_embeddings_request(body, self._deps.limits.body)
-        async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
+        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             result = await self._deps.service.embeddings.embed(
                 parsed.model,
                 parsed.input,

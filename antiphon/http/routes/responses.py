@@ -11,17 +11,16 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from msgspec import Meta
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
-from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics, RunTiming
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.errors import error_reply, failed_response_reply
-from antiphon.http.middleware.request_context import RequestContext, request_context, trace_headers
+from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.openapi.operation import HeaderParam, Operation, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import idempotency as repeats
@@ -32,6 +31,7 @@ from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
 from antiphon.runs.execution.run import EventSink
 from antiphon.runs.service import ResponseQuery
+from antiphon.tracing.responses import record_content, record_response
 from antiphon.wire.events import Event, Keepalive, StreamEvent
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Deleted, InputTokensCount, Page
@@ -98,15 +98,13 @@ class CreateEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = parse_create_response(body, self._deps.limits.body)
-        if trace := trace_headers(scope):
-            request = replace(request, trace=trace)
+        request = with_trace(parse_create_response(body, self._deps.limits.body), context)
         response_id = repeats.response_id(scope, context.tenant, body)
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
         timing = RunTiming(context.started, self._deps.clock)
         stream = EventStream(scope, send)
-        async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
+        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             run = await self._deps.service.create(context.tenant, request)
             context.model, context.response_id = run.response.model, run.id
             sink = _ClientSink(run, stream, timing)
@@ -114,6 +112,7 @@ class CreateEndpoint:
                 await (asyncio.create_task(run.drive(sink)) if request.stream else run.drive())
             finally:
                 record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
+                record_content(self._deps.tracer, context.span, request, run.response)
         if request.stream:
             await stream.end(sink.last)
         else:
@@ -158,6 +157,7 @@ def record_outcome(
 ) -> None:
     """Record usage and metrics of a run that ended or was abandoned."""
     context.usage = run.response.usage
+    record_response(context.span, run.response)
     if run.response.status in ("in_progress", "cancelled"):
         metrics.count_abandoned(run.response.model)
     else:

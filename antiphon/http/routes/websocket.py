@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, RequestError, RunError
-from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import UNEXPECTED, status_of, type_of
 from antiphon.http.middleware.request_context import (
@@ -169,9 +169,10 @@ class _Connection:
     async def _run(self, lane: _Lane, frame: CreateFrame) -> None:
         deps, tenant = self._endpoint.deps, self._context.tenant
         timing = RunTiming(deps.clock(), deps.clock)
-        async with deps.admission.slot(tenant):
+        request = with_trace(frame.request, self._context)
+        async with deps.slot(self._context):
             run = await deps.service.create(
-                tenant, frame.request, session_chains=self.recent, generate=frame.generate
+                tenant, request, session_chains=self.recent, generate=frame.generate
             )
             self._context.model, self._context.response_id = run.response.model, run.id
             try:

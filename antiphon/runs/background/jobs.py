@@ -33,6 +33,8 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.stream.writer import ResponseWriter
+from antiphon.tracing.base import Span
+from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
 from .event_codec import encode_events
@@ -115,12 +117,28 @@ class BackgroundJobs:
     async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:
         """Create the run of a claim and its event sink. Raises ``ReaderGone`` if the response was
         deleted, and ``StoreError``."""
+        request = _decode_request(claim.job.request)
+        span = self._dependencies.tracer.start(
+            "background run",
+            request.trace or {},
+            {"gen_ai.response.id": claim.job.id, "antiphon.attempt": claim.attempts},
+        )
+        try:
+            request = replace(request, trace=dict(span.headers) or None)
+            return await self._resume(claim, request, log_writer, span)
+        except BaseException:
+            span.end()
+            raise
+
+    async def _resume(
+        self, claim: Claim, request: CreateResponse, log_writer: EventLogWriter, span: Span
+    ) -> ClaimedRun:
         job = claim.job
         store = self._dependencies.store
         stored = await store.load(job.tenant, job.id)
         if stored is None:
             raise ReaderGone
-        request = replace(_decode_request(job.request), input=stored.input)
+        request = replace(request, input=stored.input)
         restored = await self._restored(claim)
         parent: PromptTokens | None = None
         reply: Reply
@@ -146,7 +164,7 @@ class BackgroundJobs:
             expires_at=self._expires_at(stored.response),
             webhook=self._webhook,
         )
-        return ClaimedRun(run, sink)
+        return ClaimedRun(run, sink, span)
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
         """Write the end of a cancelled run. The former owner's later events are refused, because

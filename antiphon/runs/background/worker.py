@@ -18,6 +18,8 @@ from antiphon.errors import StoreError
 from antiphon.runs.execution.run import ReaderGone, Run
 from antiphon.store.records import Claim
 from antiphon.store.runs import RunStore
+from antiphon.tracing.base import Span
+from antiphon.tracing.responses import record_response
 
 from .event_log_writer import EventLogWriter, LogSink, retry_until_available
 
@@ -39,10 +41,11 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedRun(Struct, frozen=True):
-    """A claimed run, ready to be driven, and its event sink."""
+    """A claimed run, ready to be driven, its event sink, and the span that ends with it."""
 
     run: Run
     sink: LogSink
+    span: Span
 
 
 #: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer, and
@@ -178,6 +181,8 @@ class BackgroundWorker:
             # The heartbeats of this owner keep the claim, so a store that fails now is tried again.
             claimed = await retry_until_available(lambda: self._resume(claim, self.log_writer))
             self._sinks[claim.job.id] = claimed.sink
-            await claimed.run.drive(claimed.sink)
+            with claimed.span:
+                response = await claimed.run.drive(claimed.sink)
+                record_response(claimed.span, response)
         except ReaderGone:
             _log.info("another server has taken over a run", response=claim.job.id)

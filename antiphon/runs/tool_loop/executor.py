@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
@@ -20,6 +20,7 @@ from antiphon.errors import ToolError
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
 from antiphon.stream.kinds import error_fields
 from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, ToolResult
+from antiphon.tracing.base import TraceHeaders, Tracer
 from antiphon.wire import items as it
 
 from .turn import ToolCall
@@ -78,7 +79,8 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     ``max_result_bytes`` is the space in the prompt for the result of each call,
     ``held_result_bytes`` the size from which a result may have to be shortened for the next prompt
     (None: none may),
-    ``timeout_s`` the time limit of each call, ``budget`` that for the calls that calls make."""
+    ``timeout_s`` the time limit of each call, ``budget`` that for the calls that calls make,
+    ``trace`` the span that the calls belong to."""
 
     tenant: str
     response_id: str
@@ -88,6 +90,8 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     budget: CallBudget
     ids: Callable[[str], str]
     held_result_bytes: int | None = None
+    tracer: Tracer = field(default_factory=Tracer)
+    trace: TraceHeaders = {}
 
 
 async def run_calls(
@@ -188,6 +192,21 @@ class _CallRunner:
         return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
+        """Run the handler of a call as a span. Attributes: OpenTelemetry's ``execute_tool``."""
+        environment, name = self._environment, call.function.tool.name
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": call.call_id,
+        }
+        span = environment.tracer.start(f"execute_tool {name}", environment.trace, attributes)
+        with span:
+            result = await self._run_handler(call)
+            if result.failed:
+                span.fail("tool_error")
+        return result
+
+    async def _run_handler(self, call: ToolCall) -> ToolResult:
         """Run the handler of a call within the time limit and return its result."""
         handler, environment = call.function.handler, self._environment
         assert handler is not None

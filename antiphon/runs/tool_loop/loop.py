@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, add_usage
@@ -27,6 +27,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt
 from antiphon.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import CitationReader
+from antiphon.tracing.base import Tracer
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
@@ -69,6 +70,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     spent_approvals: frozenset[str] = frozenset()
     conversation_id: str = ""
     context_size: int | None = None
+    tracer: Tracer = field(default_factory=Tracer)
 
 
 class ToolLoop(ReplyWrapper):
@@ -442,6 +444,8 @@ class ToolLoop(ReplyWrapper):
             timeout_s=max(0.0, min(spec.limits.call_timeout_s, self._remaining_s)),
             budget=self._budget,
             ids=spec.ids,
+            tracer=spec.tracer,
+            trace=spec.options.trace,
         )
 
     def _rejection(self, name: str, namespace: str | None) -> str:

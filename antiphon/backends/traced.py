@@ -1,0 +1,82 @@
+"""A backend whose replies are spans of a trace: one for each turn of the model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
+from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.stream.deltas import Delta, Finish
+from antiphon.tracing.base import Span, Tracer
+
+from .base import Backend, Reply
+
+__all__ = ["TracedBackend"]
+
+
+class TracedBackend(BackendWrapper):
+    """``Backend`` that traces the replies of ``inner``. ``model``: its name."""
+
+    def __init__(self, inner: Backend, tracer: Tracer, model: str) -> None:
+        super().__init__(inner)
+        self._tracer = tracer
+        self._model = model
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        reply = await super().prepare(conversation, options)
+        return _TracedReply(reply, self._tracer, self._model, options)
+
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
+        reply = await super().complete(prompt, options)
+        return _TracedReply(reply, self._tracer, self._model, options)
+
+
+class _TracedReply(ReplyWrapper):
+    """``Reply`` that is a span from the call of the model to its end.
+
+    Attributes: OpenTelemetry's semantic conventions for generative AI, span ``chat``.
+    """
+
+    def __init__(self, reply: Reply, tracer: Tracer, model: str, options: Options) -> None:
+        super().__init__(reply)
+        self._tracer = tracer
+        self._model = model
+        self._options = options
+
+    def resume(self, point: ResumePoint) -> Reply:
+        self._reply = self._reply.resume(point)
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        options = self._options
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": self._model,
+            "gen_ai.request.max_tokens": options.max_output_tokens,
+            "gen_ai.request.temperature": options.temperature,
+            "gen_ai.usage.input_tokens": self._reply.input_tokens,
+        }
+        name, is_first = f"chat {self._model}", True
+        with self._tracer.start(name, options.trace, attributes, kind="client") as span:
+            async with aclosing(self._reply.deltas()) as deltas:
+                async for batch in deltas:
+                    if is_first:
+                        is_first = False
+                        span.event("first token")
+                    if isinstance(batch[-1], Finish):
+                        _record_finish(span, batch[-1])
+                    yield batch
+
+
+def _record_finish(span: Span, finish: Finish) -> None:
+    usage = finish.usage
+    span.set(
+        {
+            "gen_ai.response.finish_reasons": (finish.reason,),
+            "gen_ai.usage.input_tokens": usage.input_tokens,
+            "gen_ai.usage.output_tokens": usage.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.input_tokens_details.cached_tokens,
+            "gen_ai.usage.reasoning.output_tokens": usage.output_tokens_details.reasoning_tokens,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Traces: what a request spent its time on, as spans."""
