@@ -74,8 +74,8 @@ def create_app(
     """Build the app over an open service; the caller closes the service.
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
-    returns monotonic seconds. ``manager`` adds ``/antiphon/models``. ``tracer``: without one nothing
-    is traced.
+    returns monotonic seconds. ``manager`` adds ``/antiphon/models``. ``tracer``: without one,
+    nothing is traced.
     ``reraise``: let unexpected exceptions through (tests).
     """
     access = access or AuthConfig()

@@ -34,7 +34,6 @@ from antiphon.store.records import (
 )
 from antiphon.stream.writer import ResponseWriter
 from antiphon.tracing.base import Span
-from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
 from .event_codec import encode_events
@@ -131,7 +130,7 @@ class BackgroundJobs:
             raise
 
     async def _resume(
-        self, claim: Claim, request: CreateResponse, log_writer: EventLogWriter, span: Span
+        self, claim: Claim, request: StoredRequest, log_writer: EventLogWriter, span: Span
     ) -> ClaimedRun:
         job = claim.job
         store = self._dependencies.store
