@@ -13,7 +13,7 @@ import httpx
 from antiphon.error_codes import ERROR_CODES
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
-from antiphon.http.openapi.describe import FieldRow, OperationView, Span, operations, rows
+from antiphon.http.openapi.describe import FieldRow, OperationView, TextSpan, operations, rows
 from antiphon.http.openapi.describe import type_spans as describe_type
 from antiphon.http.routes.managed_models import ManagesModels
 from antiphon.logs import open_log
@@ -112,7 +112,7 @@ def _json(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _spans(spans: Iterable[Span]) -> str:
+def _spans(spans: Iterable[TextSpan]) -> str:
     return "".join(
         span.text if span.ref is None else f"[{span.text}](#{span.ref.lower()})" for span in spans
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["FieldRow", "OperationView", "Span", "operations", "rows", "type_spans"]
+__all__ = ["FieldRow", "OperationView", "TextSpan", "operations", "rows", "type_spans"]
 
 Json = dict[str, Any]
 
@@ -25,7 +25,7 @@ _BOUNDS: Mapping[str, str] = {
 }
 
 
-class Span(Struct, frozen=True):
+class TextSpan(Struct, frozen=True):
     """A piece of a type's description. ``ref``: the component that it names."""
 
     text: str
@@ -36,7 +36,7 @@ class FieldRow(Struct, frozen=True, kw_only=True):
     """A field, a parameter or a header."""
 
     name: str
-    spans: tuple[Span, ...]
+    spans: tuple[TextSpan, ...]
     required: bool = False
     default: Any = None
     description: str = ""
@@ -52,9 +52,9 @@ class OperationView(Struct, frozen=True, kw_only=True):
     tag: str
     summary: str
     params: tuple[FieldRow, ...]
-    bodies: Mapping[str, tuple[Span, ...]]
+    bodies: Mapping[str, tuple[TextSpan, ...]]
     form: tuple[FieldRow, ...]
-    answers: Mapping[str, tuple[Span, ...]]
+    answers: Mapping[str, tuple[TextSpan, ...]]
     errors: tuple[str, ...]
 
 
@@ -76,7 +76,7 @@ def _view(method: str, path: str, operation: Json) -> OperationView:
         for kind, each in answer.get("content", {}).items():
             answers[f"{status} {kind}"] = type_spans(each["schema"])
         if "content" not in answer:
-            answers[status] = (Span(answer["description"]),)
+            answers[status] = (TextSpan(answer["description"]),)
     return OperationView(
         method=method,
         path=path,
@@ -121,34 +121,34 @@ def rows(schema: Json) -> tuple[FieldRow, ...]:
     )
 
 
-def type_spans(schema: Json, *, nullable: bool = True) -> tuple[Span, ...]:
+def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
     """Describe a type in words. ``nullable``: whether to mention null."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        return (Span(name, name),)
+        return (TextSpan(name, name),)
     if "anyOf" in schema:
         arms = [arm for arm in schema["anyOf"] if nullable or arm != {"type": "null"}]
         return _join([type_spans(arm) for arm in arms], " or ")
     if "enum" in schema:
-        return (Span(" or ".join(f"`{_literal(value)}`" for value in schema["enum"])),)
+        return (TextSpan(" or ".join(f"`{_literal(value)}`" for value in schema["enum"])),)
     kind = schema.get("type", "any")
     bounds = ", ".join(text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema)
-    tail = (Span(f" ({bounds})"),) if bounds else ()
+    tail = (TextSpan(f" ({bounds})"),) if bounds else ()
     if kind == "array":
-        return (Span("array of "), *type_spans(schema.get("items", {})), *tail)
+        return (TextSpan("array of "), *type_spans(schema.get("items", {})), *tail)
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
-        return (Span("object of "), *type_spans(schema["additionalProperties"]), *tail)
+        return (TextSpan("object of "), *type_spans(schema["additionalProperties"]), *tail)
     if "contentMediaType" in schema:
         kind = "file"
-    return (Span(kind), *tail)
+    return (TextSpan(kind), *tail)
 
 
 def _literal(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _join(pieces: Sequence[tuple[Span, ...]], between: str) -> tuple[Span, ...]:
-    joined: list[Span] = []
+def _join(pieces: Sequence[tuple[TextSpan, ...]], between: str) -> tuple[TextSpan, ...]:
+    joined: list[TextSpan] = []
     for piece in pieces:
-        joined += [Span(between), *piece] if joined else piece
+        joined += [TextSpan(between), *piece] if joined else piece
     return tuple(joined)
