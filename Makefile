@@ -30,9 +30,10 @@ SGLANG       := .venv-sglang/.with-sglang
 SGLANG_TORCH ?= torch==2.14.1 torchvision
 
 RELEASE := .venv-release/.with-hatchling
+LOCK    := .venv-lock/.with-uv
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz schemathesis simulation chaos soak wheel clean
+.PHONY: help serve chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz schemathesis simulation chaos soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -111,8 +112,16 @@ wheel: $(RELEASE) ## build sdist and wheel into dist/ and test the installed whe
 	.venv-release/bin/python -m hatchling build
 	.venv-release/bin/python -m scripts.check_wheel dist
 
+# The file names no index: each one has the same files, or the hashes differ. hatchling: with it, pip
+# builds Antiphon without an environment of its own, whose packages would have no hashes.
+lock: $(LOCK) ## write deploy/requirements.lock: the image's packages with their hashes
+	echo hatchling | .venv-lock/bin/uv pip compile pyproject.toml - --extra local --extra postgres \
+	  --python-version 3.12 --no-python-downloads --universal --upgrade --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet \
+	  --output-file deploy/requirements.lock
+
 clean: ## remove the environments and all caches; downloaded models stay
-	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-browser .venv-clients .venv-release \
+	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-browser .venv-clients .venv-release .venv-lock \
 	  tests/clients/node/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -140,6 +149,12 @@ $(RELEASE):
 	@echo "Installing the build tool"
 	@$(PYTHON) -m venv .venv-release
 	@.venv-release/bin/python -m pip install -qq --disable-pip-version-check hatchling
+	@touch $@
+
+$(LOCK):
+	@echo "Installing uv"
+	@$(PYTHON) -m venv .venv-lock
+	@.venv-lock/bin/python -m pip install -qq --disable-pip-version-check uv
 	@touch $@
 
 $(ENGINES): pyproject.toml

@@ -6,13 +6,15 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.cli.main import COMMANDS
@@ -148,6 +150,37 @@ def test_image_runs_an_antiphon_command() -> None:
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
     for line in re.findall(r"^COPY (.+) \S+$", text("Dockerfile"), re.MULTILINE):
         assert [name for name in line.split() if not (ROOT / name).exists()] == []
+
+
+def locked() -> dict[str, str]:
+    """Return the lines of the lock file's packages by name, each with its hashes."""
+    entries = text("requirements.lock").replace("\\\n", " ").splitlines()
+    return {canonicalize_name(Requirement(line.split(" --hash")[0]).name): line for line in entries}
+
+
+def requirements(extras: set[str]) -> Iterator[Requirement]:
+    """Yield what Antiphon requires with these extras, and with the extras that they name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
+    for requirement in map(Requirement, lines):
+        if requirement.name == "antiphon":
+            yield from requirements(requirement.extras)
+        else:
+            yield requirement
+
+
+def test_the_image_installs_packages_by_their_hashes() -> None:
+    entries = locked()
+    assert len(entries) > 50
+    for line in entries.values():
+        assert re.fullmatch(r"[\w.-]+==\S+( ; [^-]+)?(\s+--hash=sha256:[0-9a-f]{64})+", line), line
+    (extras,) = re.findall(r"^ARG EXTRAS=([\w,-]+)$", text("Dockerfile"), re.MULTILINE)
+    assert f'"${{EXTRAS}}" = {extras} ]; then set -- --no-index' in text("Dockerfile")
+    for requirement in (Requirement("hatchling"), *requirements(set(extras.split(",")))):
+        line = entries.get(canonicalize_name(requirement.name), "")
+        (version,) = re.findall(r"==([\w.]+)", line) or [""]
+        assert requirement.specifier.contains(version), f"run make lock: {requirement}"
 
 
 @pytest.mark.parametrize("name", ["antiphon", "nginx", "postgres"])
