@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,6 +28,10 @@ from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
 from antiphon.tools.unavailable import UnavailableTool
+
+if TYPE_CHECKING:
+    from antiphon.tools.mcp.sessions import SessionPool
+    from antiphon.tools.mcp.transport import McpEndpoint
 
 __all__ = [
     "PROVIDERS",
@@ -197,6 +201,9 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
     from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 
     settings = dependencies.settings
+    if _is_implemented(settings, "web_search"):
+        yield {}
+        return
     setting = settings.web_search
     if setting == "off":
         yield dict.fromkeys(TYPES, UnavailableTool("The setting web_search is off."))
@@ -227,6 +234,13 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
         yield dict.fromkeys(TYPES, WebSearchProvider(web, is_external=True))
     finally:
         await web.close()
+
+
+def _is_implemented(settings: Settings, tool: str) -> bool:
+    """Whether an MCP server implements a built-in tool."""
+    return settings.mcp is not False and any(
+        server.implements == tool for server in settings.mcp_servers.values()
+    )
 
 
 def _no_index() -> str:
@@ -281,9 +295,29 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
         fails_response=settings.mcp_unreachable == "fail",
     )
     try:
-        yield {"mcp": servers}
+        yield {"mcp": servers, **_implementations(settings, configured, pool)}
     finally:
         await servers.close()
+
+
+def _implementations(
+    settings: Settings, configured: Mapping[str, McpEndpoint], pool: SessionPool
+) -> dict[str, ToolProvider]:
+    """Return the built-in tools that MCP servers implement."""
+    from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
+    from antiphon.tools.web_search.provider import TYPES
+
+    kinds = {
+        "web_search": (TYPES, web_search),
+        "code_interpreter": (("code_interpreter",), code_interpreter),
+    }
+    providers: dict[str, ToolProvider] = {}
+    for name, server in settings.mcp_servers.items():
+        if server.implements is not None:
+            types, kind = kinds[server.implements]
+            provider = McpImplementation(kind, name, configured[name], pool)
+            providers.update(dict.fromkeys(types, provider))
+    return providers
 
 
 @asynccontextmanager
@@ -292,6 +326,9 @@ async def _code_interpreter(
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
     from antiphon.tools.code_interpreter import CodeInterpreterProvider
 
+    if _is_implemented(dependencies.settings, "code_interpreter"):
+        yield {}
+        return
     if dependencies.containers is None:
         yield {"code_interpreter": UnavailableTool(dependencies.no_containers)}
         return

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon import plugins
+from antiphon.config.mcp import McpServer
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.quotas import NO_QUOTAS
@@ -64,6 +65,18 @@ async def test_index_is_seen_without_a_restart(tmp_path: Path) -> None:
 async def test_missing_settings_are_named_at_startup(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="set fetch_urls"):
         await types(web_search="exa", web_index=tmp_path / "no.db")
+
+
+async def test_mcp_servers_take_the_place_of_built_in_tools(tmp_path: Path) -> None:
+    servers = {
+        "one": McpServer(url="http://127.0.0.1:9/mcp", implements="web_search"),
+        "two": McpServer(command="python", implements="code_interpreter"),
+    }
+    found = await types(web_index=tmp_path / "no.db", mcp_servers=servers)
+    assert {"web_search", "web_search_preview", "code_interpreter"} <= found
+    assert "web_search" not in await types(
+        web_index=tmp_path / "no.db", mcp_servers=servers, mcp=False
+    )
 
 
 class ExampleProvider:

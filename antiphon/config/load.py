@@ -137,6 +137,7 @@ def load(
         origins[name] = flag
     settings = _with_model_flags(Settings(**values), model_flags or {})
     _check_names(settings)
+    _check_implementers(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
     settings = replace(settings, models=models, mcp_servers=servers)
@@ -180,6 +181,8 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
     set."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
+    if server.tool is not None and server.implements is not None:
+        raise SetupError(f"mcp_servers.{name}.implements needs a url or a command")
 
     def filled(field: str, pairs: Mapping[str, str]) -> dict[str, str]:
         for key, value in pairs.items():
@@ -288,3 +291,15 @@ def _check_names(settings: Settings) -> None:
             raise SetupError(
                 f"{option} {literal(named)} is not served{did_you_mean(named, owners)}"
             )
+
+
+def _check_implementers(settings: Settings) -> None:
+    """Check that one MCP server at most implements a built-in tool."""
+    owners: dict[str, str] = {}
+    for name, server in settings.mcp_servers.items():
+        if server.implements is not None:
+            other = owners.setdefault(server.implements, name)
+            if other != name:
+                raise SetupError(
+                    f"mcp_servers {other} and {name} both implement {server.implements}"
+                )

@@ -41,6 +41,10 @@ class McpServer(Struct, frozen=True, kw_only=True):
         Literal["code_interpreter", "shell", "web_search"] | None,
         declare("Built-in tool that requests mean by this name (instead of `url` and `command`)."),
     ] = None
+    implements: Annotated[
+        Literal["code_interpreter", "web_search"] | None,
+        declare("Built-in tool that this server implements, for all requests."),
+    ] = None
     session: Annotated[
         Literal["conversation", "tenant"],
         declare(

@@ -93,6 +93,16 @@ def test_python_code_is_warned_of_earlier_names() -> None:
         assert load_settings(environ={}).max_concurrent_requests == 5
 
 
+def test_one_server_implements_a_tool() -> None:
+    one, two = (
+        f"[mcp_servers.{name}]\nurl = 'http://h'\nimplements = 'web_search'" for name in "ab"
+    )
+    assert read(one).settings.mcp_servers["a"].implements == "web_search"
+    assert refused(f"{one}\n{two}") == "mcp_servers a and b both implement web_search"
+    mapped = "[mcp_servers.a]\ntool = 'shell'\nimplements = 'web_search'"
+    assert "implements needs a url or a command" in refused(mapped)
+
+
 def test_another_file_can_be_loaded(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("port = 7")

@@ -17,8 +17,10 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
+from antiphon.tools.mcp.transport import McpEndpoint
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
@@ -77,6 +79,39 @@ async def test_tools_are_listed_and_called(
             "response.mcp_call_arguments.done",
             "response.mcp_call.completed",
         ]
+
+
+@pytest.mark.requirement("MCP-IMPLEMENTS")
+async def test_server_implements_the_code_interpreter(serve: Serve, ask: Ask, toys: Toys) -> None:
+    pool = SessionPool()
+    provider = McpImplementation(code_interpreter, "py", McpEndpoint(url=toys.url), pool)
+    scripted_engine = engine([tool_call("python", {"input": "print(1)"}), "Done."])
+    server = serve(local(scripted_engine), providers={"code_interpreter": provider})
+    answer = await ask(
+        server,
+        tools=[{"type": "code_interpreter", "container": {"type": "auto"}}],
+        include=["code_interpreter_call.outputs"],
+    )
+    call, message = answer.output
+    assert (call["type"], call["status"]) == ("code_interpreter_call", "completed")
+    assert call["code"] == "print(1)"
+    assert call["outputs"] == [{"type": "logs", "logs": "ran print(1)"}]
+    assert message["content"][0]["text"] == "Done."
+    await pool.close()
+
+
+@pytest.mark.requirement("MCP-IMPLEMENTS")
+async def test_server_implements_web_search(serve: Serve, ask: Ask, toys: Toys) -> None:
+    pool = SessionPool()
+    provider = McpImplementation(web_search, "browser", McpEndpoint(url=toys.url), pool)
+    scripted_engine = engine([tool_call("browser__search", {"query": "rain"}), "Wet."])
+    server = serve(local(scripted_engine), providers={"web_search": provider})
+    answer = await ask(server, tools=[{"type": "web_search"}])
+    call, _ = answer.output
+    assert (call["type"], call["status"]) == ("web_search_call", "completed")
+    assert call["action"]["query"] == "rain"
+    assert "results of rain" in rendered_prompts(server)[-1]
+    await pool.close()
 
 
 @pytest.mark.requirement("MCP-SESSIONS")

@@ -47,7 +47,7 @@ from .results import McpFailure, result_text, tool_error
 from .sessions import SessionKey, SessionPool
 from .transport import McpEndpoint
 
-__all__ = ["McpProvider"]
+__all__ = ["McpProvider", "fetch_tools"]
 
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
@@ -97,7 +97,7 @@ class McpProvider:
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
             return None
-        session = self._session_key(response, self._server(tool, "tools"))
+        session = SessionKey.of(response, self._server(tool, "tools"))
         return self._tool_functions(tool, session, tools)
 
     @asynccontextmanager
@@ -107,7 +107,7 @@ class McpProvider:
         If the conversation already lists them, the server is contacted only when a tool is called.
         """
         label = tool.server_label
-        session = self._session_key(response, self._server(tool, "tools"))
+        session = SessionKey.of(response, self._server(tool, "tools"))
         tools = listed_tools(label, response.items)
         if tools is None:
             tools = await self._list_tools(label, session)
@@ -171,14 +171,9 @@ class McpProvider:
             )
         return self._configured[name]
 
-    def _session_key(self, response: ResponseContext, server: McpEndpoint) -> SessionKey:
-        """Return the session of a response with a server: that of its conversation."""
-        conversation = response.conversation_id or response.response_id
-        return SessionKey(response.tenant, "" if server.shares_sessions else conversation, server)
-
     async def _list_tools(self, label: str, session: SessionKey) -> tuple[ListedTool, ...]:
         try:
-            return await self._pool.call(session, _fetch_tools)
+            return await self._pool.call(session, fetch_tools)
         except McpFailure as error:
             reason = error.details.message
             message = f"Error retrieving tool list from MCP server: '{label}'. {reason}"
@@ -306,7 +301,7 @@ def _parse_object(arguments: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-async def _fetch_tools(client: Client) -> tuple[ListedTool, ...]:
+async def fetch_tools(client: Client) -> tuple[ListedTool, ...]:
     """List the tools of all pages, up to ``_MAX_TOOLS``."""
     tools: list[ListedTool] = []
     cursor: str | None = None

@@ -15,6 +15,8 @@ from typing import NamedTuple, TypeVar
 import structlog
 from mcp import Client
 
+from antiphon.tools.base import ResponseContext
+
 from .results import McpFailure, describe_failure
 from .transport import McpEndpoint, RequestTrace, connect, current_trace
 
@@ -33,6 +35,12 @@ class SessionKey(NamedTuple):
     tenant: str
     conversation: str
     server: McpEndpoint
+
+    @classmethod
+    def of(cls, response: ResponseContext, server: McpEndpoint) -> SessionKey:
+        """Return the session of a response with a server: that of its conversation."""
+        conversation = response.conversation_id or response.response_id
+        return cls(response.tenant, "" if server.shares_sessions else conversation, server)
 
 
 class _Session:

@@ -143,6 +143,30 @@ def remember(word: str, ctx: Context[Any]) -> str:
     return " ".join(words)
 
 
+@toys.tool()
+def search(query: str, topn: int = 10) -> str:
+    """Search the web."""
+    return f"results of {query}"
+
+
+@toys.tool(name="open")
+def open_page(id: str = "", cursor: int = -1) -> str:
+    """Open a page."""
+    return f"page {id}"
+
+
+@toys.tool()
+def find(pattern: str, cursor: int = -1) -> str:
+    """Find text in a page."""
+    raise ToolError(f"{pattern} is not there")
+
+
+@toys.tool()
+def python(code: str) -> str:
+    """Run Python."""
+    return f"ran {code}"
+
+
 class Router:
     """The ASGI application that routes the paths."""
 

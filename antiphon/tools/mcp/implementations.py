@@ -1,0 +1,239 @@
+"""Built-in tools that an MCP server of the operator implements: ``web_search`` and
+``code_interpreter``.
+
+The model is shown the server's tools under the names it was trained with, and the client sees the
+items of the built-in tool. gpt-oss's servers ``browser`` and ``python`` have such tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp import Client
+from mcp_types import CallToolResult
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.errors import ConnectorError, InvalidRequest, ToolError
+from antiphon.text import truncate_middle
+from antiphon.tools.arguments import parse_arguments
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
+from antiphon.wire import containers as wc
+from antiphon.wire import tools as tl
+from antiphon.wire.items import CodeInterpreterCall, Item, WebSearchCall
+from antiphon.wire.parsing.fields import known_fields
+
+from .provider import fetch_tools
+from .request import ListedTool, to_function
+from .results import McpFailure, result_text
+from .sessions import SessionKey, SessionPool
+from .transport import McpEndpoint
+
+__all__ = ["McpImplementation", "code_interpreter", "web_search"]
+
+_PYTHON = "python"
+_INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
+#: Name of a tool, or of its argument → the action of a call.
+_ACTIONS: Mapping[str, str] = {
+    "search": "search",
+    "open": "open_page",
+    "find": "find_in_page",
+    "query": "search",
+    "pattern": "find_in_page",
+    "url": "open_page",
+    "id": "open_page",
+}
+
+
+class _ToolKind(Struct, frozen=True, kw_only=True):
+    """How the tools of a server become one built-in tool.
+
+    ``check`` refuses fields of a request that the server cannot honour. ``function`` returns how a
+    tool of the server is shown, without its handler; None if it is not. ``arguments`` returns the
+    tool's arguments for what the model wrote. ``result_fields`` returns the item's fields for the
+    result's text. ``step``: the progress event of a running call.
+    """
+
+    check: Callable[[Any, str], None]
+    function: Callable[[ListedTool], ToolFunction | None]
+    arguments: Callable[[ListedTool, str], dict[str, Any]]
+    result_fields: Callable[[ListedTool, str, str, bool], Mapping[str, Any]]
+    step: str
+
+
+class McpImplementation:
+    """``ToolProvider`` of a built-in tool over the MCP server called ``name``."""
+
+    def __init__(self, kind: _ToolKind, name: str, server: McpEndpoint, pool: SessionPool) -> None:
+        self._kind = kind
+        self._name = name
+        self._server = server
+        self._pool = pool
+
+    def check(self, tool: Any, path: str) -> None:
+        self._kind.check(tool, path)
+
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+        """Offer the server's tools. Raises ``ConnectorError`` if they cannot be listed."""
+        session = SessionKey.of(response, self._server)
+        try:
+            tools = await self._pool.call(session, fetch_tools)
+        except McpFailure as error:
+            reason = error.details.message
+            raise ConnectorError(
+                f"Error retrieving tool list from MCP server: '{self._name}'. {reason}"
+            ) from None
+        with_outputs = _INCLUDE_OUTPUTS in response.include
+        functions: dict[str, ToolFunction] = {}
+        for each in tools:
+            if (function := self._kind.function(each)) is not None:
+                handler = self._handler(session, each, with_outputs)
+                functions.setdefault(function.tool.name, replace(function, handler=handler))
+        yield Toolset(functions=tuple(functions.values()))
+
+    def _handler(self, session: SessionKey, tool: ListedTool, with_outputs: bool) -> Any:
+        async def call(
+            written: str, context: CallContext
+        ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+            yield ToolProgress(self._kind.step)
+            arguments = self._kind.arguments(tool, written)
+
+            async def call_tool(client: Client) -> CallToolResult:
+                return await client.call_tool(tool.name, arguments)
+
+            try:
+                result = await self._pool.call(session, call_tool)
+            except McpFailure as error:
+                raise ToolError(error.details.message) from None
+            text = truncate_middle(result_text(result), context.max_result_bytes)
+            shows_outputs = with_outputs or context.caller is not None
+            fields = self._kind.result_fields(tool, written, text, shows_outputs)
+            yield ToolResult(text=text, fields=fields, failed=bool(result.is_error))
+
+        return call
+
+
+# --- web search ----------------------------------------------------------------------------------
+
+
+def _check_search(tool: Any, path: str) -> None:
+    """Refuse filters, which the server would ignore."""
+    for name in ("filters", "user_location"):
+        if getattr(tool, name, None):
+            raise InvalidRequest(
+                f"Unsupported parameter: '{path}.{name}' is not supported with the search of this"
+                " server.",
+                param=f"{path}.{name}",
+                code="unsupported_parameter",
+            )
+
+
+def _action_kind(tool: ListedTool) -> str | None:
+    """Return the action of a tool's calls: by its name, else by its arguments."""
+    properties = tool.input_schema.get("properties") if tool.input_schema else None
+    names = (tool.name.rpartition(".")[2], *(properties if isinstance(properties, dict) else ()))
+    return next((_ACTIONS[name] for name in names if name in _ACTIONS), None)
+
+
+def _search_function(tool: ListedTool) -> ToolFunction | None:
+    if _action_kind(tool) is None:
+        return None
+    return ToolFunction(
+        tool=to_function(tool),
+        initial_item=WebSearchCall(action=_action(tool, {})),
+        parse_fields=lambda written: {"action": _action(tool, _lenient(written))},
+        namespace="browser",
+    )
+
+
+def _action(tool: ListedTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    match _action_kind(tool):
+        case "find_in_page":
+            pattern = texts.get("pattern", "")
+            return {"type": "find_in_page", "url": texts.get("url", ""), "pattern": pattern}
+        case "open_page":
+            return {"type": "open_page", "url": texts.get("url", texts.get("id"))}
+    query = texts.get("query", next(iter(texts.values()), ""))
+    return {"type": "search", "query": query, "queries": [query] if query else []}
+
+
+def _lenient(written: str) -> Mapping[str, Any]:
+    try:
+        return parse_arguments(written)
+    except ToolError:
+        return {}
+
+
+#: ``web_search``: the server searches, opens pages and finds text in them.
+web_search = _ToolKind(
+    check=_check_search,
+    function=_search_function,
+    arguments=lambda tool, written: dict(parse_arguments(written)),
+    result_fields=lambda tool, written, text, _: {"action": _action(tool, _lenient(written))},
+    step="searching",
+)
+
+# --- code interpreter ----------------------------------------------------------------------------
+
+
+def _check_code(tool: Any, path: str) -> None:
+    """Refuse containers and files: the code runs at the server."""
+    where = f"{path}.container"
+    if isinstance(tool.container, str):
+        raise InvalidRequest(
+            f"Unsupported value: '{where}': the code of this server runs on an MCP server, not in a"
+            " container.",
+            param=where,
+            code="unsupported_value",
+        )
+    known_fields(tool.container, ("type",), where)
+    wc.read_auto_container(tool.container, where)
+
+
+def _code_field(tool: ListedTool) -> str | None:
+    """Return the argument that takes the code: ``code``, or the only one of a tool ``python``."""
+    properties = tool.input_schema.get("properties") if tool.input_schema else None
+    if not isinstance(properties, dict):
+        return None
+    if "code" in properties:
+        return "code"
+    is_python = tool.name.rpartition(".")[2] == _PYTHON
+    return next(iter(properties)) if is_python and len(properties) == 1 else None
+
+
+def _code_function(tool: ListedTool) -> ToolFunction | None:
+    if _code_field(tool) is None:
+        return None
+    return ToolFunction(
+        tool=tl.Custom(name=_PYTHON, description=tool.description or "Runs Python code."),
+        initial_item=CodeInterpreterCall(container_id=""),
+        streams_text=True,
+    )
+
+
+def _outputs(tool: ListedTool, written: str, text: str, shows_outputs: bool) -> Mapping[str, Any]:
+    return {"outputs": ({"type": "logs", "logs": text},) if shows_outputs else None}
+
+
+#: ``code_interpreter``: the server has one tool that takes code.
+code_interpreter = _ToolKind(
+    check=_check_code,
+    function=_code_function,
+    arguments=lambda tool, written: {_code_field(tool) or "code": written},
+    result_fields=_outputs,
+    step="interpreting",
+)
