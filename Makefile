@@ -33,13 +33,16 @@ RELEASE := .venv-release/.with-hatchling
 LOCK    := .venv-lock/.with-uv
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz schemathesis simulation chaos soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz schemathesis simulation chaos soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 serve: $(LOCAL) ## serve the default model, or MODEL=…; flags: ARGS="--port 9000 …"
 	@exec $(BIN)/antiphon serve $(MODEL) $(ARGS)
+
+demo: $(LOCAL) ## show the API at work: a scripted model, real tools
+	@exec $(BIN)/antiphon demo $(ARGS)
 
 chat: $(LOCAL) ## chat with the running server
 	@exec $(BIN)/antiphon chat $(ARGS)

@@ -417,6 +417,22 @@ def _doctor(loaded: Loaded, arguments: argparse.Namespace) -> None:
         _print_line(line)
 
 
+def _demo(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    from antiphon.http.uvicorn_server import run as run_loop
+
+    from .demo.command import run_demo
+
+    def show(text: str) -> None:
+        _print_line(text)
+        sys.stdout.flush()
+
+    run_loop(run_demo(loaded.settings, show, once=arguments.once))
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="stop after the tour")
+
+
 def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
     key = f"sk-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -492,6 +508,12 @@ COMMANDS: Mapping[str, Command] = {
         help="Show what works on this machine, and how to turn on the rest.",
         run=_doctor,
         groups=("Fetching", "Tools", "Models"),
+    ),
+    "demo": Command(
+        help="Serve a scripted tour of the API, with real tools and without a large model.",
+        run=_demo,
+        groups=("Server",),
+        arguments=_demo_arguments,
     ),
     "key": Command(help="Create an API key.", run=_key, takes="new ", arguments=_key_arguments),
 }

@@ -1,0 +1,93 @@
+"""Run the demo: a server of the scripted model, and the tour as its first client."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.config.settings import Settings
+from antiphon.errors import SetupError
+
+from .player import play
+from .script import MODEL, PAGES, demo_settings, write_scenes
+
+if TYPE_CHECKING:
+    from antiphon.capabilities import Capability
+    from antiphon.server import Serving
+
+__all__ = ["run_demo"]
+
+_WARNING = (
+    f"The model {MODEL} is a script, not a language model: its words were written in advance.\n"
+    "The tools are real: search, vectors, sandbox, MCP server and approval."
+)
+
+
+async def run_demo(settings: Settings, show: Callable[[str], None], *, once: bool) -> None:
+    """Serve the demo and take the tour. ``once``: stop after the tour; otherwise on Ctrl-C.
+
+    Raises ``SetupError`` if the server does not start, or if the tour fails with ``once``."""
+    from antiphon.models.packaged_embedder import with_packaged_embedder
+    from antiphon.server import serve
+    from antiphon.tools.web_search.index import PageIndex
+
+    with tempfile.TemporaryDirectory(prefix="antiphon-demo-") as name:
+        folder = Path(name)
+        prepared = with_packaged_embedder(demo_settings(settings, folder))
+        index = PageIndex(prepared.web_index)
+        await index.add(PAGES)
+        await index.close()
+        ready = await _ready_tools(prepared)
+        write_scenes(folder / "tour.toml", ready)
+        tour: asyncio.Task[None] | None = None
+
+        def started(serving: Serving) -> None:
+            nonlocal tour
+            show(f"Antiphon demo at {serving.url}/v1\n{_WARNING}\n")
+            tour = asyncio.create_task(_take_tour(serving.url, ready, show, once=once))
+
+        await serve(prepared, started)
+        if tour is not None and tour.done():
+            tour.result()
+
+
+async def _ready_tools(settings: Settings) -> frozenset[str]:
+    """Return the types of the tools that work on this machine."""
+    import structlog
+
+    from antiphon.server import find_capabilities
+
+    log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[_drop])
+    found = await find_capabilities(settings, log=log)
+    return frozenset(_tool_type(each) for each in found if each.problem is None)
+
+
+def _drop(logger: object, method: str, event: object) -> str:
+    return ""
+
+
+def _tool_type(capability: Capability) -> str:
+    return capability.name.partition(" ")[0]
+
+
+async def _take_tour(
+    url: str, ready: frozenset[str], show: Callable[[str], None], *, once: bool
+) -> None:
+    try:
+        await asyncio.to_thread(play, url, ready, show)
+        if not once:
+            show(
+                f"\nThat was the tour. The server keeps running: open {url}/ or send the requests"
+                "\nabove again. Ctrl-C stops it."
+            )
+    except SetupError as error:
+        show(f"\n{error}")
+        if once:
+            raise
+    finally:
+        if once:
+            signal.raise_signal(signal.SIGTERM)

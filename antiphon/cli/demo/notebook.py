@@ -1,0 +1,25 @@
+"""The MCP server of the demo, started as a process: a notebook that keeps notes in memory."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Serve on stdin and stdout until the client closes them."""
+    from mcp.server.mcpserver import MCPServer
+
+    notes: list[str] = []
+    server = MCPServer("notebook", log_level="CRITICAL")
+
+    @server.tool()
+    def save_note(text: str) -> str:
+        """Save a note in the user's notebook."""
+        notes.append(text)
+        return f"Saved as note {len(notes)}."
+
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

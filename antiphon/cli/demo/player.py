@@ -1,0 +1,125 @@
+"""Send the tour's requests as a client does, and print what the server answers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import urllib.request
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from antiphon.errors import SetupError
+
+from ..chat import RequestFailed, Server
+from .script import FILE, MODEL, QUESTION, tools
+
+__all__ = ["play"]
+
+_TIMEOUT_S = 60
+#: Indexing is polled this often, with a pause in seconds before each.
+_POLLS, _PAUSE_S = 300, 0.1
+
+Print = Callable[[str], None]
+
+
+def play(url: str, ready: Collection[str], show: Print) -> None:
+    """Take the tour at a server. ``ready``: types of the tools that work there.
+
+    Raises ``SetupError`` if a request fails."""
+    try:
+        store_id = _upload(url, show) if "file_search" in ready else ""
+        body: dict[str, Any] = {"model": MODEL, "input": QUESTION, "tools": tools(ready, store_id)}
+        body["include"] = ["code_interpreter_call.outputs"] * ("code_interpreter" in ready)
+        server = Server(url)
+        while True:
+            show(f"\nPOST {url}/v1/responses\n  {json.dumps({**body, 'stream': True})}")
+            response = _show_response(server.events(body), show)
+            approvals = [
+                {
+                    "type": "mcp_approval_response",
+                    "approval_request_id": item["id"],
+                    "approve": True,
+                }
+                for item in response.get("output", ())
+                if item["type"] == "mcp_approval_request"
+            ]
+            if not approvals:
+                return
+            show("  The response ended and waits for you. This tour approves.")
+            body = {**body, "previous_response_id": response["id"], "input": approvals}
+    except (RequestFailed, OSError) as error:
+        raise SetupError(f"the tour stopped: {error}") from None
+
+
+def _show_response(events: Iterator[Mapping[str, Any]], show: Print) -> Mapping[str, Any]:
+    """Print the items of a streamed response, and return the response."""
+    response: Mapping[str, Any] = {}
+    for event in events:
+        if event["type"] == "response.output_item.done":
+            for line in _describe(event["item"]):
+                show(f"  {line}")
+        elif event["type"] == "error":
+            raise RequestFailed(event["message"])
+        response = event.get("response", response)
+    return response
+
+
+def _describe(item: Mapping[str, Any]) -> Iterator[str]:
+    """Describe an item of the output in a few lines."""
+    kind = item["type"]
+    describe = _DESCRIPTIONS.get(kind)
+    yield f"{kind:<22} {describe(item) if describe is not None else ''}".rstrip()
+    if kind == "code_interpreter_call":
+        for output in item.get("outputs") or ():
+            yield f"{'':<22} → {str(output.get('logs', output['type'])).strip()}"
+    if kind == "message":
+        for annotation in item["content"][0]["annotations"]:
+            source = annotation.get("url") or annotation.get("filename")
+            yield f"{'':<22} {annotation['type']}: {source}"
+
+
+#: Type of an item → a short text about it.
+_DESCRIPTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "reasoning": lambda item: item["content"][0]["text"].strip(),
+    "web_search_call": lambda item: json.dumps(item["action"]),
+    "file_search_call": lambda item: json.dumps(item["queries"]),
+    "code_interpreter_call": lambda item: " ⏎ ".join(item["code"].splitlines()),
+    "mcp_list_tools": lambda item: ", ".join(tool["name"] for tool in item["tools"]),
+    "mcp_approval_request": lambda item: f"{item['name']} {item['arguments']}",
+    "mcp_call": lambda item: f"{item['name']} → {item['output']}",
+    "message": lambda item: item["content"][0]["text"],
+}
+
+
+def _upload(url: str, show: Print) -> str:
+    """Upload the file into a vector store, and return the store's id when it is indexed."""
+    name, content = FILE
+    boundary = secrets.token_hex(16)
+    fields = (
+        f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nassistants\r\n'
+        f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    )
+    body = fields.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    kind = f"multipart/form-data; boundary={boundary}"
+    file = _post(f"{url}/v1/files", body, kind)
+    show(f"POST {url}/v1/files  {name} → {file['id']}")
+    new = json.dumps({"name": "tour", "file_ids": [file["id"]]}).encode()
+    store = _post(f"{url}/v1/vector_stores", new, "application/json")
+    show(f"POST {url}/v1/vector_stores → {store['id']}")
+    for _ in range(_POLLS):
+        if store["file_counts"]["in_progress"] == 0:
+            break
+        time.sleep(_PAUSE_S)
+        store = _read(urllib.request.Request(f"{url}/v1/vector_stores/{store['id']}"))
+    return str(store["id"])
+
+
+def _post(url: str, body: bytes, kind: str) -> dict[str, Any]:
+    return _read(urllib.request.Request(url, body, {"content-type": kind}))
+
+
+def _read(request: urllib.request.Request) -> dict[str, Any]:
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
