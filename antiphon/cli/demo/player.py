@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.errors import SetupError
 
-from ..chat import RequestFailed, Server
+from ..client import RequestFailed, Server
 from .script import FILE, MODEL, QUESTION, tools
 
 __all__ = ["play"]
