@@ -16,6 +16,7 @@ from antiphon.errors import RunError, ToolError
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionKey
 from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
@@ -86,7 +87,7 @@ class _Pool:
     def __init__(self, words: ScriptedWords) -> None:
         self._words = words
 
-    async def call(self, tenant: str, server: McpEndpoint, question: Any) -> Any:
+    async def call(self, key: SessionKey, question: Any) -> Any:
         return await question(self)
 
     async def close(self) -> None: ...

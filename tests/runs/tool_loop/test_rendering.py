@@ -16,6 +16,7 @@ from antiphon.tools.base import ToolProvider
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionKey
 from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.tools.shell import ShellProvider
 from antiphon.tools.web_search.browser import SearchOptions
@@ -59,7 +60,7 @@ class _VectorStores:
 class _McpPool:
     """An MCP server with one tool, ``echo``."""
 
-    async def call(self, tenant: str, server: McpEndpoint, question: Any) -> Any:
+    async def call(self, key: SessionKey, question: Any) -> Any:
         return await question(self)
 
     async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
