@@ -320,6 +320,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         503,
         "The model could not be loaded.",
         "Read the message; try again after `retry-after` seconds.",
+        fails_run=True,
     ),
     "mutually_exclusive_parameters": ErrorCode(
         400,

@@ -33,7 +33,7 @@ from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
-from antiphon.stream.deltas import Delta
+from antiphon.stream.deltas import Delta, NewPrompt
 
 __all__ = ["OnDemandBackend", "OnDemandReply", "Progress"]
 
@@ -42,6 +42,8 @@ _log = structlog.get_logger(__name__)
 #: Seconds that a request waits for the load before its run starts.
 READY_TIMEOUT_S = 5.0
 _RETRY_AFTER_S = 10
+#: Code of the error of a model that could not be loaded.
+_LOAD_FAILED = "model_not_loaded"
 #: Seconds between two log lines about the progress of a load.
 _LOG_INTERVAL_S = 10.0
 
@@ -243,7 +245,7 @@ class OnDemandBackend(BackendWrapper):
             try:
                 backend = await self._wait(instance)
             except SetupError:
-                raise BackendError(_unavailable_message(self._name)) from None
+                raise _load_failure(self._name) from None
             yield backend
 
     async def close(self) -> None:
@@ -293,7 +295,7 @@ class OnDemandBackend(BackendWrapper):
                 _unavailable_message(self._name),
                 retry_after_s=_RETRY_AFTER_S,
                 status=503,
-                code="server_error",
+                code=_LOAD_FAILED,
             ) from None
         return True
 
@@ -396,7 +398,7 @@ class OnDemandBackend(BackendWrapper):
 
     def _cancel_load(self, instance: _Instance) -> None:
         """Stop a load. An engine that is being created is closed as soon as it exists."""
-        instance.fail(BackendError(_unavailable_message(self._name)))
+        instance.fail(_load_failure(self._name))
         self._drop(instance, "unloaded")
         if not instance.is_building:
             self._loads[instance].cancel()
@@ -498,7 +500,11 @@ class OnDemandReply(ReplyWrapper):
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         async with self._on_demand.use() as backend:
+            is_late = isinstance(self._reply, _UnpreparedReply) and self._resume_point is None
             reply = await self._ensure_prepared(backend)
+            if is_late and (prompt := reply.prompt_tokens) is not None:
+                # The run has started without knowing its prompt.
+                yield (NewPrompt(prompt.ids),)
             async with aclosing(reply.deltas()) as deltas:
                 async for batch in deltas:
                     yield batch
@@ -515,6 +521,11 @@ class OnDemandReply(ReplyWrapper):
             reply = reply.resume(self._resume_point)
         self._backend, self._reply = backend, reply
         return reply
+
+
+def _load_failure(name: str) -> BackendError:
+    """The error of a run whose model could not be loaded. The next request tries again."""
+    return BackendError(_unavailable_message(name), code=_LOAD_FAILED, retry_after_s=_RETRY_AFTER_S)
 
 
 def _unavailable_message(name: str) -> str:

@@ -27,6 +27,8 @@ from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check
 from antiphon.wire.items import InputText, Message
 from tests.conformance.served import Server, engine, local
+from tests.conformance.test_hosted import MCP, Dice
+from tests.conformance.test_tool_search import tool_call
 
 STORY = "A boat left the harbour. It was never seen again. The sea was calm."
 TALK = Conversation(items=(Message(role="user", content=(InputText(text="Hello!"),)),))
@@ -126,7 +128,8 @@ async def test_failed_load_hides_its_reason_and_is_retried() -> None:
     for _ in range(2):
         with pytest.raises(Overloaded, match="'m' could not be loaded") as refused:
             await lazy.prepare(TALK, OPTIONS)
-        assert refused.value.status == 503 and "secret" not in refused.value.message
+        assert (refused.value.status, refused.value.code) == (503, "model_not_loaded")
+        assert refused.value.retry_after_s > 0 and "secret" not in refused.value.message
     assert await said(await lazy.prepare(TALK, OPTIONS)) == STORY
     assert make.tries == 3
 
@@ -136,8 +139,49 @@ async def test_failed_load_in_the_run_fails_the_run() -> None:
     make.gate.clear()
     reply = await OnDemandBackend("m", make, ready_timeout_s=0).prepare(TALK, OPTIONS)
     make.gate.set()
-    with pytest.raises(BackendError, match="'m' could not be loaded"):
+    with pytest.raises(BackendError, match="'m' could not be loaded") as failed:
         await said(reply)
+    assert failed.value.code == "model_not_loaded" and failed.value.is_transient
+    assert "\n" not in failed.value.client_message
+
+
+async def test_failed_load_is_an_http_503_with_a_code() -> None:
+    server = Server(OnDemandBackend("m", Maker(SetupError("no"))), MemoryStore())
+    answer = await server.post()
+    await server.close()
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (503, "model_not_loaded")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [["Just."], [tool_call("dice__roll", {"n": 1}), "It is six."]],
+    ids=["answer", "tool"],
+)
+async def test_tokens_of_a_late_model_with_a_hosted_tool_are_known(turns: list[str]) -> None:
+    """The run starts before the model is loaded, so its first prompt is known only later."""
+    told = []
+    for is_late in (False, True):
+        gate = asyncio.Event()
+
+        async def make(progress: Progress, gate: asyncio.Event = gate) -> Backend:
+            await gate.wait()
+            return local(engine(turns))
+
+        store = MemoryStore()
+        lazy = OnDemandBackend("m", make, ready_timeout_s=0 if is_late else WAIT_S)
+        server = Server(lazy, store, providers={"mcp": Dice()})
+        if not is_late:
+            gate.set()
+        else:
+            asyncio.get_running_loop().call_later(0.01, gate.set)
+        response = (await server.post(tools=[MCP], enable_response_messages=True)).json()
+        stored = await store.load("default", response["id"])
+        assert stored is not None and stored.tokens is not None
+        told.append((response["input_messages"], response["output_messages"], stored.tokens))
+        await server.close()
+    assert told[0] == told[1]
 
 
 @pytest.mark.requirement("HF-3")

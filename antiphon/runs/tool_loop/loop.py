@@ -20,7 +20,14 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
+from antiphon.conversation import (
+    Conversation,
+    Options,
+    PromptTokens,
+    ResumePoint,
+    ToolChoice,
+    ToolName,
+)
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, ConnectorError, InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
 from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
@@ -107,6 +114,12 @@ class ToolLoop(ReplyWrapper):
         self._stopped_by_string = False
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
+
+    @property
+    def prompt_tokens(self) -> PromptTokens | None:
+        """The first prompt; a later one if the first was not known before the run, or is not used.
+        A ``NewPrompt`` delta tells where it begins."""
+        return self._reply.prompt_tokens or self._turn_reply.prompt_tokens
 
     @property
     def may_fail_early(self) -> bool:
