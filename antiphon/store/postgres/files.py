@@ -27,8 +27,7 @@ class PostgresFiles:
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        async with self._pool.transaction() as transaction:
-            await transaction.rows("lock_files", tenant)
+        async with self._pool.tenant_transaction("lock_files", tenant) as transaction:
             ((count, stored_bytes),) = await transaction.rows("file_totals", tenant)
             if exceeds(count + 1, max_files) or exceeds(stored_bytes + file.bytes, max_bytes):
                 return False

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from hashlib import sha256
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -59,6 +60,10 @@ class ConnectionPool:
         self._url = url
         self._listen_task: asyncio.Task[None] | None = None
         self._uncancellable: set[asyncio.Task[Any]] = set()
+        #: Kept as long as somebody holds them or waits for them.
+        self._tenant_queues: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
         self._closed = False
         self._active = 0
         self._idle = asyncio.Event()
@@ -133,6 +138,20 @@ class ConnectionPool:
         with self._translate_errors():
             async with self._pool.acquire() as connection, connection.transaction():
                 yield Transaction(connection, self.queries)
+
+    @asynccontextmanager
+    async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:
+        """Open a transaction that holds a lock of a tenant; ``lock`` is the query that takes it.
+
+        The calls of this process queue before they take a connection, so that a tenant's flood
+        occupies one connection.
+        """
+        queue = self._tenant_queues.get((lock, tenant))
+        if queue is None:
+            queue = self._tenant_queues[lock, tenant] = asyncio.Lock()
+        async with queue, self.transaction() as transaction:
+            await transaction.rows(lock, tenant)
+            yield transaction
 
     async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run ``work`` to its end even if the caller is cancelled, because subscribers must hear of

@@ -20,7 +20,7 @@ class PostgresSkills:
     async def create(
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        async with self._pool.transaction() as transaction:
+        async with self._pool.tenant_transaction("lock_files", tenant) as transaction:
             if not await _fits(transaction, tenant, bundle, max_bytes):
                 return False
             row_id = await transaction.value("put_skill", tenant, draft.skill_id, draft.created_at)
@@ -36,7 +36,7 @@ class PostgresSkills:
         default: bool,
         max_bytes: int | None = None,
     ) -> SkillVersion | None:
-        async with self._pool.transaction() as transaction:
+        async with self._pool.tenant_transaction("lock_files", tenant) as transaction:
             if not await _fits(transaction, tenant, bundle, max_bytes):
                 return None
             key = index_key(draft.skill_id)
@@ -86,7 +86,6 @@ class PostgresSkills:
 async def _fits(
     transaction: Transaction, tenant: str, bundle: bytes, max_bytes: int | None
 ) -> bool:
-    await transaction.rows("lock_files", tenant)
     stored_bytes = await transaction.value("skill_bytes", tenant)
     return max_bytes is None or stored_bytes + len(bundle) <= max_bytes
 

@@ -133,8 +133,7 @@ class PostgresStore:
         lease_s: float,
     ) -> bool:
         row = (tenant, index_key(response_id), owner, max_responses, max_bytes, lease_s)
-        async with self._pool.transaction() as transaction:
-            await transaction.rows("lock_responses", tenant)
+        async with self._pool.tenant_transaction("lock_responses", tenant) as transaction:
             return bool(await transaction.rows("reserve_response", *row))
 
     async def release_reservation(self, tenant: str, response_id: str) -> None:

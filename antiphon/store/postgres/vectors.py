@@ -39,12 +39,13 @@ class PostgresVectorIndex:
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         row = (tenant, store.id, store.expires_at, encode(store))
-        async with self._pool.transaction() as transaction:
-            if max_stores is not None:
-                await transaction.rows("lock_vector_stores", tenant)
-                others = await transaction.value("count_other_vector_stores", tenant, store.id)
-                if others >= max_stores:
-                    return False
+        if max_stores is None:
+            await self._pool.rows("put_vector_store", *row)
+            return True
+        async with self._pool.tenant_transaction("lock_vector_stores", tenant) as transaction:
+            others = await transaction.value("count_other_vector_stores", tenant, store.id)
+            if others >= max_stores:
+                return False
             await transaction.rows("put_vector_store", *row)
             return True
 

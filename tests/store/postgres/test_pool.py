@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ import pytest
 from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
 from antiphon.store.postgres.pool import index_key
+from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append
 from antiphon.store.sql import migrations, queries
+from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended
 from antiphon.testing.store_check import turn
+from antiphon.testing.vector_check import make_vector_store
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Message
 
@@ -315,3 +318,60 @@ async def test_cancelled_append_still_notifies(database: Postgres) -> None:
             while not tail.is_stale:
                 tail.next_batch(99)
                 await tail.wait()
+
+
+async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
+    database: Postgres,
+) -> None:
+    url = await database.fresh()
+    store = await PostgresStore.open(url, connections=2)
+
+    def writes() -> list[Coroutine[Any, Any, bool]]:
+        limits: dict[str, Any] = {"max_responses": 9, "max_bytes": None, "lease_s": 60}
+        return [
+            *(store.files.put("flood", make_file(name), b"x") for name in "abc"),
+            *(store.reserve_response("flood", f"resp_{n}", "o", **limits) for n in range(3)),
+        ]
+
+    try:
+        async with asyncio.timeout(30), connected(url) as other, asyncio.TaskGroup() as group:
+            lock = store._pool.queries["lock_files"]
+            async with other.transaction():  # another server stores a large file of this tenant
+                await other.fetch(lock, "flood")
+                tasks = [group.create_task(write) for write in writes()]
+                assert await asyncio.gather(*tasks[3:]) == [True] * 3
+                assert await store.files.put("quiet", make_file("a"), b"x")
+                assert not any(task.done() for task in tasks[:3])
+            assert await asyncio.gather(*tasks) == [True] * 6
+        assert not store._pool._tenant_queues
+    finally:
+        await store.close()
+
+
+async def test_two_servers_together_do_not_exceed_a_quota(database: Postgres) -> None:
+    url = await database.fresh()
+    stores = [await PostgresStore.open(url, connections=3) for _ in range(2)]
+    limits: dict[str, Any] = {"max_responses": 3, "max_bytes": None, "lease_s": 60}
+    try:
+        async with asyncio.timeout(30):
+            for writes in (
+                [
+                    store.reserve_response("t", f"resp_{number}{n}", str(number), **limits)
+                    for number, store in enumerate(stores)
+                    for n in range(6)
+                ],
+                [
+                    store.files.put("t", make_file(f"{number}{n}"), b"x", max_files=3)
+                    for number, store in enumerate(stores)
+                    for n in range(6)
+                ],
+                [
+                    store.vectors.put("t", make_vector_store(f"{number}{n}"), max_stores=3)
+                    for number, store in enumerate(stores)
+                    for n in range(6)
+                ],
+            ):
+                assert sum(await asyncio.gather(*writes)) == 3
+    finally:
+        for store in stores:
+            await store.close()
