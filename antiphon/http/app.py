@@ -145,6 +145,9 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
         *_older_routes(deps),
         *_vllm_routes(TokenRoutes(deps)),
+        Route(
+            "/antiphon/responses/{response_id}/transcript", responses.transcript, methods=["GET"]
+        ),
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),

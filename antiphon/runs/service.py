@@ -34,7 +34,7 @@ from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.context import ConversationContext, chain_items
+from antiphon.runs.history.context import ConversationContext, chain_items, stored_tokens
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
@@ -52,7 +52,7 @@ from antiphon.wire.request import (
     refuse_unsupported,
 )
 from antiphon.wire.response import CompactedResponse, Response
-from antiphon.wire.response_list import ResponseSummary
+from antiphon.wire.response_list import ResponseSummary, Transcript
 
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
@@ -390,6 +390,22 @@ class Service:
         if found is None:
             raise InvalidRequest(f"Response with id '{query.after}' not found.", param="after")
         return page_of(found[: query.limit], has_more=len(found) > query.limit)
+
+    async def transcript(self, tenant: str, response_id: str) -> Transcript:
+        """Return the text of all tokens that the model read and wrote up to a response. Raises
+        ``NotFound``, and ``InvalidRequest`` if the tokens are not known.
+        """
+        chain = await self._store.load_chain(tenant, response_id)
+        if chain is None:
+            raise _unknown(response_id)
+        model = chain[-1].response.model
+        tokens = stored_tokens(chain) if chain[-1].tokens is not None else None
+        if tokens is None:
+            raise InvalidRequest(
+                "The tokens of this response are not known to this server.", param="response_id"
+            )
+        text = await self.tokenizers.detokenize(model, tokens.ids)
+        return Transcript(id=response_id, model=model, token_count=len(tokens.ids), text=text)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         """Return one page of the response's input: the items of its ancestors and its own input.

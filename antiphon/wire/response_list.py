@@ -1,6 +1,6 @@
-"""The entries of ``GET /responses``: what a list of responses shows of each.
+"""Other views of a response: its entry in ``GET /responses``, and its tokens as text.
 
-OpenAI's dashboard has such a list, its public API has none. A whole response is retrieved by
+OpenAI's dashboard has a list, its public API has none. A whole response is retrieved by
 its id.
 """
 
@@ -14,7 +14,7 @@ from .items import Item, Message
 from .parts import InputText, OutputText, PlainText
 from .response import ConversationRef, Response, ResponseError, ResponseStatus, Usage
 
-__all__ = ["ResponseSummary", "summarize"]
+__all__ = ["ResponseSummary", "Transcript", "summarize"]
 
 #: Characters of a preview.
 _PREVIEW = 300
@@ -47,6 +47,17 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
     def search_text(self) -> str:
         """What a search looks into, without case."""
         return f"{self.input_preview}\n{self.output_preview}".casefold()
+
+
+class Transcript(Struct, frozen=True, kw_only=True):
+    """The tokens of a response and of what precedes it, as text: what the model read and wrote,
+    with the control tokens that its format adds."""
+
+    id: str
+    object: Literal["antiphon.transcript"] = "antiphon.transcript"
+    model: str
+    token_count: int
+    text: str
 
 
 def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:

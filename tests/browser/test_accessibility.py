@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Visitor, visiting
+from tests.browser.test_responses import create
 from tests.e2e.server import Server
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -44,8 +45,8 @@ def guest(browser: Any, server: Server, look: str) -> Any:
 def picture(guest: Visitor, look: str, request: pytest.FixtureRequest) -> Any:
     """Save a picture for the docs, if `--pictures` asks for it."""
 
-    def take(name: str) -> None:
-        if request.config.getoption("--pictures"):
+    def take(name: str, *looks: str) -> None:
+        if request.config.getoption("--pictures") and look in looks:
             IMAGES.mkdir(exist_ok=True)
             guest.page.screenshot(path=IMAGES / f"{name}-{look}.png", animations="disabled")
 
@@ -63,7 +64,7 @@ def test_playground_is_accessible(guest: Visitor, picture: Any) -> None:
     assert violations(page) == []
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) == 0
-    picture("playground")
+    picture("playground", "light", "dark", "phone")
 
 
 def test_request_settings_are_accessible(guest: Visitor, look: str) -> None:
@@ -82,7 +83,7 @@ def test_request_settings_are_accessible(guest: Visitor, look: str) -> None:
 def test_page_works_with_the_keyboard_alone(guest: Visitor) -> None:
     page = guest.open()
     page.get_by_role("textbox", name="Message").wait_for()
-    page.wait_for_function("document.activeElement.matches('.composer textarea')")
+    page.locator(".composer textarea:focus").wait_for()
     page.keyboard.type("Hi")
     page.keyboard.press("Enter")
     page.get_by_text("Hello there!").wait_for()
@@ -93,3 +94,19 @@ def test_page_works_with_the_keyboard_alone(guest: Visitor) -> None:
         names.add(page.evaluate("document.activeElement.textContent.trim()"))
         page.keyboard.press("Shift+Tab")
     assert {"Retry", "Copy", "JSON"} <= names
+
+
+def test_responses_are_accessible(guest: Visitor, server: Server, picture: Any) -> None:
+    background = create(server, input="Tell me about rivers", background=True)
+    page = guest.open("responses")
+    page.get_by_role("link", name="Tell me about rivers").first.wait_for()
+    page.locator(".spinner").wait_for(state="detached")
+    assert violations(page) == []
+    picture("responses", "light")
+    page = guest.open(f"responses/{background}")
+    page.get_by_role("cell", name="Danube").wait_for()
+    assert violations(page) == []
+    picture("response", "dark")
+    page.get_by_role("tab", name="Events").click()
+    page.get_by_role("button", name="response.completed").wait_for()
+    assert violations(page) == []

@@ -241,7 +241,7 @@ def test_settings_are_sent(visitor: Visitor, server: Server) -> None:
     assert body["instructions"] == "Be brief."
     assert (body["temperature"], body["top_k"]) == (0.3, 40)
     assert [tool["type"] for tool in body["tools"]] == ["web_search", "image_generation"]
-    assert "image_generation" in turn.get_by_role("note").inner_text()  # not enabled here
+    assert "image_generation" in turn.get_by_role("note").last.inner_text()  # not enabled here
 
 
 def test_python_snippet_sends_the_same_request(visitor: Visitor) -> None:

@@ -502,3 +502,25 @@ async def test_invalid_filters_of_the_list_are_400(
 ) -> None:
     answer = await serve().client.get("/v1/responses", params=params)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_transcript_is_the_text_that_the_model_saw(serve: Serve) -> None:
+    server = serve(engine(["Hello there!", "Fine."]))
+    first = (await server.client.post("/v1/responses", json={"input": "Hi"})).json()["id"]
+    fields = {"input": "How are you?", "previous_response_id": first}
+    second = (await server.client.post("/v1/responses", json=fields)).json()
+    answer = await server.client.get(f"/antiphon/responses/{second['id']}/transcript")
+    text = answer.json()["text"]
+    parts = [text.index(part) for part in ("Hi", "Hello there!", "How are you?", "Fine.")]
+    assert parts == sorted(parts)
+    total = second["usage"]["total_tokens"]
+    assert total - 2 <= answer.json()["token_count"] <= total
+
+
+async def test_transcript_of_unknown_tokens_is_refused(serve: Serve) -> None:
+    client = serve().client
+    missing = await client.get("/antiphon/responses/resp_none/transcript")
+    assert missing.status_code == 404
+    response = (await client.post("/v1/responses", json={"input": "Hi"})).json()
+    refused = await client.get(f"/antiphon/responses/{response['id']}/transcript")
+    assert refused.status_code == 400

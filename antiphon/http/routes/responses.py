@@ -39,7 +39,7 @@ from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, ResponseStatus
-from antiphon.wire.response_list import ResponseSummary
+from antiphon.wire.response_list import ResponseSummary, Transcript
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
@@ -367,6 +367,11 @@ class ResponseRoutes:
     async def cancel(self, request: Request) -> Reply:
         """Cancel a background response and return it."""
         return json_reply(await self._service.cancel(*_response_key(request)))
+
+    @operation("getTranscript", answer=Transcript, errors=(503,))
+    async def transcript(self, request: Request) -> Reply:
+        """Return the tokens that the model read and wrote up to a response, as text."""
+        return json_reply(await self._service.transcript(*_response_key(request)))
 
     @operation("listInputItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
     async def list_input_items(self, request: Request) -> Reply:

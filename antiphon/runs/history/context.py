@@ -24,7 +24,13 @@ from .recent_items import PastItems, load_past_items
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory
 
-__all__ = ["BuildVisibleHistory", "ConversationContext", "chain_items", "load_context"]
+__all__ = [
+    "BuildVisibleHistory",
+    "ConversationContext",
+    "chain_items",
+    "load_context",
+    "stored_tokens",
+]
 
 
 class ConversationContext(Struct, frozen=True, kw_only=True):
@@ -105,7 +111,7 @@ async def load_context(
         input=new_items,
         instructions=instructions,
         # The stored tokens belong to the conversation before the compaction.
-        prompt_tokens=None if is_compacted else _stored_tokens(chain),
+        prompt_tokens=None if is_compacted else stored_tokens(chain),
         chain=chain,
         is_partial=loaded.is_partial,
     )
@@ -140,7 +146,7 @@ def chain_items(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 
 
-def _stored_tokens(chain: tuple[StoredResponse, ...]) -> PromptTokens | None:
+def stored_tokens(chain: tuple[StoredResponse, ...]) -> PromptTokens | None:
     """Return the token ids that the model last saw and wrote, rebuilt from what each turn added;
     None if they are not known completely.
     """

@@ -3,10 +3,12 @@ import { access, setKey } from "./api.js";
 import { html, inBrowser, render, useEffect, useRef, useState, useStore } from "./lib.js";
 import { Field, Icon, IconButton } from "./parts.js";
 import { Playground } from "./playground/view.js";
+import { Responses } from "./views/responses.js";
 
 /** Path in the address after `#/`, name, icon, and the module of the view. */
 const VIEWS = [
   { path: "playground", name: "Playground", icon: "chat", view: Playground },
+  { path: "responses", name: "Responses", icon: "list", view: Responses },
 ];
 
 const theme = inBrowser("theme");

@@ -96,7 +96,7 @@ function changeTurn(id, change, { keep = true } = {}) {
 function previousResponse(parent) {
   const { turns } = session.get();
   for (let turn = turns[parent]; turn; turn = turns[turn.parent]) {
-    if (turn.responseId && turn.status === "done" && turn.response?.status !== "failed") {
+    if (turn.responseId && ["completed", "incomplete"].includes(turn.response?.status)) {
       return turn.responseId;
     }
   }

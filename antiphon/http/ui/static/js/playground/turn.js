@@ -122,9 +122,10 @@ const INCOMPLETE = {
 function Troubles({ turn }) {
   const { response } = turn;
   const error = turn.status === "error" ? turn.error : response?.error?.message;
+  const ignored = response?.ignored_tools ?? turn.ignored?.map((type) => ({ type })) ?? [];
   return html`
-    ${turn.ignored?.length > 0 && html`<${Notice} kind="warning">This server does not run
-      ${" "}${turn.ignored.join(", ")}: the model did not see ${turn.ignored.length > 1 ? "these tools" : "this tool"}.</${Notice}>`}
+    ${ignored.map((tool) => html`<${Notice} kind="warning" key=${tool.type}>The model did not see the tool
+      ${" "}<code>${tool.type}</code>. ${tool.reason ?? "This server does not run it."}</${Notice}>`)}
     ${error && html`<${Notice} kind="error">${error}${turn.param && html` <code>${turn.param}</code>`}</${Notice}>`}
     ${response?.status === "incomplete" && html`<${Notice} kind="warning">
       ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}</${Notice}>`}
