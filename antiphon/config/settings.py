@@ -39,8 +39,8 @@ def _spare_cores() -> int:
 
 def _home(variable: str, otherwise: str) -> Path:
     """Return Antiphon's folder in an XDG base directory. Relative values are ignored (XDG spec)."""
-    given = os.environ.get(variable, "")  # noqa: TID251
-    return (Path(given) if Path(given).is_absolute() else Path.home() / otherwise) / "antiphon"
+    value = os.environ.get(variable, "")  # noqa: TID251
+    return (Path(value) if Path(value).is_absolute() else Path.home() / otherwise) / "antiphon"
 
 
 def state_folder() -> Path:

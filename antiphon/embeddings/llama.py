@@ -44,8 +44,8 @@ async def load(
     """
     require_llama()
     head = await asyncio.to_thread(read_gguf, path)
-    asked = context_size or DEFAULT_CONTEXT
-    context = min(asked, int(head.architecture_value("context_length") or asked))
+    size = context_size or DEFAULT_CONTEXT
+    context = min(size, int(head.architecture_value("context_length") or size))
     fields = {
         "embedding": True,
         "pooling_type": _pooling(path, head, pooling),
@@ -61,8 +61,8 @@ async def load(
 
     def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
         lead = before.for_role(role)
-        said = [lead + text if isinstance(text, str) else list(text) for text in texts]
-        return _parse_response(held[0].handle_embeddings({"input": said}), context)
+        inputs = [lead + text if isinstance(text, str) else list(text) for text in texts]
+        return _parse_response(held[0].handle_embeddings({"input": inputs}), context)
 
     return ThreadedEmbedder(
         call,

@@ -37,10 +37,12 @@ async def load(
     ``name``: the model's name in this configuration. ``model``: the server's name of it; None: its
     first model. One request at load finds out the length of the vectors. Raises ``SetupError``.
     """
-    upstream, told = open_upstream(name, url, key, options or {})
+    upstream, parsed = open_upstream(name, url, key, options or {})
     try:
         model = model or first_model_id(name, upstream, await list_models(upstream))
-        embedder = UpstreamEmbedder(upstream, {**told.body, "model": model}, prefixes or Prefixes())
+        embedder = UpstreamEmbedder(
+            upstream, {**parsed.body, "model": model}, prefixes or Prefixes()
+        )
         embedder.dimensions = len((await embedder.embed(("one",))).vectors[0])
         return embedder
     except BaseException as error:
@@ -68,8 +70,8 @@ class UpstreamEmbedder:
         vectors: list[Vector] = []
         tokens = 0
         for start in range(0, len(texts), _BATCH_SIZE):
-            said = [lead + _require_text(text) for text in texts[start : start + _BATCH_SIZE]]
-            made, read = await self._embed_batch(said)
+            inputs = [lead + _require_text(text) for text in texts[start : start + _BATCH_SIZE]]
+            made, read = await self._embed_batch(inputs)
             vectors += made
             tokens += read
         return EmbeddingResult(tuple(vectors), tokens)

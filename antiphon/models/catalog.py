@@ -215,5 +215,5 @@ def _ignore_progress(stage: str, done: int, total: int | None) -> None:
 
 def _operator_defaults(model: Model) -> dict[str, Any]:
     """Return the sampling options that the operator set."""
-    given = {name: getattr(model, name) for name in _DEFAULT_FIELDS}
-    return {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(model, name) for name in _DEFAULT_FIELDS}
+    return {name: value for name, value in values.items() if value is not None}

@@ -281,8 +281,8 @@ class _HubModel(Struct, frozen=True):
             found = next((some for some in of_kind if some), models)
         if not found:
             offered = ", ".join(models) or "no GGUF file"
-            asked = self.file or self.quant or "model for this engine"
-            raise SetupError(f"{self.repo} has no {asked}; it has {offered}.")
+            wanted = self.file or self.quant or "model for this engine"
+            raise SetupError(f"{self.repo} has no {wanted}; it has {offered}.")
         return _shards(found[0])
 
 

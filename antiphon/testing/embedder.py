@@ -32,11 +32,11 @@ class WordEmbedder:
     ) -> EmbeddingResult:
         if self.closed:
             raise BackendError("The model is closed.")
-        asked = tuple(text if isinstance(text, str) else tuple(text) for text in texts)
-        self.requests.append((asked, role))
+        inputs = tuple(text if isinstance(text, str) else tuple(text) for text in texts)
+        self.requests.append((inputs, role))
         if self.error is not None:
             raise self.error
-        words = [_words(text) for text in asked]
+        words = [_words(text) for text in inputs]
         return EmbeddingResult(tuple(map(self._vector, words)), sum(map(len, words)))
 
     def _vector(self, words: Sequence[str]) -> Vector:

@@ -221,13 +221,13 @@ async def constraints_are_obeyed(engine: Engine) -> None:
         if not engine.capabilities.seed:
             sampling = replace(sampling, seed=None)
         outcome = await collect(engine, _prompt(engine), sampling)
-        said = outcome.text(engine)
+        text = outcome.text(engine)
         if engine.capabilities.constraints:
             assert outcome.last.finish == "stop"
-            assert 0 <= json.loads(said)["size"] <= 9
+            assert 0 <= json.loads(text)["size"] <= 9
         else:  # an engine with schemas alone may write white space without end
-            dense = "".join(said.split())
-            assert any(f'{{"size":{n}}}'.startswith(dense) for n in range(10)), said
+            dense = "".join(text.split())
+            assert any(f'{{"size":{n}}}'.startswith(dense) for n in range(10)), text
 
 
 async def invalid_constraints_are_rejected(engine: Engine) -> None:

@@ -77,7 +77,7 @@ async def _read(
 ) -> list[int]:
     """The numbers a follower gets until the run is over or gone, as readers read them. ``waits``
     is set when it waits for more."""
-    heard: list[int] = []
+    received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True
         while True:
@@ -93,15 +93,15 @@ async def _read(
                 tail.is_stale = False
                 page = await store.runs.events("t", f"resp_{name}", after, limit=7)
                 if page is None:
-                    return heard
+                    return received
                 batches, over = page.batches, page.ended
                 tail.is_stale = tail.is_stale or bool(batches)
             for each in batches:
                 assert each.lines == batch(each.first, each.count).lines
-                heard += range(max(each.first, after + 1), each.last + 1)
+                received += range(max(each.first, after + 1), each.last + 1)
                 after = each.last
             if over:
-                return heard
+                return received
 
 
 async def stores_a_loadable_response_at_the_start(store: Store) -> None:
@@ -230,12 +230,12 @@ async def expires_logs_of_ended_runs_only(store: Store) -> None:
     over = await begin_run(store)
     await begin_run(store, "b")
     await store.runs.end(over, ended("a"), batch(2))
-    kept = Retention(max_log_age_s=100)
-    await store.sweep(kept, 10_000)
+    retention = Retention(max_log_age_s=100)
+    await store.sweep(retention, 10_000)
     assert await numbers(store) == [0, 1, 2]
-    await store.sweep(kept, 10_100)
+    await store.sweep(retention, 10_100)
     assert await numbers(store) == [0, 1, 2]
-    await store.sweep(kept, 10_101)
+    await store.sweep(retention, 10_101)
     assert await store.runs.events("t", "resp_a", -1, limit=10) is None
     assert await store.load("t", "resp_a") is not None
     await store.sweep(Retention(max_age_s=1, max_responses=0), 99_999)

@@ -43,14 +43,14 @@ def turn(
 ) -> StoredResponse:
     """A stored response ``resp_NAME`` with an input item ``msg_i_NAME``, those ``added`` to it, and
     an output item ``msg_o_NAME``."""
-    said = Message(id=f"msg_o_{name}", role="assistant", content=(OutputText(text=text),))
+    answer = Message(id=f"msg_o_{name}", role="assistant", content=(OutputText(text=text),))
     asked = Message(id=f"msg_i_{name}", role="user", content=(InputText(text=text),))
     response = Response(
         id=f"resp_{name}",
         created_at=created_at,
         model="m",
         status="completed",
-        output=(said,),
+        output=(answer,),
         usage=Usage(output_tokens=1),
         metadata={"name": name},
         previous_response_id=None if previous is None else f"resp_{previous}",

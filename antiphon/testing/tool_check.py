@@ -221,10 +221,10 @@ async def _call(
     assert function.handler is not None
     shell = function.initial_item
     known = KINDS[type(shell)].progress
-    given = trial.successful_call[1] if arguments is None else arguments
+    values = trial.successful_call[1] if arguments is None else arguments
     results: list[ToolResult] = []
     try:
-        async with aclosing(function.handler(given, _context(trial))) as steps:
+        async with aclosing(function.handler(values, _context(trial))) as steps:
             async for step in steps:
                 assert not results, "something came after the result"
                 if isinstance(step, FollowUpItem):

@@ -79,8 +79,8 @@ def deferred_tools(tools: Iterable[tl.Tool]) -> tuple[_DeferredTool, ...]:
 
 def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
     """Return the tools of a request that it does not defer."""
-    kept = (_without_deferred(tool) for tool in tools)
-    return tuple(tool for tool in kept if tool is not None)
+    visible = (_without_deferred(tool) for tool in tools)
+    return tuple(tool for tool in visible if tool is not None)
 
 
 def search_function(

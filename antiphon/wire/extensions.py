@@ -85,8 +85,10 @@ def read_structured_outputs(raw: Any, path: str) -> StructuredOutputs:
     fields = read_object(raw, path)
     _refuse_unknown(fields, StructuredOutputs.__struct_fields__, path)
     read = convert(fields, StructuredOutputs, path)
-    given = [name for name in read.__struct_fields__ if getattr(read, name) not in (None, False)]
-    if len(given) != 1:
+    names_set = [
+        name for name in read.__struct_fields__ if getattr(read, name) not in (None, False)
+    ]
+    if len(names_set) != 1:
         one_of = ", ".join(f"'{name}'" for name in read.__struct_fields__)
         raise InvalidRequest(
             f"Invalid '{path}': give exactly one of {one_of}.", param=path, code="invalid_value"

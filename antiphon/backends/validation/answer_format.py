@@ -142,17 +142,17 @@ class FormatMatcher:
             return None
         if any_json is None or not self._is_canonical:
             return self._format.fault
-        self._is_canonical, said = False, self._matcher.text
+        self._is_canonical, output = False, self._matcher.text
         self._matcher = any_json.matcher()
-        return None if self._matcher.feed(said) else self._format.fault
+        return None if self._matcher.feed(output) else self._format.fault
 
     def _strip_outer_space(self, text: str) -> str:
         """The text without white space at its two ends."""
         text = self._trailing_space + text if self._has_begun else text.lstrip()
-        said = text.rstrip()
-        self._trailing_space = text[len(said) :]
-        self._has_begun = self._has_begun or bool(said)
-        return said
+        stripped = text.rstrip()
+        self._trailing_space = text[len(stripped) :]
+        self._has_begun = self._has_begun or bool(stripped)
+        return stripped
 
     @property
     def is_check_due(self) -> bool:

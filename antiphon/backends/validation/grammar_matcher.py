@@ -89,10 +89,10 @@ class GrammarMatcher:
     def _consume(self, block: bytes) -> bool:
         self._unmeasured_bytes += len(block)
         is_measured = self._unmeasured_bytes >= _BLOCK_BYTES
-        begun = time.thread_time() if is_measured else 0.0
+        start = time.thread_time() if is_measured else 0.0
         consumed = self._matcher.try_consume_tokens(list(block))
         if is_measured:
-            cpu_per_byte_s = (time.thread_time() - begun) / len(block)
+            cpu_per_byte_s = (time.thread_time() - start) / len(block)
             self._cpu_budget_s += self._unmeasured_bytes * (_CPU_PER_BYTE_S - cpu_per_byte_s)
             self._unmeasured_bytes = 0
         self._is_expensive = self._cpu_budget_s < 0 or self._matcher.is_error()

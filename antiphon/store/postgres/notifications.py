@@ -160,8 +160,8 @@ class RunNotifications:
     async def _fetch(self, rows_to_fetch: set[int] | None) -> None:
         """Fetch and deliver the new batches of these runs (None: of all subscribed runs)."""
         wanted = set(self._subscriptions.subscribed_runs())
-        for gone in self._subscribed_runs.keys() - wanted:
-            del self._subscribed_runs[gone]
+        for response_id in self._subscribed_runs.keys() - wanted:
+            del self._subscribed_runs[response_id]
         await self._add_subscribed([each for each in wanted if each not in self._subscribed_runs])
         rows = {
             followed.row: (name, followed)

@@ -142,10 +142,10 @@ def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], se
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:
-        gone = connection.execute(queries["unneeded"], row).fetchone()
-        if gone is None:
+        unneeded = connection.execute(queries["unneeded"], row).fetchone()
+        if unneeded is None:
             break
         connection.execute(queries["free"], row)
-        freed += int(gone[0])
-        row = connection.execute(queries["row_of"], gone[1:]).fetchone()
+        freed += int(unneeded[0])
+        row = connection.execute(queries["row_of"], unneeded[1:]).fetchone()
     return freed

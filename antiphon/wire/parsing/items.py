@@ -100,12 +100,14 @@ def _normalize_message(fields: Json, path: str, limits: BodyLimits) -> None:
     content = fields.get("content")
     if content is None:
         raise missing_parameter(f"{path}.content")
-    said = role == "assistant"
+    is_assistant = role == "assistant"
     if isinstance(content, str):
-        fields["content"] = (it.OutputText(text=content) if said else it.InputText(text=content),)
+        fields["content"] = (
+            it.OutputText(text=content) if is_assistant else it.InputText(text=content),
+        )
         return
     allowed = _ROLE_PARTS[role]
-    named = _NAMED_OUTPUT_PARTS if said else allowed
+    named = _NAMED_OUTPUT_PARTS if is_assistant else allowed
     parts = read_array(content, f"{path}.content", limits.parts, "a string or an array")
     fields["content"] = _read_parts(parts, f"{path}.content", allowed, named)
 
