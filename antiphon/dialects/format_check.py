@@ -55,15 +55,15 @@ def round_trip_failure(form: ToolFormat) -> str | None:
 
 def _called(deltas: Iterable[Delta]) -> Iterable[object]:
     """Yield the arguments of each item; None for other items and other tools."""
-    said: list[str] = []
+    texts: list[str] = []
     for delta in deltas:
         if isinstance(delta, Open):
             item = delta.item
             is_call = isinstance(item, FunctionCall) and item.name == _NAME
-            said.append("" if is_call else "null ")
+            texts.append("" if is_call else "null ")
         elif isinstance(delta, Text):
-            said[-1] += delta.text
-    for each in said:
+            texts[-1] += delta.text
+    for each in texts:
         try:
             yield json.loads(each)
         except ValueError:

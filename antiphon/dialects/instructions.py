@@ -46,10 +46,10 @@ def format_instructions(options: Options, apart: Collection[str] = ()) -> list[s
     They do not include the JSON format, nor the namespaces in ``apart``, which the prompt shows as
     such.
     """
-    said = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
+    lines = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:
         what = _SYNTAX_NAMES[guide.syntax]
-        said.append(f"Answer with text that matches this {what}:\n{guide.definition}")
+        lines.append(f"Answer with text that matches this {what}:\n{guide.definition}")
     if isinstance(options.text.verbosity, str) and options.text.verbosity in _VERBOSITY:
-        said.append(_VERBOSITY[options.text.verbosity])
-    return said
+        lines.append(_VERBOSITY[options.text.verbosity])
+    return lines

@@ -143,14 +143,14 @@ class StringDecoder:
 
     def read(self, text: str, at: int = 0) -> tuple[str, int]:
         """Return the decoded text and the position after it."""
-        said: list[str] = []
+        parts: list[str] = []
         while at < len(text) and not self.complete:
             if self._escape:
-                at = self._read_escape(text[at], at, said)
+                at = self._read_escape(text[at], at, parts)
                 continue
             end = _match_end(self._run, text, at)
             if end > at:
-                said.append(self._flush_surrogate() + text[at:end])
+                parts.append(self._flush_surrogate() + text[at:end])
             at = end
             if at < len(text):
                 if text[at] == "\\" and self._escapes:
@@ -158,25 +158,25 @@ class StringDecoder:
                 else:
                     self.complete = True
                 at += 1
-        return "".join(said), at
+        return "".join(parts), at
 
     def finish(self) -> str:
         """Return the text that was held back, when the string ends or was cut off."""
         escape, self._escape = self._escape, ""
         return self._flush_surrogate() + escape
 
-    def _read_escape(self, char: str, at: int, said: list[str]) -> int:
+    def _read_escape(self, char: str, at: int, parts: list[str]) -> int:
         """Read one more character of an escape and return the next position."""
         if len(self._escape) > 1 and char not in _HEX:
-            said.append(self.finish())
+            parts.append(self.finish())
             return at
         self._escape += char
         kind = self._escape[1]
         if kind not in self._digits:
-            said.append(self._flush_surrogate() + self._escapes.get(char, self._escape))
+            parts.append(self._flush_surrogate() + self._escapes.get(char, self._escape))
             self._escape = ""
         elif len(self._escape) == 2 + self._digits[kind]:
-            said.append(self._decode_unit(int(self._escape[2:], 16)))
+            parts.append(self._decode_unit(int(self._escape[2:], 16)))
             self._escape = ""
         return at + 1
 

@@ -33,7 +33,7 @@ def dialect(images: str | None, template: str = TEMPLATE) -> ChatDialect:
     return ChatDialect(card, TOKENIZER, images=images)  # type: ignore[arg-type]
 
 
-def said(*parts: str | bytes, role: str = "user") -> it.Message:
+def message(*parts: str | bytes, role: str = "user") -> it.Message:
     """Texts, and images by their bytes."""
     content = [
         it.InputText(text=part)
@@ -58,7 +58,7 @@ def rendered(made: ChatDialect, *items: it.Item) -> tuple[str, list[tuple[str, b
 
 @pytest.mark.requirement("HF-6")
 def test_images_keep_their_position() -> None:
-    text, images = rendered(dialect("apart"), said("one", RED, "two", BLUE))
+    text, images = rendered(dialect("apart"), message("one", RED, "two", BLUE))
     assert text == "<|im_start|>user\nonetwo<|im_end|>\n<|im_start|>assistant\n"
     assert images == [
         ("two<|im_end|>\n<|im_start|>assistant\n", RED),
@@ -67,7 +67,9 @@ def test_images_keep_their_position() -> None:
 
 
 def test_template_placeholder_for_images_is_used() -> None:
-    text, images = rendered(dialect("template"), said("one", RED), said("two", role="assistant"))
+    text, images = rendered(
+        dialect("template"), message("one", RED), message("two", role="assistant")
+    )
     assert text.count("<|image|>") == 1
     assert images == [(text[text.index("<|image|>") :], RED)]
 
@@ -95,7 +97,7 @@ def test_text_around_an_image_comes_from_the_template(
     between = written.removeprefix(ends[0]).removesuffix(ends[1]).strip()
     if parts == (RED, BLUE):
         between = between.replace("\n\n", "\n")
-    text, _ = rendered(dialect("template", source), said(*parts))
+    text, _ = rendered(dialect("template", source), message(*parts))
     assert text == f"{ends[0]}{between}{ends[1]}"
 
 
@@ -104,7 +106,7 @@ def test_images_in_the_outputs_of_tools() -> None:
     output = it.FunctionCallOutput(
         id="o", call_id="c", output=(it.InputImage(image_url=data_url(RED)),)
     )
-    text, images = rendered(dialect("apart"), said("go"), call, output)
+    text, images = rendered(dialect("apart"), message("go"), call, output)
     assert [content for _, content in images] == [RED]
     assert images[0][0] != text
 
@@ -112,7 +114,7 @@ def test_images_in_the_outputs_of_tools() -> None:
 def test_model_without_images_gets_notes() -> None:
     for made in (dialect(None), dialect("template", TEMPLATE.replace("<|image|>", ""))):
         assert not made.supports_images
-        text, images = rendered(made, said("one", RED))
+        text, images = rendered(made, message("one", RED))
         assert "[image omitted: this model reads text only]" in text and images == []
 
 
@@ -126,9 +128,11 @@ def test_image_given_by_reference_becomes_a_note() -> None:
 @given(st.text(max_size=20), st.text(alphabet="\U0010f000\U0010f001\U0010fffd<|image>", max_size=9))
 def test_text_cannot_spell_an_image(before: str, after: str) -> None:
     made = dialect("template")
-    text, images = rendered(made, said(before + "<|image|>", RED, after))
+    text, images = rendered(made, message(before + "<|image|>", RED, after))
     assert len(images) == 1
-    prompt = made.render(Conversation((said(before + "<|image|>", RED, after),)), Options()).prompt
+    prompt = made.render(
+        Conversation((message(before + "<|image|>", RED, after),)), Options()
+    ).prompt
     assert prompt.ids.count(IMAGE) == 1 and prompt.ids[prompt.images[0].position] == IMAGE
     assert before in text and after in text
 
@@ -137,4 +141,4 @@ def test_template_that_drops_an_image_is_reported() -> None:
     """It shows the last message alone."""
     source = TEMPLATE.replace("for m in messages", "for m in messages[-1:]")
     with pytest.raises(InvalidRequest, match="does not show all images"):
-        rendered(dialect("apart", source), said("one", RED), said("two", role="assistant"))
+        rendered(dialect("apart", source), message("one", RED), message("two", role="assistant"))

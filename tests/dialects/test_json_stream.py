@@ -51,16 +51,16 @@ def test_brackets_in_strings_are_text() -> None:
 
 
 @given(characters, st.booleans())
-def test_string_decodes_as_json(said: str, ascii_only: bool) -> None:
-    text = json.dumps(said, ensure_ascii=ascii_only)[1:]
+def test_string_decodes_as_json(decoded: str, ascii_only: bool) -> None:
+    text = json.dumps(decoded, ensure_ascii=ascii_only)[1:]
     whole, single = StringDecoder(), StringDecoder()
-    assert whole.read(text + "rest") == (said, len(text)) and whole.complete
-    assert "".join(single.read(char)[0] for char in text) + single.finish() == said
+    assert whole.read(text + "rest") == (decoded, len(text)) and whole.complete
+    assert "".join(single.read(char)[0] for char in text) + single.finish() == decoded
     assert single.complete
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "decoded"),
     [
         (r"\ud83d", "\ufffd"),
         (r"\ud83dx", "\ufffdx"),
@@ -73,18 +73,18 @@ def test_string_decodes_as_json(said: str, ascii_only: bool) -> None:
         ("\\", "\\"),
     ],
 )
-def test_invalid_escapes_stay_and_lone_surrogates_are_replaced(written: str, said: str) -> None:
+def test_invalid_escapes_stay_and_lone_surrogates_are_replaced(written: str, decoded: str) -> None:
     whole, single = StringDecoder(), StringDecoder()
-    assert whole.read(written)[0] + whole.finish() == said
-    assert "".join(single.read(char)[0] for char in written) + single.finish() == said
+    assert whole.read(written)[0] + whole.finish() == decoded
+    assert "".join(single.read(char)[0] for char in written) + single.finish() == decoded
 
 
 @given(characters, st.sampled_from(["input", "patch"]))
-def test_custom_input_is_the_only_string(said: str, key: str) -> None:
-    text = json.dumps({key: said})
+def test_custom_input_is_the_only_string(decoded: str, key: str) -> None:
+    text = json.dumps({key: decoded})
     whole, single = ToolInputDecoder(), ToolInputDecoder()
-    assert whole.read(text) + whole.finish() == said
-    assert "".join(map(single.read, text)) + single.finish() == said
+    assert whole.read(text) + whole.finish() == decoded
+    assert "".join(map(single.read, text)) + single.finish() == decoded
 
 
 def test_custom_input_streams() -> None:

@@ -47,8 +47,8 @@ def call(id: str, name: str = "weather", arguments: str = "{}", **more: Any) -> 
     return it.FunctionCall(call_id=id, name=name, arguments=arguments, **more)
 
 
-def output(id: str, said: it.ToolOutput = "sunny") -> it.FunctionCallOutput:
-    return it.FunctionCallOutput(call_id=id, output=said)
+def output(id: str, read_messages: it.ToolOutput = "sunny") -> it.FunctionCallOutput:
+    return it.FunctionCallOutput(call_id=id, output=read_messages)
 
 
 def calls(message: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -56,30 +56,37 @@ def calls(message: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def test_one_turn_is_one_message() -> None:
-    said = read(
+    read_messages = read(
         user(text("Hi")), reasoning_done("hm"), assistant("Let me see"), call("a"), call("b"),
         output("a", "1"), output("b", "2"), reasoning_done("so"), assistant("Sunny"),
     )  # fmt: skip
-    assert [message["role"] for message in said] == [
+    assert [message["role"] for message in read_messages] == [
         "user", "assistant", "tool", "tool", "assistant",
     ]  # fmt: skip
-    assert said[1]["reasoning_content"] == "hm"
-    assert said[1]["content"] == "Let me see"
-    assert calls(said[1]) == [("weather", {}), ("weather", {})]
-    assert said[2] == {"role": "tool", "content": "1", "tool_call_id": "a", "name": "weather"}
-    assert (said[4]["reasoning_content"], said[4]["content"]) == ("so", "Sunny")
+    assert read_messages[1]["reasoning_content"] == "hm"
+    assert read_messages[1]["content"] == "Let me see"
+    assert calls(read_messages[1]) == [("weather", {}), ("weather", {})]
+    assert read_messages[2] == {
+        "role": "tool",
+        "content": "1",
+        "tool_call_id": "a",
+        "name": "weather",
+    }
+    assert (read_messages[4]["reasoning_content"], read_messages[4]["content"]) == ("so", "Sunny")
 
 
 def test_results_follow_their_calls_in_any_order() -> None:
-    said = read(call("a"), call("b"), user(text("wait")), output("b", "2"), output("a", "1"))
-    assert [m.get("content") for m in said] == ["", "1", "2", "wait"]
+    read_messages = read(
+        call("a"), call("b"), user(text("wait")), output("b", "2"), output("a", "1")
+    )
+    assert [m.get("content") for m in read_messages] == ["", "1", "2", "wait"]
 
 
 def test_call_that_was_cut_is_left_out() -> None:
     cut = call("a", arguments='{"ci', status="incomplete")
     assert [m["role"] for m in read(user(text("Hi")), cut, user(text("again")))] == ["user", "user"]
-    said = read(user(text("Hi")), assistant("So:"), cut, user(text("again")))
-    assert "tool_calls" not in said[1] and said[1]["content"] == "So:"
+    read_messages = read(user(text("Hi")), assistant("So:"), cut, user(text("again")))
+    assert "tool_calls" not in read_messages[1] and read_messages[1]["content"] == "So:"
 
 
 @pytest.mark.parametrize(
@@ -96,20 +103,20 @@ def test_arguments_are_an_object_where_they_are_one(arguments: str, shown: Any) 
 
 
 def test_tools_have_the_names_in_the_prompt() -> None:
-    said = read(
+    read_messages = read(
         call("a", "add", namespace="mcp__calc"),
         it.CustomToolCall(call_id="b", name="patch", input="*** Begin"),
         output("a", "3"),
         it.CustomToolCallOutput(call_id="b", output="done"),
     )
-    assert calls(said[0]) == [("mcp__calc__add", {}), ("patch", {"input": "*** Begin"})]
-    assert [m["name"] for m in said[1:]] == ["mcp__calc__add", "patch"]
+    assert calls(read_messages[0]) == [("mcp__calc__add", {}), ("patch", {"input": "*** Begin"})]
+    assert [m["name"] for m in read_messages[1:]] == ["mcp__calc__add", "patch"]
 
 
 def test_outputs_may_be_parts() -> None:
     parts = (text("one"), it.InputImage(image_url="data:image/png;base64,AA"))
-    said = read(call("a"), output("a", parts))
-    assert said[1]["content"] == "one\n[image omitted: this model reads text only]"
+    read_messages = read(call("a"), output("a", parts))
+    assert read_messages[1]["content"] == "one\n[image omitted: this model reads text only]"
 
 
 def test_output_without_its_call_is_refused() -> None:
@@ -162,8 +169,8 @@ def test_paths_count_from_the_requests_own_items() -> None:
 
 def test_roles() -> None:
     roles = ("system", "developer", "user", "critic", "tool")
-    said = read(*(it.Message(role=role, content=(text("x"),)) for role in roles))
-    assert [m["role"] for m in said] == ["system", "developer", "user", "user", "user"]
+    read_messages = read(*(it.Message(role=role, content=(text("x"),)) for role in roles))
+    assert [m["role"] for m in read_messages] == ["system", "developer", "user", "user", "user"]
 
 
 def test_reasoning_without_text_is_left_out() -> None:
@@ -314,13 +321,13 @@ def test_unsupported_items_are_refused_with_their_path(item: it.Item) -> None:
 def test_hosted_and_client_tools_become_calls_and_results(
     items: Sequence[it.Item], name: str, arguments: Any, result: str
 ) -> None:
-    asked, answered = read(*items)
-    assert calls(asked) == [(name, arguments)]
+    question, answered = read(*items)
+    assert calls(question) == [(name, arguments)]
     assert (answered["role"], answered["content"]) == ("tool", result)
 
 
 def test_approved_mcp_call_is_shown_without_its_approval() -> None:
-    said = read(
+    read_messages = read(
         it.McpListTools(server_label="s", tools=()),
         it.AdditionalTools(tools=()),
         it.McpApprovalRequest(id="r", server_label="s", name="f", arguments="{}"),
@@ -328,4 +335,4 @@ def test_approved_mcp_call_is_shown_without_its_approval() -> None:
         it.McpCall(id="m", server_label="s", name="f", arguments="{}", output="ok"),
         it.ToolSearchOutput(tools=(), call_id=None),
     )
-    assert [m["role"] for m in said] == ["assistant", "tool"]
+    assert [m["role"] for m in read_messages] == ["assistant", "tool"]

@@ -150,8 +150,8 @@ def test_published_template_is_detected(name: str) -> None:
 @each_template
 def test_published_template_shows_tools_calls_and_results(name: str) -> None:
     text = rendered_text(name, user("Where?"), *calls_and_results(), user("Thanks."))
-    for said in ("Be kind.", "Searches the web.", "Where?", "Oslo now", "sunny 0", "Thanks."):
-        assert said in text, said
+    for phrase in ("Be kind.", "Searches the web.", "Where?", "Oslo now", "sunny 0", "Thanks."):
+        assert phrase in text, phrase
     assert text.rindex("Oslo now") < text.rindex("sunny 0") < text.rindex("Thanks.")
 
 
@@ -160,9 +160,9 @@ def test_published_template_shows_tools_calls_and_results(name: str) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
     spoken, tokenizer = dialect(name)
-    asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
+    question = Conversation(items=(user("Where?"),), instructions="Be kind.")
     options = Options(tools=(SEARCH,))
-    rendered = spoken.render(asked, options)
+    rendered = spoken.render(question, options)
     before = rendered_text(name, user("Where?"))
     after = rendered_text(name, user("Where?"), *calls_and_results(count))
     ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
@@ -172,9 +172,9 @@ def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
     found = [item for item in items(deltas)[0] if "call" in item]
     traits = spoken._with_tools.capabilities
-    told = count if traits.parallel_calls or not traits.results else 1
-    assert [item["call"] for item in found] == ["search"] * told
-    assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
+    expected = count if traits.parallel_calls or not traits.results else 1
+    assert [item["call"] for item in found] == ["search"] * expected
+    assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * expected
 
 
 #: Whose template writes what is said before calls as no other text is.
@@ -188,15 +188,15 @@ def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     if not spoken._with_tools.capabilities.results or name in SAID_ODDLY:
         return
     reasoning_done = Reasoning(content=(ReasoningText(text="Where it is."),))
-    said = Message(role="assistant", content=(OutputText(text="I look."),))
+    phrase = Message(role="assistant", content=(OutputText(text="I look."),))
     options = Options(tools=(SEARCH,), reasoning=ReasoningConfig(effort="high"))
     before = prompt_text(name, options, user("Where?"))
-    after = prompt_text(name, options, user("Where?"), reasoning_done, said, *calls_and_results())
+    after = prompt_text(name, options, user("Where?"), reasoning_done, phrase, *calls_and_results())
     ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
     ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
     wrote = b"".join(map(tokenizer.piece, ids)).decode()
-    asked = Conversation(items=(user("Where?"),))
-    parsers = (spoken.render(asked, options).parser for _ in range(2))
+    question = Conversation(items=(user("Where?"),))
+    parsers = (spoken.render(question, options).parser for _ in range(2))
     whole, apart = (
         merged(delta for chunk in chunks for delta in list(parser.feed(Chunk(ids=chunk)))[1:])
         for parser, chunks in zip(parsers, ([tuple(ids)], [(id,) for id in ids]), strict=True)
@@ -227,8 +227,8 @@ def test_calls_of_the_template_match_the_grammar(
     traits = spoken._with_tools.capabilities
     if not traits.results or name in ODD:
         return
-    asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
-    rendered = spoken.render(asked, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice)))
+    question = Conversation(items=(user("Where?"),), instructions="Be kind.")
+    rendered = spoken.render(question, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice)))
     before = tokenizer.encode(rendered_text(name, user("Where?")), special=True)
     end = END if END not in "".join(terminals_of(spoken.reasoning, spoken.tools)) else "<|return|>"
     held = ConstrainedWriter(tokenizer, rendered.constraint, end=end)
@@ -295,7 +295,7 @@ def test_reasoning_effort_uses_values_of_the_template(name: str, effort: Effort,
 
 
 @pytest.mark.parametrize(
-    ("name", "effort", "told"),
+    ("name", "effort", "expected"),
     [
         ("kimi_k3", "low", "thinking_effort=low"),
         ("kimi_k3", "medium", "thinking_effort=high"),
@@ -306,9 +306,9 @@ def test_reasoning_effort_uses_values_of_the_template(name: str, effort: Effort,
     ],
 )
 def test_reasoning_effort_variables_of_templates_are_set(
-    name: str, effort: Effort, told: str
+    name: str, effort: Effort, expected: str
 ) -> None:
-    assert told in prompt_text(name, Options(reasoning=ReasoningConfig(effort=effort)))
+    assert expected in prompt_text(name, Options(reasoning=ReasoningConfig(effort=effort)))
 
 
 def test_thinking_budget_is_passed_to_the_template() -> None:
@@ -351,11 +351,11 @@ def test_namespace_description_is_shown() -> None:
     spoken, tokenizer = dialect("hermes")
     space = Namespace(name="crm", description="Customers.", tools=(SEARCH,))
     conversation = Conversation(items=(user("Hi"),))
-    for choice, told in (("auto", True), ("none", False)):
+    for choice, expected in (("auto", True), ("none", False)):
         options = Options(tools=(space,), tool_choice=ToolChoice(choice))  # type: ignore[arg-type]
         ids = spoken.render(conversation, options).prompt.ids
         text = b"".join(map(tokenizer.piece, ids)).decode()
-        assert ("crm__… belong together: Customers." in text) is told
+        assert ("crm__… belong together: Customers." in text) is expected
 
 
 @pytest.mark.parametrize("separated", [True, False])
@@ -373,9 +373,9 @@ def test_tag_suffix_follows_the_vocabulary(separated: bool) -> None:
     spoken = ChatDialect(card, tokenizer)
     assert spoken.tools.name == form.name
     parser = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).parser
-    said = "<think>Hm.</think>" + written(form, [("search", ARGUMENTS)])
-    said = said.replace("think>", f"think{other}>").replace(own, other)
-    deltas = list(parser.feed(Chunk(ids=tuple(tokenizer.encode(said, special=True)))))[1:]
+    phrase = "<think>Hm.</think>" + written(form, [("search", ARGUMENTS)])
+    phrase = phrase.replace("think>", f"think{other}>").replace(own, other)
+    deltas = list(parser.feed(Chunk(ids=tuple(tokenizer.encode(phrase, special=True)))))[1:]
     found, _ = items([*deltas, *parser.finish("stop")])
     assert [item.get("call") for item in found] == [None, "search"]
     assert json.loads(found[1]["arguments"]) == ARGUMENTS

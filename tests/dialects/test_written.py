@@ -79,9 +79,9 @@ def parse_reply(name: str, reply: str, at: list[int], *, special: bool) -> list[
     ends = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in at)})
     deltas = read(reader, (ids[a:b] for a, b in pairwise(ends)))
     assert deltas == read(parser(name, special=special)[0], ([token] for token in ids))
-    said, is_open = items(deltas)
+    parsed, is_open = items(deltas)
     assert not is_open
-    return said
+    return parsed
 
 
 @pytest.mark.requirement("FM-ROWS")
@@ -110,12 +110,12 @@ def test_rendered_replies_are_parsed(
     )
     text = text.rstrip(">") if form.doubtful else text  # which its next call begins with
     called = written(form, [("store", call) for call in calls]) if calls else ""
-    said = parse_reply(name, reply(form, reasoning_done, text, called), at, special=special)
+    parsed = parse_reply(name, reply(form, reasoning_done, text, called), at, special=special)
     kinds = [{"reasoning": reasoning_done}] * bool(reasoning_done) + [{"message": text}] * bool(
         text
     )
-    assert said[: len(kinds)] == kinds
-    made = said[len(kinds) :]
+    assert parsed[: len(kinds)] == kinds
+    made = parsed[len(kinds) :]
     assert [item.get("call") for item in made] == ["store"] * len(calls)
     assert [json.loads(item["arguments"]) for item in made] == calls
 
@@ -140,6 +140,6 @@ def test_no_word_among_markup_is_lost(
     pieces = [data.draw(markup)]
     for word in words:
         pieces += [word, data.draw(markup)]
-    said = json.dumps(parse_reply(name, "".join(pieces), at, special=special))
+    parsed = json.dumps(parse_reply(name, "".join(pieces), at, special=special))
     if name not in ROOMY:
-        assert [word for word in words if word not in said] == []
+        assert [word for word in words if word not in parsed] == []

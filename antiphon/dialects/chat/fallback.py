@@ -107,9 +107,9 @@ def _merge_leading_system(messages: list[Message]) -> list[Message]:
 
 def _system_first(messages: list[Message]) -> list[Message]:
     """Merge all system and developer messages, in order, into one leading message."""
-    said = [m["content"] for m in messages if m["role"] in ("system", "developer")]
+    texts = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     rest = [m for m in messages if m["role"] not in ("system", "developer")]
-    return [{"role": "system", "content": "\n\n".join(said)}, *rest] if said else rest
+    return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
 
 
 def _system_to_user(messages: list[Message]) -> list[Message]:

@@ -144,8 +144,8 @@ class Template:
         """Return the tools under other variable names: FireFunction reads a JSON text, SmolLM3 two
         kinds.
         """
-        said = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
-        return {name: value for name, value in said.items() if self.mentions(name)}
+        tool_forms = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
+        return {name: value for name, value in tool_forms.items() if self.mentions(name)}
 
     def mentions(self, name: str) -> bool:
         """Return whether the template reads a variable of this name."""

@@ -110,8 +110,8 @@ class GrammarBuilder:
 
     def _must_enforce_tools(self, prompt_tools: PromptTools) -> bool:
         """Return whether the tools, or which of them may be called, must be enforced."""
-        asked = any(tool.strict or tool.grammar for tool in prompt_tools.callable)
-        return asked or prompt_tools.restricted or prompt_tools.required
+        has_constraints = any(tool.strict or tool.grammar for tool in prompt_tools.callable)
+        return has_constraints or prompt_tools.restricted or prompt_tools.required
 
     # --- thinking --------------------------------------------------------------------------------
 
@@ -119,17 +119,17 @@ class GrammarBuilder:
         form = self._reasoning
         if form is None or not form.open:
             return ""
-        said = " | ".join(
+        rule = " | ".join(
             self._literals.until(rules, f"thought_{n}", end)
             for n, end in enumerate(form.closing_tags)
         )
-        said = rules.add("thought", said)
+        rule = rules.add("thought", rule)
         ends = " | ".join(map(self._literal, form.closing_tags))
         rules.add("gap", self._literal(self._header) if self._header else r"/\n{0,2}/")
         if begun:
-            return f"{said} gap "
+            return f"{rule} gap "
         # Some models write the closing tag without the opening one.
-        return f"({self._lead}({self._literal(form.open[0])} {said} | {ends}) gap)? "
+        return f"({self._lead}({self._literal(form.open[0])} {rule} | {ends}) gap)? "
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -140,13 +140,13 @@ class GrammarBuilder:
         frame.
         """
         if schema is None and guide is not None:
-            said = guide_rule(rules, guide)
+            rule = guide_rule(rules, guide)
         else:
-            said = json_rule(schema or {})
+            rule = json_rule(schema or {})
         before, after = ("", "") if self._reasoning is None else self._reasoning.answer
         if not before:
-            return said
-        return f"({self._literal(before)})? {said} ({self._literal(after)})?"
+            return rule
+        return f"({self._literal(before)})? {rule} ({self._literal(after)})?"
 
     def _answer_or_calls(
         self,
@@ -332,8 +332,8 @@ class GrammarBuilder:
         parts = self._form.written.separator
         header = self._literal(parts if self._header in parts else self._header)
         calls = self._calls(rules, prompt_tools, parallel)
-        said = rules.add("said", f"{before} {ANYTHING} ({after})?")
-        return f"{said} ({header} {calls})? | {calls} ({header} {said})?"
+        rule = rules.add("said", f"{before} {ANYTHING} ({after})?")
+        return f"{rule} ({header} {calls})? | {calls} ({header} {rule})?"
 
     def _answer_then_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
@@ -354,13 +354,13 @@ class GrammarBuilder:
         rules.add("MORE", rf"SAID & ~/(?s:({heads}).*)/")
         rules.add("LAST", rf"{ANYTHING} & ~/(?s:.*{sign}.*)/")
         rules.add("REST", rf"LAST & ~/(?s:({heads}).*)/")
-        said, more = rules.add("said", "SAID", "[lazy]"), rules.add("more", "MORE", "[lazy]")
+        rule, more = rules.add("said", "SAID", "[lazy]"), rules.add("more", "MORE", "[lazy]")
         after = f"{more}* (REST | {calls})"
         if opened:
-            return f"LAST | {said} {after}"
+            return f"LAST | {rule} {after}"
         if self._reasoning is None or not self._reasoning.answer[0]:
             return f"REST | {more} {after} | {calls}"
-        return f"{self._literal(self._reasoning.answer[0])} (LAST | {said} {after}) | {calls}"
+        return f"{self._literal(self._reasoning.answer[0])} (LAST | {rule} {after}) | {calls}"
 
     # --- arguments -------------------------------------------------------------------------------
 

@@ -179,8 +179,8 @@ def bare(schema: Schema) -> dict[str, Any]:
     ``$schema`` is removed, because it may name an unknown edition, and so is its author's
     ``x-guidance``.
     """
-    said = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
-    right: dict[str, Any] = _with_right_patterns("", said)
+    plain = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
+    right: dict[str, Any] = _with_right_patterns("", plain)
     return right
 
 
@@ -233,10 +233,10 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
 
 def lenient(schema: Schema) -> dict[str, Any]:
     """Return the schema for a grammar that ignores what it cannot enforce."""
-    told = schema.get("x-guidance") or {}
+    hints = schema.get("x-guidance") or {}
     return {
         **_without_lookaround("", schema),
-        "x-guidance": {**told, "lenient": True, "coerce_one_of": True},
+        "x-guidance": {**hints, "lenient": True, "coerce_one_of": True},
     }
 
 

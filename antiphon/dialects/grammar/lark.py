@@ -22,11 +22,11 @@ _OPEN: Mapping[str, str] = {
 
 def pattern(text: str, name: str = "") -> str:
     """Return a regex for a text of a format. Its placeholders match any valid value."""
-    said = (
+    parts = (
         _OPEN[piece][1:-1] if piece in _OPEN else _escaped(name if piece == "{name}" else piece)
         for piece in _BLANK.split(text)
     )
-    return "".join(said)
+    return "".join(parts)
 
 
 def _escaped(text: str) -> str:
@@ -70,16 +70,16 @@ class TokenLiterals:
         """Return the literal of a format's text. Placeholders without a known value match any valid
         one.
         """
-        said: list[str] = []
+        parts: list[str] = []
         fixed = ""
         for piece in _BLANK.split(text):
             if piece in _OPEN:
-                said += [self.literal(fixed)] if fixed else []
-                said.append(_OPEN[piece])
+                parts += [self.literal(fixed)] if fixed else []
+                parts.append(_OPEN[piece])
                 fixed = ""
             else:
                 fixed += known.get(piece[1:-1], piece) if _BLANK.fullmatch(piece) else piece
-        return " ".join([*said, self.literal(fixed)] if fixed or not said else said)
+        return " ".join([*parts, self.literal(fixed)] if fixed or not parts else parts)
 
     def until(self, rules: LarkRules, name: str, end: str) -> str:
         """Add a rule of any text up to and including ``end``."""

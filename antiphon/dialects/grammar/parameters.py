@@ -84,21 +84,21 @@ class Parameters:
         if not properties:
             is_open = schema.get("additionalProperties", True) is not False
             return self._unknown(rules, name) if is_open else '""'
-        said: list[tuple[str, bool]] = []
+        values: list[tuple[str, bool]] = []
         for position, (key, inner) in enumerate(properties.items()):
             value = self._one(rules, f"{name}_{position}", key, inner, shared)
-            said.append((value, key in required))
-        return self._row(rules, name, said)
+            values.append((value, key in required))
+        return self._row(rules, name, values)
 
-    def _row(self, rules: LarkRules, name: str, said: list[tuple[str, bool]]) -> str:
+    def _row(self, rules: LarkRules, name: str, values: list[tuple[str, bool]]) -> str:
         """Return the rule of consecutive parameters. Each has a flag that states whether it is
         required.
         """
         if not self._form.separator:
-            return " ".join(value if must else f"{value}?" for value, must in said)
+            return " ".join(value if must else f"{value}?" for value, must in values)
         comma = self._spelling.literal(self._form.separator)
         alone = more = '""'  # the rest before the first parameter, and the rest after one
-        for position, (value, must) in reversed(list(enumerate(said))):
+        for position, (value, must) in reversed(list(enumerate(values))):
             alone = f"{value} {more}" if must else f"{value} {more} | {alone}"
             alone = rules.add(f"{name}_a{position}", alone)
             behind = f"{comma} {value}" if must else f"({comma} {value})?"

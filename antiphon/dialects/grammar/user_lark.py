@@ -99,26 +99,26 @@ class _LarkRewriter:
 
     def _directives(self, definition: str) -> str:
         """Return the grammar without comments and directives. The directives are processed."""
-        kept: list[str] = []
+        pieces: list[str] = []
         for token in _TOKEN.finditer(definition):
             if token["directive"] is not None:
                 self._directive(token["directive"].partition("//")[0].strip())
             elif token["comment"] is None and token["alias"] is None:
-                kept.append(token.group())
-        return "".join(kept)
+                pieces.append(token.group())
+        return "".join(pieces)
 
-    def _directive(self, said: str) -> None:
-        if said.startswith("%ignore"):
-            self._ignored.append(said.removeprefix("%ignore").strip())
+    def _directive(self, directive: str) -> None:
+        if directive.startswith("%ignore"):
+            self._ignored.append(directive.removeprefix("%ignore").strip())
             return
-        one, several = _IMPORT.match(said), _IMPORTS.match(said)
+        one, several = _IMPORT.match(directive), _IMPORTS.match(directive)
         if one is not None:
             self._import(one[1], one[2] or one[1])
         elif several is not None:
             for name in several[1].split(","):
                 self._import(name.strip(), name.strip())
         else:
-            raise Unwritable(f"'{said}' cannot be enforced")
+            raise Unwritable(f"'{directive}' cannot be enforced")
 
     def _import(self, name: str, alias: str) -> None:
         if name not in _COMMON:

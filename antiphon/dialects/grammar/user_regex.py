@@ -101,17 +101,17 @@ class RegexRewriter:
         self._escapes = escapes
 
     def sequence(self, tree: Any, dotall: bool, any_case: bool) -> str:
-        said: list[str] = []
+        parts: list[str] = []
         literal: list[str] = []
         for op, argument in tree:
             if op is opcodes.LITERAL and not (any_case and _cased(chr(argument))):
                 literal.append(chr(argument))
                 continue
-            said += self._spelled(literal)
-            said.append(self._node(op, argument, dotall, any_case))
+            parts += self._spelled(literal)
+            parts.append(self._node(op, argument, dotall, any_case))
             literal = []
-        said += self._spelled(literal)
-        return " ".join(each for each in said if each) or '""'
+        parts += self._spelled(literal)
+        return " ".join(each for each in parts if each) or '""'
 
     def _spelled(self, literal: list[str]) -> list[str]:
         return [self.literal("".join(literal))] if literal else []

@@ -124,8 +124,8 @@ class HarmonyDialect:
         """Return what OpenAI recommends: the reasoning of the current tool loop, unless the request
         asks for all turns.
         """
-        asked = options.reasoning
-        is_all = asked is not None and asked.context == "all_turns"
+        reasoning = options.reasoning
+        is_all = reasoning is not None and reasoning.context == "all_turns"
         return "all_turns" if is_all else "current_turn"
 
     def _reasoning_end_fields(self, options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
@@ -163,15 +163,15 @@ class HarmonyDialect:
                 code="unknown_parameter" if name not in SETTINGS else "invalid_value",
             )
         today = f"{self._today():%Y-%m-%d}"
-        said = {"conversation_start_date": today, **self._settings, **options.template}
+        settings = {"conversation_start_date": today, **self._settings, **options.template}
         effort = options.reasoning.effort if options.reasoning is not None else None
         if effort is None or "reasoning_effort" in options.template:
-            effort = said.get("reasoning_effort", "medium")
+            effort = settings.get("reasoning_effort", "medium")
         content = SystemContent(
             reasoning_effort=ReasoningEffort(LEVELS.get(effort, effort).capitalize()),
         )
-        for name in said.keys() - {"reasoning_effort"}:
-            setattr(content, name, replace_lone_surrogates(said[name]))
+        for name in settings.keys() - {"reasoning_effort"}:
+            setattr(content, name, replace_lone_surrogates(settings[name]))
         for namespace in _native_namespaces(tools):
             content.with_tools(namespace)
         return Message.from_role_and_content(Role.SYSTEM, content)
@@ -189,9 +189,9 @@ def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEn
         )
 
 
-def _invalid_settings(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _invalid_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name of each invalid value of ``SETTINGS``, and the reason."""
-    for name, value in said.items():
+    for name, value in settings.items():
         if name not in SETTINGS:
             yield name, f"is not a setting of gpt-oss; there are {', '.join(sorted(SETTINGS))}"
         elif not isinstance(value, str):
@@ -216,16 +216,16 @@ def _developer_message(
     """
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 
-    told = [
+    texts = [
         text
         for text in (instructions, *history.instructions, *format_instructions(options, (BROWSER,)))
         if text
     ]
     parts: list[Any] = []
-    if told or tools:
+    if texts or tools:
         content = DeveloperContent()
-        if told:
-            content.with_instructions(replace_lone_surrogates("\n\n".join(told)))
+        if texts:
+            content.with_instructions(replace_lone_surrogates("\n\n".join(texts)))
         if tools:
             content.with_function_tools([_tool_description(tool, tool.name) for tool in tools])
         parts.append(content)

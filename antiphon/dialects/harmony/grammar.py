@@ -77,10 +77,10 @@ class HarmonyGrammar(Base):
         self, rules: LarkRules, open_kind: MessageKind | None, kinds: str
     ) -> str:
         """Return the rule of the messages before the last one."""
-        said = rules.add("said", f"TEXT {self._literal(_NEXT_TURN)}")
-        told = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {said}"
-        before = f"{rules.add('told', told)}{{0,{_MAX_MESSAGES}}} "
-        return before if open_kind is None else f"{said} {before}"
+        text_rule = rules.add("said", f"TEXT {self._literal(_NEXT_TURN)}")
+        message = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {text_rule}"
+        before = f"{rules.add('earlier', message)}{{0,{_MAX_MESSAGES}}} "
+        return before if open_kind is None else f"{text_rule} {before}"
 
     def _final_message(self, rules: LarkRules, prompt_tools: PromptTools) -> str:
         """Return the rule of a call, or of an answer unless a call is required."""
@@ -91,10 +91,10 @@ class HarmonyGrammar(Base):
         for number, tool in enumerate(prompt_tools.callable):
             to = called.get(tool.name, FUNCTIONS + tool.name)
             calls.append(self._call_rule(rules, number, to))
-            said = "TEXT" if to == PYTHON else self._arguments(rules, number, tool)
+            text_rule = "TEXT" if to == PYTHON else self._arguments(rules, number, tool)
             kind = '" code"?' if tool.name in called else "type"
             end = self._literal(CONTROL_TOKENS["call"])
-            rules.add(f"tool_{number}", f"{kind} {self._literal(_MESSAGE)} {said} {end}")
+            rules.add(f"tool_{number}", f"{kind} {self._literal(_MESSAGE)} {text_rule} {end}")
         if prompt_tools.required:
             return rules.add("ends", " | ".join(calls))
         head = f'{self._literal(_CHANNEL)} "final" type {self._literal(_MESSAGE)}'

@@ -87,11 +87,11 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
     rest = region[found.end() :]
     if any(word.startswith(rest.strip()) for word in _WORDS):
         rest = ""
-    for said in types:
-        behind = _TYPE.match(said)
+    for word in types:
+        behind = _TYPE.match(word)
         assert behind is not None
         called.append(behind[1])
-        rest += said[behind.end() :]
+        rest += word[behind.end() :]
     return named, [name for name in called if name], rest
 
 

@@ -61,42 +61,42 @@ class ParserDeltaBuilder:
     def _write(self, kind: _Kind, text: str, logprobs: _Logprobs) -> None:
         if kind != self._pending_kind:
             self._pending, self._pending_kind = [], kind
-        said = text.rstrip() if self._has_markup else text
-        if not said:
+        trimmed = text.rstrip() if self._has_markup else text
+        if not trimmed:
             if text or logprobs:
                 self._pending.append((text, logprobs))
             return
         if self._open_kind != kind:
-            text, said, logprobs = self._open_for_text(kind, text, said, logprobs)
+            text, trimmed, logprobs = self._open_for_text(kind, text, trimmed, logprobs)
         if self._pending:
-            self._pending.append((said, logprobs))
+            self._pending.append((trimmed, logprobs))
             self._deltas.append(_join_texts(self._pending))
             self._pending = []
         else:
-            self._deltas.append(Text(said, tuple(logprobs)))
-        if len(text) > len(said):
-            self._pending.append((text[len(said) :], ()))
+            self._deltas.append(Text(trimmed, tuple(logprobs)))
+        if len(text) > len(trimmed):
+            self._pending.append((text[len(trimmed) :], ()))
 
     def _open_for_text(
-        self, kind: _Kind, text: str, said: str, logprobs: _Logprobs
+        self, kind: _Kind, text: str, trimmed: str, logprobs: _Logprobs
     ) -> tuple[str, str, _Logprobs]:
         """Open an item for text, without the white space that only separates it from markup."""
         if kind == "reasoning":
             self._pending = []
-            text, said = text.lstrip(), said.lstrip()
+            text, trimmed = text.lstrip(), trimmed.lstrip()
         elif not self._is_first:
-            lead = len(said) - len(said.lstrip())
-            cut = said.rfind("\n", 0, lead) + 1
+            lead = len(trimmed) - len(trimmed.lstrip())
+            cut = trimmed.rfind("\n", 0, lead) + 1
             if cut:
                 self._pending = []
-                text, said = text[cut:], said[cut:]
+                text, trimmed = text[cut:], trimmed[cut:]
             else:
                 self._pending = _after_last_line_end(self._pending)
         self._emit_open(
             kind,
             Message(role="assistant", content=()) if kind == "message" else Reasoning(),
         )
-        return text, said, logprobs
+        return text, trimmed, logprobs
 
     def open_item(self, item: Message | Reasoning) -> None:
         """Open an item whose text ``write`` adds unchanged."""

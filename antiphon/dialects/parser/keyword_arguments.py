@@ -132,9 +132,9 @@ class KeywordArgumentReader:
                 self._delimiter[: self._closing_quotes]
             )  # fewer than three end nothing
             self._closing_quotes = 0
-        said, at = self._string.read(text, at)
-        self._is_empty &= not said
-        self._target.add_string(said)
+        decoded, at = self._string.read(text, at)
+        self._is_empty &= not decoded
+        self._target.add_string(decoded)
         if self._string.complete:
             self._target.add_string(self._string.finish())
             self._closing_quotes += 1

@@ -176,11 +176,11 @@ class _PlainArgumentsReader(_JsonReader):
             return super().read(text)
         self.parts.append(text)
         if not self._is_text:
-            said = self.text.lstrip()
-            if _OBJECT.match(said):
-                return super().read(said) + len(text) - len(said)
-            self._is_text = bool(said) and not _OBJECT_BEGUN.fullmatch(said)
-            self.parts = [said]
+            content = self.text.lstrip()
+            if _OBJECT.match(content):
+                return super().read(content) + len(text) - len(content)
+            self._is_text = bool(content) and not _OBJECT_BEGUN.fullmatch(content)
+            self.parts = [content]
         return len(text)
 
     def finish(self) -> None:
@@ -218,13 +218,13 @@ class _StringReader(_TextReader):
         call.add_string("")
 
     def read(self, text: str) -> int:
-        said = text
+        content = text
         if self._trims:
-            said = self._pending + (text if self._has_started else text.removeprefix("\n"))
+            content = self._pending + (text if self._has_started else text.removeprefix("\n"))
             self._has_started = True
-            self._pending = "\n" if said.endswith("\n") else ""
-            said = said.removesuffix("\n")
-        self.call.add_string(said)
+            self._pending = "\n" if content.endswith("\n") else ""
+            content = content.removesuffix("\n")
+        self.call.add_string(content)
         return len(text)
 
     def finish(self) -> None:

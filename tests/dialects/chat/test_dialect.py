@@ -83,10 +83,10 @@ class Model:
         self,
         *items: Item,
         instructions: str | None = None,
-        kept: PromptTokens | None = None,
+        stored: PromptTokens | None = None,
         **options: Any,
     ) -> Rendered:
-        conversation = Conversation(items=items, instructions=instructions, stored_tokens=kept)
+        conversation = Conversation(items=items, instructions=instructions, stored_tokens=stored)
         return self.dialect.render(conversation, Options(**options))
 
     def prompt(self, *items: Item, **more: Any) -> str:
@@ -355,11 +355,11 @@ def test_next_turn_extends_the_stored_tokens() -> None:
     calling = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     reply = f"<think>\nlook\n</think>\n\n{calling}<|im_end|>"
     sampled = QWEN.tokenizer.encode(reply, special=True)
-    kept = PromptTokens(ids=(*first.prompt.ids, *sampled), fingerprint="f")
+    stored = PromptTokens(ids=(*first.prompt.ids, *sampled), fingerprint="f")
     again = QWEN.render(
-        user("Weather?"), reasoning_done("look"), call(), output(), tools=(WEATHER,), kept=kept
+        user("Weather?"), reasoning_done("look"), call(), output(), tools=(WEATHER,), stored=stored
     )
-    assert again.prompt.ids[: len(kept.ids)] == kept.ids
+    assert again.prompt.ids[: len(stored.ids)] == stored.ids
     fresh = QWEN.render(
         user("Weather?"), reasoning_done("look"), call(), output(), tools=(WEATHER,)
     )
@@ -370,11 +370,13 @@ def test_unusual_output_of_the_last_turn_is_reused_as_tokens() -> None:
     """The template would write the arguments otherwise: what is kept ends before them."""
     first = QWEN.render(user("W?"), tools=(WEATHER,))
     reply = '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo"}}\n</tool_call><|im_end|>'
-    kept = PromptTokens(
+    stored = PromptTokens(
         ids=(*first.prompt.ids, *QWEN.tokenizer.encode(reply, special=True)), fingerprint="f"
     )
-    again = QWEN.render(user("W?"), call(), output(), tools=(WEATHER,), kept=kept)
-    assert again.prompt.ids[: len(first.prompt.ids) - 20] == kept.ids[: len(first.prompt.ids) - 20]
+    again = QWEN.render(user("W?"), call(), output(), tools=(WEATHER,), stored=stored)
+    assert (
+        again.prompt.ids[: len(first.prompt.ids) - 20] == stored.ids[: len(first.prompt.ids) - 20]
+    )
     assert '{"name": "weather", "arguments"' in QWEN.spell(again.prompt.ids)
 
 
@@ -404,12 +406,12 @@ def test_effort_none_closes_the_reasoning_of_a_model_that_always_thinks() -> Non
 
 def test_disabled_reasoning_is_absent_from_the_grammar() -> None:
     for level, may in (("none", False), ("low", True)):
-        asked = {
+        request = {
             "tools": (WEATHER,),
             "tool_choice": ToolChoice("required"),
             "reasoning": effort(level),
         }
-        constraint = QWEN.render(user("U"), **asked).constraint
+        constraint = QWEN.render(user("U"), **request).constraint
         assert constraint is not None and ("thought" in constraint.lark) is may
 
 
@@ -424,8 +426,8 @@ def test_effort_levels_are_those_of_the_template() -> None:
     template = "{{ reasoning_effort }}:{% for m in messages %}{{ m.content }}{% endfor %}"
     model = Model(None, template=template, card={"bos_token": None})
     levels = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
-    for asked, told in levels.items():
-        assert model.prompt(user("U"), reasoning=effort(asked)) == f"{told}:U"
+    for request, expected in levels.items():
+        assert model.prompt(user("U"), reasoning=effort(request)) == f"{expected}:U"
 
 
 def test_thinking_in_a_tool_loop_stays_where_the_template_knows_none() -> None:

@@ -159,8 +159,8 @@ def test_forms_of_arguments() -> None:
 
 
 def test_short_ids_are_the_same_in_call_and_result() -> None:
-    asked, one, two = adapt_messages(CALLING, capabilities(short_ids=True))
-    ids = [c["id"] for c in asked["tool_calls"]]
+    calls, one, two = adapt_messages(CALLING, capabilities(short_ids=True))
+    ids = [c["id"] for c in calls["tool_calls"]]
     assert ids == [one["tool_call_id"], two["tool_call_id"]]
     assert len(set(ids)) == 2
     assert all(len(id) == 9 and id.isalnum() for id in ids)
@@ -168,10 +168,10 @@ def test_short_ids_are_the_same_in_call_and_result() -> None:
 
 def test_ids_with_names_number_the_calls() -> None:
     fit = adapt_messages([*CALLING, *CALLING], capabilities(named_ids=True))
-    asked = [c["id"] for m in fit for c in m.get("tool_calls", ())]
-    assert asked == ["functions.f_a:0", "functions.f_b:1", "functions.f_a:2", "functions.f_b:3"]
-    told = [m["tool_call_id"] for m in fit if m["role"] == "tool"]
-    assert told == asked
+    calls = [c["id"] for m in fit for c in m.get("tool_calls", ())]
+    assert calls == ["functions.f_a:0", "functions.f_b:1", "functions.f_a:2", "functions.f_b:3"]
+    results = [m["tool_call_id"] for m in fit if m["role"] == "tool"]
+    assert results == calls
 
 
 def test_parts_and_the_key_for_thinking() -> None:
@@ -182,8 +182,8 @@ def test_parts_and_the_key_for_thinking() -> None:
 
 
 def test_calls_as_text() -> None:
-    asked, answered = tools_as_text(CALLING, TOOLS["hermes"])
-    assert asked["content"] == (
+    calls, answered = tools_as_text(CALLING, TOOLS["hermes"])
+    assert calls["content"] == (
         'So:\n<tool_call>\n{"name": "f_a", "arguments": {"x": "1"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "f_b", "arguments": {"x}\n</tool_call>'
     )

@@ -57,18 +57,18 @@ def constrained(
     thinks: str | None = None,
     thinking: bool = False,
     end: str = END,
-    **asked: Any,
+    **option_fields: Any,
 ) -> ConstrainedWriter:
     maker, tokenizer = grammar_builder(form, special=special, thinks=thinks)
-    options = Options(**asked)
+    options = Options(**option_fields)
     return ConstrainedWriter(
         tokenizer, maker.constraint(options, collect_tools(options, ()), thinking), end
     )
 
 
-def refusal(form: str = "hermes", **asked: Any) -> InvalidRequest:
+def refusal(form: str = "hermes", **option_fields: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        constrained(form, **asked)
+        constrained(form, **option_fields)
     return caught.value
 
 
@@ -114,8 +114,8 @@ def test_answer_can_have_a_grammar_of_its_own(
 def test_constraint_has_the_schema_where_it_suffices() -> None:
     maker, _ = grammar_builder(thinks="think")
 
-    def alone(thinking: bool = False, **asked: Any) -> Any:
-        options = Options(text=schema(AGE), **asked)
+    def alone(thinking: bool = False, **option_fields: Any) -> Any:
+        options = Options(text=schema(AGE), **option_fields)
         constraint = maker.constraint(options, collect_tools(options, ()), thinking)
         assert constraint is not None
         return constraint.schema
@@ -356,9 +356,9 @@ def test_strict_function_closes_open_objects() -> None:
     assert not must.may_begin(call("weather", '{"city": "Oslo", "days": 2, "x"')[:-15])
 
 
-def constraint(form: str, *tools: Tool, **asked: Any) -> Constraint | None:
+def constraint(form: str, *tools: Tool, **option_fields: Any) -> Constraint | None:
     maker, _ = grammar_builder(form)
-    options = Options(tools=tools, **asked)
+    options = Options(tools=tools, **option_fields)
     return maker.constraint(options, collect_tools(options, ()), False)
 
 
@@ -419,15 +419,15 @@ def test_doubtful_opening_text_is_valid_in_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "option_fields",
     [
         {"tool_choice": ToolChoice("required")},
         {"text": schema(AGE)},
         {"tool_choice": ToolChoice("auto", frozenset())},
     ],
 )
-def test_requested_constraint_is_marked_as_needed(asked: Any) -> None:
-    made = constraint("hermes", WEATHER, **asked)
+def test_requested_constraint_is_marked_as_needed(option_fields: Any) -> None:
+    made = constraint("hermes", WEATHER, **option_fields)
     assert made is not None and made.needed
     strict = constraint("hermes", Function(name="weather", parameters=AGE, strict=True))
     assert strict is not None and strict.needed
@@ -531,15 +531,15 @@ eof_line: "*** End of File" LF
     for form in ("hermes", "mistral"):
         held_to = forced_call(custom("lark", definition), form=form)
         arguments = json.dumps({"input": patch}, ensure_ascii=False)
-        said = call("tool", arguments)
+        reply_text = call("tool", arguments)
         if form == "mistral":
-            said = f'[TOOL_CALLS][{{"name": "tool", "arguments": {arguments}}}]'
-        assert held_to.may_write(said)
-        assert not held_to.may_write(said.replace("*** Update", "*** Udpate"))
-        assert not held_to.may_write(said.replace("@@ def", "def"))
+            reply_text = f'[TOOL_CALLS][{{"name": "tool", "arguments": {arguments}}}]'
+        assert held_to.may_write(reply_text)
+        assert not held_to.may_write(reply_text.replace("*** Update", "*** Udpate"))
+        assert not held_to.may_write(reply_text.replace("@@ def", "def"))
     tagged = forced_call(custom("lark", definition), form="qwen3_coder")
-    said = f"<tool_call>\n<function=tool>\n<parameter=input>\n{patch}\n</parameter>\n"
-    assert tagged.may_write(f"{said}</function>\n</tool_call>")
+    reply_text = f"<tool_call>\n<function=tool>\n<parameter=input>\n{patch}\n</parameter>\n"
+    assert tagged.may_write(f"{reply_text}</function>\n</tool_call>")
 
 
 def test_regex_is_enforced() -> None:
@@ -615,9 +615,9 @@ WRITTEN = {
 @pytest.mark.parametrize("free", [False, True])
 def test_every_call_syntax_has_a_grammar(form: str, free: bool) -> None:
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
-    asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
+    option_fields: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     right = WRITTEN[form]
-    answer = constrained(form, tools=(tool, CLOCK), **asked)
+    answer = constrained(form, tools=(tool, CLOCK), **option_fields)
     assert answer.may_write(right)
     assert not answer.may_write(right.replace("trip", "trap"))
     assert not answer.may_write(right.replace("2", "two"))
@@ -647,8 +647,10 @@ def test_every_format_has_a_grammar(form: str, special: bool, free: bool) -> Non
     tokens = (*sorted(specials(row)), end) if special else (end,)
     thinks = form if form in IN_MESSAGES else None
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
-    asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
-    answer = constrained(form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **asked)
+    option_fields: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
+    answer = constrained(
+        form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **option_fields
+    )
     calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
     assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
     for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
@@ -667,7 +669,7 @@ def test_every_format_can_force_one_call_after_reasoning(form: str, free: bool) 
     end = ENDS.get(form, END)
     tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
-    asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
+    option_fields: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     answer = constrained(
         form,
         special=tuple(token for token in tokens if token),
@@ -675,7 +677,7 @@ def test_every_format_can_force_one_call_after_reasoning(form: str, free: bool) 
         end=end,
         tools=(tool, CLOCK),
         parallel_tool_calls=False,
-        **asked,
+        **option_fields,
     )
     trip, wrong = ("trip", {"city": "Oslo", "days": 2}), ("trip", {"city": "Oslo", "days": "two"})
     reasoning_done = "Where?" if thinks.open else ""
@@ -772,5 +774,5 @@ def test_undeclared_parameters_may_have_any_name() -> None:
     anything = Function(name="log", parameters={"type": "object"}, strict=False)
     for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
         answer = constrained(form, tools=(anything,), tool_choice=ToolChoice("required"))
-        for said in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
-            assert answer.may_write(written(TOOLS[form], [("log", said)])), (form, said)
+        for reply_text in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
+            assert answer.may_write(written(TOOLS[form], [("log", reply_text)])), (form, reply_text)

@@ -61,8 +61,8 @@ def test_strict_form_closes_a_copy() -> None:
 def test_closed_form_keeps_optional_properties() -> None:
     loose = {"type": "object", "properties": {"a": {"type": "object"}}, "required": []}
     assert closed_form(loose) == {**loose, "additionalProperties": False}
-    said = {**loose, "additionalProperties": True}
-    assert closed_form(said) == said
+    open_schema = {**loose, "additionalProperties": True}
+    assert closed_form(open_schema) == open_schema
 
 
 def test_keyword_that_cannot_be_enforced_is_named() -> None:

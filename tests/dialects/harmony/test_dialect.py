@@ -82,10 +82,10 @@ def ids(
     *items: it.Item,
     stored: PromptTokens | None = None,
     instructions: str | None = None,
-    **asked: Any,
+    **option_fields: Any,
 ):  # type: ignore[no-untyped-def]
     conversation = Conversation(items=items, instructions=instructions, stored_tokens=stored)
-    return dialect().render(conversation, Options(**asked)).prompt.ids
+    return dialect().render(conversation, Options(**option_fields)).prompt.ids
 
 
 def decoded(found: Sequence[int]) -> str:
@@ -107,7 +107,7 @@ def developer(instructions: str | None, *tools: ToolDescription) -> Line:
     return Line.from_role_and_content(Role.DEVELOPER, content)
 
 
-def said(text: str, channel: str) -> Line:
+def assistant_line(text: str, channel: str) -> Line:
     return Line.from_role_and_content(Role.ASSISTANT, text).with_channel(channel)
 
 
@@ -116,7 +116,7 @@ def user_line(text: str) -> Line:
 
 
 def calling(name: str, arguments: str) -> Line:
-    line = said(arguments, "commentary").with_recipient(f"functions.{name}")
+    line = assistant_line(arguments, "commentary").with_recipient(f"functions.{name}")
     return line.with_content_type("<|constrain|>json")
 
 
@@ -166,7 +166,7 @@ def test_instructions_form_one_developer_message() -> None:
         system(),
         developer("Be kind.\n\nFirst.\n\nThen.\n\nLast."),
         user_line("Hi"),
-        said("Yes.", "final"),
+        assistant_line("Yes.", "final"),
     )
 
 
@@ -196,8 +196,8 @@ def test_every_message_kind_is_rendered() -> None:
     assert ids(*items) == reference_ids(
         system(),
         user_line("Oslo?"),
-        said("Let me look.", "analysis"),
-        said("One moment.", "commentary"),
+        assistant_line("Let me look.", "analysis"),
+        assistant_line("One moment.", "commentary"),
         *USES[1:],
         calling("sh", '{"input": "ls \\"a\\"\\n"}'),
         answering("sh", "a\nb"),
@@ -244,11 +244,17 @@ def test_thinking_stays_within_a_tool_loop_only() -> None:
         *(user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Oslo?")),
         *(reasoning_done("Look."), function_call(), result()),
     )
-    loop = (user_line("Hi"), said("Hello!", "final"), USES[0], said("Look.", "analysis"), *USES[1:])
+    loop = (
+        user_line("Hi"),
+        assistant_line("Hello!", "final"),
+        USES[0],
+        assistant_line("Look.", "analysis"),
+        *USES[1:],
+    )
     assert ids(*items) == reference_ids(system(), *loop)
     after = (*items, reasoning_done("So."), answer("Sunny."), user("Thanks"))
     assert ids(*after) == reference_ids(
-        system(), *loop[:3], *USES[1:], said("Sunny.", "final"), user_line("Thanks")
+        system(), *loop[:3], *USES[1:], assistant_line("Sunny.", "final"), user_line("Thanks")
     )
 
 
@@ -256,8 +262,8 @@ def test_reasoning_of_all_turns_is_shown_on_request() -> None:
     items = (user("Hi"), reasoning_done("Greet."), answer("Hello!"), user("Thanks"))
     turns = (
         user_line("Hi"),
-        said("Greet.", "analysis"),
-        said("Hello!", "final"),
+        assistant_line("Greet.", "analysis"),
+        assistant_line("Hello!", "final"),
         user_line("Thanks"),
     )
     assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == reference_ids(
@@ -289,9 +295,9 @@ def test_effort_levels_are_rendered(effort: Any, level: ReasoningEffort) -> None
 def test_settings_and_request_set_template_variables() -> None:
     made = dialect(settings={"model_identity": "You are Anton.", "reasoning_effort": "high"})
 
-    def head(**asked: Any) -> str:
+    def head(**option_fields: Any) -> str:
         conversation = Conversation(items=(user("Hi"),))
-        return decoded(made.render(conversation, Options(**asked)).prompt.ids)
+        return decoded(made.render(conversation, Options(**option_fields)).prompt.ids)
 
     assert "You are Anton.\n" in head() and "Reasoning: high" in head()
     assert "Reasoning: low" in head(reasoning=ReasoningConfig(effort="minimal"))
@@ -414,9 +420,9 @@ def test_builtin_tools_are_called_in_reasoning() -> None:
     )
     found = ids(*items, tools=(PYTHON, BROWSER))
     lines = (
-        own(said('print("1")', "analysis"), "python").with_content_type("code"),
+        own(assistant_line('print("1")', "analysis"), "python").with_content_type("code"),
         replied("python", "1"),
-        own(said('{"city":"x"}', "analysis"), "browser.search").with_content_type("code"),
+        own(assistant_line('{"city":"x"}', "analysis"), "browser.search").with_content_type("code"),
         replied("browser.search", "found"),
     )
     tail = reference_ids(system(), user_line("Hi"), *lines)[
@@ -664,7 +670,7 @@ def test_parsed_reply_is_extended(
     """A reply that ends in a call, read, stored and answered: the next prompt begins with it."""
     first = dialect().render(Conversation(items=(user("Hi"),)), Options(tools=(WEATHER,)))
     turn = "<|end|><|start|>assistant"
-    pieces = [f"<|channel|>analysis<|message|>{encoding_safe(said)}{turn}" for said in thoughts]
+    pieces = [f"<|channel|>analysis<|message|>{encoding_safe(text)}{turn}" for text in thoughts]
     if preamble is not None:
         pieces.append(f"<|channel|>commentary<|message|>{encoding_safe(preamble)}{turn}")
     arguments = json.dumps({"city": city}, ensure_ascii=False)
@@ -685,9 +691,9 @@ def encoding_safe(text: str) -> str:
 def stored(deltas: Sequence[Delta]) -> list[it.Item]:
     """The items of a reply, as they are stored."""
     found: list[it.Item] = []
-    for said in read_reply(deltas).items:
-        text = said.text.get("text", "")
-        match said.item:
+    for built in read_reply(deltas).items:
+        text = built.text.get("text", "")
+        match built.item:
             case it.Reasoning():
                 found.append(reasoning_done(text))
             case it.Message(phase=phase):

@@ -40,8 +40,8 @@ LOOSE = Function(name="loose", parameters=closed_object(), strict=False)
 PATCH = Custom(name="patch", format=GrammarFormat(syntax="regex", definition=r'[a-z"]+\n'))
 
 
-def held(begun: Any = None, *, reasoning_done: bool = False, **asked: Any) -> ConstrainedWriter:
-    options = Options(**asked)
+def held(begun: Any = None, *, reasoning_done: bool = False, **fields: Any) -> ConstrainedWriter:
+    options = Options(**fields)
     shown = collect_tools(options, ())
     found = HarmonyGrammar(TOKENIZER).constraint_for_reply(
         options, shown, begun, reasoning_done=reasoning_done
@@ -92,8 +92,8 @@ def test_strict_arguments_in_a_free_answer() -> None:
 
 
 def test_free_request_has_no_constraint() -> None:
-    for asked in ({}, {"tools": (LOOSE,)}):
-        options = Options(**asked)  # type: ignore[arg-type]
+    for fields in ({}, {"tools": (LOOSE,)}):
+        options = Options(**fields)  # type: ignore[arg-type]
         assert (
             HarmonyGrammar(TOKENIZER).constraint_for_reply(
                 options, collect_tools(options, ()), None
@@ -149,8 +149,8 @@ def test_grammar_of_a_custom_tool_is_enforced() -> None:
 
 
 def test_grammar_continues_a_started_reply() -> None:
-    asked: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": ToolChoice("required")}
-    thinking = held("analysis", **asked)
+    fields: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": ToolChoice("required")}
+    thinking = held("analysis", **fields)
     assert thinking.may_write(f"m.<|end|>{TURN}{CALL}") and not thinking.may_begin("<|channel|>")
     assert held("final", text=AGE).may_write('{"age":3}<|return|>')
 
@@ -192,9 +192,9 @@ TEXTUAL = [CONTROL_TOKENS[name] for name in ("start", "channel", "constrain", "m
 
 
 @pytest.mark.parametrize("textual", [(), TEXTUAL], ids=["special", "textual"])
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_grammar_output_is_parsed(asked: dict[str, Any], textual: list[str]) -> None:
-    options = Options(**asked)
+@pytest.mark.parametrize("fields", ASKED.values(), ids=ASKED)
+def test_grammar_output_is_parsed(fields: dict[str, Any], textual: list[str]) -> None:
+    options = Options(**fields)
     shown = collect_tools(options, ())
     constraint = HarmonyGrammar(TOKENIZER).constraint_for_reply(options, shown, None)
     grammar = ConstrainedWriter(TOKENIZER, constraint, END, textual)
@@ -205,21 +205,21 @@ def test_grammar_output_is_parsed(asked: dict[str, Any], textual: list[str]) -> 
             TokenCodes.from_tokenizer(TOKENIZER),
             shapes=shown.shapes,
             constrained=True,
-            json_answer="text" in asked,
+            json_answer="text" in fields,
         )
         reading = read_reply([*parser.feed(Chunk(tuple(ids))), *parser.finish("stop")])
         if not reading.items:
-            assert "tools" in asked and not shown.required, "an empty answer"
+            assert "tools" in fields and not shown.required, "an empty answer"
             continue
         *before, last = reading.items
-        assert all(isinstance(said.item, it.Reasoning | it.Message) for said in before)
+        assert all(isinstance(delta.item, it.Reasoning | it.Message) for delta in before)
         text = last.text.get("text", "")
         match last.item:
             case it.FunctionCall():
                 assert json.loads(text).keys() == {"city"}
             case it.CustomToolCall():
                 assert text and set(text) <= set("abc<|>")
-            case it.Message() if "text" in asked:
+            case it.Message() if "text" in fields:
                 assert json.loads(text).keys() == {"a", "n"}
             case _:
                 assert not shown.required

@@ -85,22 +85,22 @@ class RecordingTarget:
     """Record the calls of a KeywordArgumentReader."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
         self.stray_text: list[str] = []
 
     def start_parameter(self, key: str) -> None:
-        self.said.append(("key", key))
+        self.events.append(("key", key))
 
     def add_value(self, text: str) -> None:
-        self.said.append(("value", to_json_text(text)))
+        self.events.append(("value", to_json_text(text)))
 
     def add_string(self, text: str) -> None:
-        if self.said[-1][0] == "string":
-            text = self.said.pop()[1] + text
-        self.said.append(("string", text))
+        if self.events[-1][0] == "string":
+            text = self.events.pop()[1] + text
+        self.events.append(("string", text))
 
     def end_string(self) -> None:
-        self.said.append(("end", ""))
+        self.events.append(("end", ""))
 
 
 def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
@@ -114,12 +114,12 @@ def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
     for char in text:
         slow.read(char)
     slow.finish()
-    assert single.said == whole.said
-    return whole.said, taken
+    assert single.events == whole.events
+    return whole.events, taken
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "events"),
     [
         (")", []),
         ("a=1)", [("key", "a"), ("value", "1")]),
@@ -140,9 +140,9 @@ def read_pairs(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
         ("a=Rb'\\n', b=u'\\n')", [("key", "a"), ("string", "\\n"), ("key", "b"), ("string", "\n")]),
     ],
 )  # fmt: skip
-def test_python_keyword_arguments_are_parsed(text: str, said: list[tuple[str, str]]) -> None:
+def test_python_keyword_arguments_are_parsed(text: str, events: list[tuple[str, str]]) -> None:
     found, taken = read_pairs("pythonic", text + " rest" if text.endswith(")") else text)
-    assert [one for one in found if one[0] != "end"] == said
+    assert [one for one in found if one[0] != "end"] == events
     assert taken == len(text)
 
 

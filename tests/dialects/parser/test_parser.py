@@ -51,10 +51,10 @@ def parser(
 
 def terminals(tools: str, reasoning: str) -> list[str]:
     form = TOOLS[tools]
-    said = [*form.opens, *REASONING[reasoning].open, *REASONING[reasoning].close]
+    result = [*form.opens, *REASONING[reasoning].open, *REASONING[reasoning].close]
     for state in form.states.values():
-        said += [*state.on, *state.peek]
-    return sorted(set(said))
+        result += [*state.on, *state.peek]
+    return sorted(set(result))
 
 
 NOISE = ['"', "{", "}", "[", "]", "(", ")", "=", ":", ",", "\\", "\n", " ", "now", "search"]
@@ -147,8 +147,8 @@ def test_invalid_bytes_are_replaced() -> None:
 def test_character_waits_for_its_last_byte() -> None:
     reader = parser(ByteTokenizer())
     assert list(reader.feed(Chunk(ids=(0xE2, 0x82)))) == [SampledTokens((0xE2, 0x82))]
-    said = list(reader.feed(Chunk(ids=(0xAC,))))
-    assert said[-1] == Text("€")
+    result = list(reader.feed(Chunk(ids=(0xAC,))))
+    assert result[-1] == Text("€")
 
 
 def test_text_streams_at_once() -> None:
@@ -164,11 +164,11 @@ def test_arguments_stream(tools: str) -> None:
     opened, _, _ = written(form, [("search", {"query": "~"})]).partition("~")
     tokenizer = ByteTokenizer(sorted({*form.opens}))
     reader = parser(tokenizer, tools, None)
-    said = list(reader.feed(Chunk(ids=tuple(tokenizer.encode(opened, special=True)))))
-    assert any(isinstance(d, Open) and isinstance(d.item, FunctionCall) for d in said)
+    result = list(reader.feed(Chunk(ids=tuple(tokenizer.encode(opened, special=True)))))
+    assert any(isinstance(d, Open) and isinstance(d.item, FunctionCall) for d in result)
     for _ in range(3):
-        said = list(reader.feed(Chunk(ids=tuple(b"word "))))
-        assert isinstance(said[-1], Text) and "word" in said[-1].text
+        result = list(reader.feed(Chunk(ids=tuple(b"word "))))
+        assert isinstance(result[-1], Text) and "word" in result[-1].text
 
 
 def test_items_close_when_they_end() -> None:
@@ -254,12 +254,12 @@ def test_special_token_in_constrained_json_string_is_text(cut: int) -> None:
     """To llama.cpp it is one, so that its grammars let it through: the rest is read as it goes on,
     whole. Where nothing holds the reply, it is markup, as ever."""
     tokenizer = ByteTokenizer((*THINK, *CALL, "<other>", "<end>"))
-    said = '{"a": "<tool_call><think>x</think></tool_call><other>é"}'
-    called = f'<tool_call>\n{{"name": "search", "arguments": {said}}}\n</tool_call>'
+    result = '{"a": "<tool_call><think>x</think></tool_call><other>é"}'
+    called = f'<tool_call>\n{{"name": "search", "arguments": {result}}}\n</tool_call>'
     for begun in ("", "<think>\nHm.\n</think>\n\n"):
         for reply, expected in (
-            (said, {"message": said}),
-            (called, {"call": "search", "arguments": said}),
+            (result, {"message": result}),
+            (called, {"call": "search", "arguments": result}),
         ):
             ids = tokenizer.encode(f"{begun}{reply}", special=True)
             cuts = [ids[at : at + cut] for at in range(0, len(ids), cut)]
@@ -287,17 +287,17 @@ def test_logprobs_go_with_their_text() -> None:
     text = '<think>no</think>\nA é<tool_call>{"name": "now", "arguments": {}}</tool_call>B'
     reader = parser(tokenizer)
     deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
-    said = [d for d in deltas if isinstance(d, Text)]
-    assert [text.text for text in said] == ["no", "A é", "{}", "B"]
-    assert [len(text.logprobs) for text in said] == [0, 4, 0, 1]
-    assert said[1].logprobs[0] == Logprob(
+    result = [d for d in deltas if isinstance(d, Text)]
+    assert [text.text for text in result] == ["no", "A é", "{}", "B"]
+    assert [len(text.logprobs) for text in result] == [0, 4, 0, 1]
+    assert result[1].logprobs[0] == Logprob(
         token="A",
         logprob=-5.0,
         bytes=(65,),
         top_logprobs=(TopLogprob(token="A", logprob=-9.0, bytes=(65,)),),
     )
-    assert [lp.bytes for lp in said[1].logprobs[2:]] == [(0xC3,), (0xA9,)]
-    assert [lp.token for lp in said[3].logprobs] == ["B"]
+    assert [lp.bytes for lp in result[1].logprobs[2:]] == [(0xC3,), (0xA9,)]
+    assert [lp.token for lp in result[3].logprobs] == ["B"]
 
 
 def test_rejected_markup_keeps_its_logprobs() -> None:
@@ -310,7 +310,7 @@ def test_rejected_markup_keeps_its_logprobs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "text", "said"),
+    ("form", "text", "result"),
     [
         ("xlam", '[{"name": "now", "arguments": {}}] So.', "So."),
         ("llama3_json", '{"name": "now", "parameters": {}}; So.', "So."),
@@ -318,14 +318,14 @@ def test_rejected_markup_keeps_its_logprobs() -> None:
         ("hermes", '<tool_call>{"name": "now", "arguments": {}} So.', "So."),
     ],
 )
-def test_text_after_a_call_has_only_its_own_logprobs(form: str, text: str, said: str) -> None:
+def test_text_after_a_call_has_only_its_own_logprobs(form: str, text: str, result: str) -> None:
     tokenizer = ByteTokenizer()
     reader = FormatParser(
         tokenizer, reasoning=None, tools=TOOLS[form], shapes=SHAPES, thinking=False
     )
     deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
     logprobs = [lp for d in deltas if isinstance(d, Text) for lp in d.logprobs]
-    assert "".join(lp.token for lp in logprobs) == said
+    assert "".join(lp.token for lp in logprobs) == result
 
 
 def test_namespaced_custom_tool_call_is_parsed() -> None:
