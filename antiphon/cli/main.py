@@ -12,6 +12,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -336,6 +337,7 @@ def _index(loaded: Loaded, arguments: argparse.Namespace) -> None:
 
 async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
     from antiphon.attachments.documents import Documents
+    from antiphon.models.download import progress_bar
     from antiphon.server import open_fetcher
     from antiphon.tools.web_search.index import PageIndex
     from antiphon.tools.web_search.index_builder import add_source
@@ -357,9 +359,15 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
                 for url, title in await index.list(what):
                     _print_line(f"{url}  {title}")
             elif arguments.action == "add":
-                added = await add_source(
-                    index, what, documents=documents, prefix=arguments.prefix, fetcher=fetcher
-                )
+                with progress_bar("files") as progress:
+                    added = await add_source(
+                        index,
+                        what,
+                        documents=documents,
+                        prefix=arguments.prefix,
+                        fetcher=fetcher,
+                        progress=partial(progress, what),
+                    )
                 removed = f", {added.removed} removed" if added.removed else ""
                 _print_line(f"{what}  {added.pages} pages{removed}")
                 for reason in added.skipped:

@@ -16,7 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Literal
 
 from msgspec import Struct
 
@@ -206,14 +206,29 @@ def model_files(first: Path) -> tuple[Path, ...]:
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Show a progress bar on stderr, from the first step until the context ends."""
+def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress]:
+    """Show a progress bar on stderr, from the first step until the context ends. Shows nothing if
+    stderr is no terminal. ``unit``: what the steps count."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        TaskID,
+        TextColumn,
+        TransferSpeedColumn,
+    )
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    bars = Bars(*columns, TransferSpeedColumn(), console=Console(stderr=True))
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _no_progress
+        return
+    counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if unit == "files":
+        counts = (MofNCompleteColumn(),)
+    bars = Bars(TextColumn("{task.description}"), BarColumn(), *counts, console=console)
     tasks: dict[str, TaskID] = {}
 
     def advance(name: str, there: int, total: int | None) -> None:

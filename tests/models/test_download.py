@@ -149,7 +149,10 @@ async def test_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
     assert {tensor.type for tensor in read_gguf(path).tensors} == {0, 8}  # F32 and Q8_0
 
 
-def test_progress_bar_accepts_unknown_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_accepts_unknown_sizes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
     with pull.progress_bar() as progress:
         progress("one", 0, None)
         progress("one", 5, 10)
@@ -157,6 +160,18 @@ def test_progress_bar_accepts_unknown_sizes(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "one" in shown.err and "two" in shown.err
+    with pull.progress_bar("files") as progress:
+        progress("pages", 3, 7)
+    assert "3/7" in capsys.readouterr().err
+
+
+def test_progress_bar_is_shown_in_terminals_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    with pull.progress_bar() as progress:
+        progress("one", 5, 10)
+    assert capsys.readouterr() == ("", "")
 
 
 # --- Hugging Face ---

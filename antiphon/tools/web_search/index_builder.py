@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,12 +55,13 @@ async def add_source(
     documents: Documents,
     prefix: str | None = None,
     fetcher: Fetcher | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IndexReport:
     """Add a URL, a file or a whole folder to the index. Pages that the source no longer has are
     removed.
 
     ``prefix``: the beginning of the URLs of files, by default ``file:`` and the folder's name.
-    Raises ``SetupError``.
+    ``progress`` is told how many files are done, and the total. Raises ``SetupError``.
     """
     if source.startswith(("http://", "https://")):
         if fetcher is None:
@@ -80,7 +81,9 @@ async def add_source(
     root = path if path.is_dir() else path.parent
     start = prefix if prefix is not None else f"file:{root.name}/"
     urls, skipped, batch = set[str](), [], list[PageDocument]()
-    for file in _page_files(path):
+    files = tuple(_page_files(path))
+    for number, file in enumerate(files):
+        progress(number, len(files))
         url = f"{start}{file.relative_to(root).as_posix()}"
         try:
             batch.append(await _read_document(file, url, documents))
@@ -91,6 +94,7 @@ async def add_source(
             await index.add(batch, str(path))
             batch = []
     await index.add(batch, str(path))
+    progress(len(files), len(files))
     removed = await index.remove_missing(str(path), urls)
     return IndexReport(pages=len(urls), removed=removed, skipped=tuple(skipped))
 

@@ -36,7 +36,15 @@ async def test_added_folder_is_searchable(tmp_path: Path) -> None:
     (folder / ".hidden.md").write_text("secret")
     (folder / "broken.txt").write_bytes(b"\xff\xfe\xff")
     index = PageIndex(tmp_path / "web.db")
-    report = await add_source(index, str(folder), documents=Documents())
+    steps: list[tuple[int, int]] = []
+    report = await add_source(
+        index,
+        str(folder),
+        documents=Documents(),
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert [done for done, _ in steps] == list(range(len(steps)))
+    assert steps[-1][0] == steps[-1][1] == len(steps) - 1
     assert report.pages == 2 and "broken.txt has no format that can be read" in report.skipped[0]
     assert await search_urls(index, "fjord") == [
         "file:notes/fjords.html",
