@@ -3,6 +3,8 @@ webhook deliveries."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from antiphon.wire.items import Item
@@ -122,12 +124,21 @@ class EventBatch(Struct, frozen=True, kw_only=True):
 
     ``first``: sequence number of the first event. ``lines``: one line of JSON an event, each ended
     by LF. ``tokens``: the token ids sampled behind these events, packed as in ``Job.prompt``.
+    ``parts``: the batch as several ones, which are made while a store iterates over them, perhaps
+    repeatedly and in another thread; ``lines`` and ``tokens`` are empty then. So a batch may be
+    larger than what should be in memory at once.
     """
 
     first: int
     count: int
-    lines: bytes
+    lines: bytes = b""
     tokens: bytes = b""
+    parts: Iterable[EventBatch] = ()
+
+    @property
+    def rows(self) -> Iterable[EventBatch]:
+        """The batches to store."""
+        return self.parts or (self,)
 
     @property
     def last(self) -> int:

@@ -140,7 +140,7 @@ class RunStore(Protocol):
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         """Return whole batches of the events after sequence number ``after``: at least ``limit``
-        events, or all there are.
+        events, or all there are, or fewer if they are very long.
 
         The first batch may start before ``after``. ``tokens`` are left out. None if there is no
         such run, or if its events are no longer kept.

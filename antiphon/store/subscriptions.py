@@ -69,8 +69,8 @@ class Subscription:
             await self._waiter
 
     def add(self, batch: EventBatch) -> None:
-        """Add the next batch of the run."""
-        if len(self._batches) >= _MAX_BATCHES:
+        """Add the next batch of the run. One in parts is read from the store."""
+        if len(self._batches) >= _MAX_BATCHES or batch.parts:
             self._batches.clear()
             self.is_stale = True
         elif not self.is_stale:

@@ -6,7 +6,7 @@ Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -306,6 +306,49 @@ async def appends_batches_atomically(store: Store) -> None:
     assert (await store.runs.load_batches(claim))[-1] == large
 
 
+class _Parts:
+    """Three long batches of events 2 to 6, made when a store iterates over them."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        for first, count in ((2, 2), (4, 1), (5, 2)):
+            lines = batch(first, count).lines.replace(b"}", b" " * 1_200_000 + b"}")
+            yield EventBatch(first=first, count=count, lines=lines, tokens=b"\1\0\0\0")
+
+
+async def stores_batches_in_parts(store: Store) -> None:
+    """They are too long to be in memory at once; readers, also waiting ones, read them again."""
+    large = EventBatch(first=2, count=5, parts=_Parts())
+    one, two = await begin_run(store), await begin_run(store, "b")
+    with store.runs.subscribe("t", "resp_a") as tail:
+        for _ in range(2):
+            assert await store.runs.append((Append(one, large), Append(two, batch(2)))) == set()
+        assert tail.next_batch(1) is None and tail.is_stale
+    assert await store.runs.end(two, ended("b"), replace(large, first=3, parts=_Shifted())) is True
+    for name, claim, last in (("a", one, 6), ("b", two, 7)):
+        seen, after = [], -1
+        while page := await _page(store, name, after):
+            seen += page
+            after = page[-1]
+        assert seen == list(range(last + 1))
+        stored = await store.runs.load_batches(claim)
+        assert b"".join(each.tokens for each in stored) == b"\1\0\0\0" * 3
+
+
+class _Shifted:
+    """The same batches, one event later."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        for each in _Parts():
+            yield replace(each, first=each.first + 1)
+
+
+async def _page(store: Store, name: str, after: int) -> list[int]:
+    """The numbers of the events that a page holds."""
+    page = await store.runs.events("t", f"resp_{name}", after, limit=100)
+    assert page is not None
+    return [n for each in page.batches for n in range(each.first, each.last + 1)]
+
+
 async def isolates_runs_by_tenant(store: Store) -> None:
     mine = await begin_run(store)
     yours = await begin_run(store, tenant="u")
@@ -405,6 +448,7 @@ CHECKS: Mapping[str, Check] = {
         adds_a_turn_and_releases_the_conversation,
         begins_each_id_once,
         appends_batches_atomically,
+        stores_batches_in_parts,
         isolates_runs_by_tenant,
         supports_concurrent_runs,
         leases_a_webhook_until_it_is_settled,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from io import BytesIO
 from operator import or_
+from typing import Any
 
 import msgspec
 
 from antiphon.store.records import EventBatch
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["decode_events", "encode_events", "lines_after"]
+__all__ = ["decode_events", "encode_batch", "encode_events", "lines_after"]
 
 #: Batches of more bytes are split bit by bit.
 _LARGE_BYTES = 1 << 20
@@ -28,6 +29,46 @@ def encode_events(events: Iterable[Event]) -> bytes:
         lines.write(_encode(event))
         lines.write(b"\n")
     return lines.getvalue()
+
+
+def encode_batch(events: Sequence[Event], tokens: bytes = b"") -> EventBatch:
+    """Return a batch of events. Events that are very long together become a batch in parts, each of
+    which is encoded when it is written: the last events of a response each hold its whole text."""
+    lines = BytesIO()
+    for event in events:
+        lines.write(_encode(event))
+        lines.write(b"\n")
+        if lines.tell() > _LARGE_BYTES:
+            return _batch(events, parts=_Parts(events, tokens))
+    return _batch(events, lines=lines.getvalue(), tokens=tokens)
+
+
+class _Parts:
+    """The batches of very long events. The tokens belong to the last one: all are stored in one
+    transaction."""
+
+    def __init__(self, events: Sequence[Event], tokens: bytes) -> None:
+        self._events = events
+        self._tokens = tokens
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        first, lines = 0, BytesIO()
+        for index, event in enumerate(self._events):
+            lines.write(_encode(event))
+            lines.write(b"\n")
+            if lines.tell() > _LARGE_BYTES:
+                is_last = index + 1 == len(self._events)
+                yield self._part(first, index + 1, lines, self._tokens if is_last else b"")
+                first, lines = index + 1, BytesIO()
+        if first < len(self._events):
+            yield self._part(first, len(self._events), lines, self._tokens)
+
+    def _part(self, start: int, end: int, lines: BytesIO, tokens: bytes) -> EventBatch:
+        return _batch(self._events[start:end], lines=lines.getvalue(), tokens=tokens)
+
+
+def _batch(events: Sequence[Event], **fields: Any) -> EventBatch:
+    return EventBatch(first=events[0].sequence_number, count=len(events), **fields)
 
 
 def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:

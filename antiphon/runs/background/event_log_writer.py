@@ -22,7 +22,7 @@ from antiphon.store.runs import RunStore
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
 
-from .event_codec import encode_events
+from .event_codec import encode_batch
 
 __all__ = ["EventLogWriter", "LogSink", "retry_until_available"]
 
@@ -172,12 +172,7 @@ class LogSink(EventSink):
         events, self._events = self._events, []
         tokens = self._sampled[self._stored_tokens :]
         self._stored_tokens = len(self._sampled)
-        return EventBatch(
-            first=events[0].sequence_number,
-            count=len(events),
-            lines=encode_events(events),
-            tokens=tokens.tobytes(),
-        )
+        return encode_batch(events, tokens.tobytes())
 
     async def _changed(self) -> None:
         self._change = asyncio.get_running_loop().create_future()

@@ -278,6 +278,6 @@ class MemoryRuns(SingleProcessRuns):
 
     def _add_batch(self, run: _Run, batch: EventBatch) -> None:
         if batch.count:
-            run.batches.append(batch)
+            run.batches += batch.rows
             run.attempts = 0
             self._subscriptions.publish(run.job.tenant, run.job.id, replace(batch, tokens=b""))

@@ -129,9 +129,16 @@ class PostgresRuns:
             job = append.claim.job
             claim = (job.tenant, job.id, append.claim.epoch)
             numbers.append(claim_numbers.setdefault(claim, len(claim_numbers) + 1))
-        batches = zip(*(_columns(append.batch) for append in appends), strict=True)
+        parts = [
+            (number, *_columns(part))
+            for number, append in zip(numbers, appends, strict=True)
+            for part in append.batch.rows
+        ]
         rows = await self._pool.rows(
-            "append", self._process_id, *zip(*claim_numbers, strict=True), numbers, *batches
+            "append",
+            self._process_id,
+            *zip(*claim_numbers, strict=True),
+            *zip(*parts, strict=True),
         )
         valid = set(rows[0][0])
         for number, append in zip(numbers, appends, strict=True):
@@ -252,8 +259,8 @@ class PostgresRuns:
         await transaction.rows("notify", notice.encode(self._process_id))
 
     async def _add_batch(self, transaction: Transaction, run: int, batch: EventBatch) -> None:
-        if batch.count:
-            await transaction.rows("add_batch", run, *_columns(batch))
+        for part in batch.rows if batch.count else ():
+            await transaction.rows("add_batch", run, *_columns(part))
 
 
 async def has_lock(

@@ -291,6 +291,9 @@ SELECT tenant, id FROM runs WHERE ended_at IS NULL
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, ?, ?)
 
+-- add_large_batch
+INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, zeroblob(?), zeroblob(?))
+
 -- advance_run
 UPDATE runs SET next = ?, attempts = 0 WHERE seq = ?
 

@@ -38,6 +38,9 @@ _TAKEN_OVER = ""
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
+#: Bytes of events after which a page ends, and from which on a batch is large.
+_PAGE_BYTES = _LARGE_BYTES = 1 << 20
+
 #: A claim, and the former owner of the run.
 _ClaimedFrom = tuple[Claim, str | None]
 
@@ -301,9 +304,25 @@ class SqliteRuns(SingleProcessRuns):
         self, connection: sqlite3.Connection, run: int | None, batch: EventBatch
     ) -> None:
         if batch.count:
-            row = (run, batch.first, batch.count, batch.lines, batch.tokens)
-            connection.execute(self._queries["add_batch"], row)
+            for part in batch.rows:
+                self._add_row(connection, run, part)
+                del part  # or it stays in memory while the next one is made
             connection.execute(self._queries["advance_run"], (batch.last + 1, run))
+
+    def _add_row(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
+        columns = {"lines": batch.lines, "tokens": batch.tokens}
+        if len(batch.lines) <= _LARGE_BYTES:
+            row = (run, batch.first, batch.count, *columns.values())
+            connection.execute(self._queries["add_batch"], row)
+            return
+        # Written in place: SQLite makes two copies of a value that it is given.
+        sizes = map(len, columns.values())
+        row = (run, batch.first, batch.count, *sizes)
+        row_id = connection.execute(self._queries["add_large_batch"], row).lastrowid
+        for name, value in columns.items():
+            if value and row_id is not None:
+                with connection.blobopen("batches", name, row_id) as blob:
+                    blob.write(value)
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
         if batch.count:
@@ -314,6 +333,7 @@ def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> EventPage 
     """Make a page of rows (ended, first, count, lines), reading no more rows than necessary."""
     batches: list[EventBatch] = []
     has_ended = None
+    size = 0
     for ended, first, count, lines in rows:
         has_ended = bool(ended)
         if first is None or first + count - 1 <= after:
@@ -321,4 +341,7 @@ def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> EventPage 
         if first > after + limit:  # sequence numbers have no gaps
             return EventPage(tuple(batches), ended=False)
         batches.append(EventBatch(first=first, count=count, lines=lines))
+        size += len(lines)
+        if size > _PAGE_BYTES:
+            return EventPage(tuple(batches), ended=False)
     return None if has_ended is None else EventPage(tuple(batches), ended=has_ended)

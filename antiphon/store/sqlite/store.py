@@ -293,17 +293,18 @@ class SqliteStore:
         listed: bool = True,
     ) -> Callable[[sqlite3.Connection], None]:
         """Return the work that stores a response. ``listed``: its items can be referenced."""
-        row = response_row(tenant, stored, expires_at)
-        summary = (*summary_row(stored), *row[:2])
         added = (*stored.input, *stored.response.output)
         ids = encode([item.id for item in added]).decode() if listed else None
 
         def work(connection: sqlite3.Connection) -> None:
-            # each statement switches between this thread and the event loop's, so use few
-            connection.execute(self._queries["save"], row)
+            # Encoded here: a long response takes a while, and memory only while it is written.
+            # Each statement switches between this thread and the event loop's, so use few.
+            connection.execute(self._queries["save"], response_row(tenant, stored, expires_at))
+            summary = (*summary_row(stored), tenant, stored.response.id)
             connection.execute(self._queries["save_summary"], summary)
             if ids is not None:
-                connection.execute(self._queries["save_items"], (ids, *row[:2]))
+                arguments = (ids, tenant, stored.response.id)
+                connection.execute(self._queries["save_items"], arguments)
             if conversation is not None:
                 self._append_items(connection, tenant, conversation, added)
 

@@ -1,0 +1,72 @@
+"""A long background answer takes little more memory than the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from antiphon.backends.base import Reply
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.store.sqlite.store import SqliteStore
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.wire.items import Message
+from antiphon.wire.parsing.requests import parse_create_response
+from antiphon.wire.response import Usage
+from tests.runs.served import service
+
+#: Deltas of an answer, and the length of each.
+COUNT, LENGTH = 1_000, 6_000
+SIZE = COUNT * LENGTH
+
+
+class LongBackend(ScriptedBackend):
+    """Answers with a long text."""
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Any:
+        return LongReply()
+
+
+class LongReply(Reply):
+    input_tokens = 1
+    prompt_tokens = None
+
+    def resume(self, point: ResumePoint) -> Reply:
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        yield (Open(Message(role="assistant", content=())),)
+        for number in range(COUNT):
+            yield (Text(f"{number:06d}".ljust(LENGTH, "x")),)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        yield (Close(), Finish("stop", Usage()))
+
+
+async def test_long_answer_takes_few_copies(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    served = service(LongBackend(), store)
+    served.start()
+    request = parse_create_response(b'{"input": "hi", "background": true}')
+    gc.collect()
+    tracemalloc.start(1)
+    try:
+        run = await served.enqueue("t", request)
+        async with asyncio.timeout(60):
+            async for _ in served.event_logs.follow("t", run.response.id):
+                pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * SIZE, f"{peak / SIZE:.1f} times its size"
+    response = await served.retrieve("t", run.response.id)
+    assert response.status == "completed"
+    (message,) = response.output
+    assert isinstance(message, Message)
+    assert sum(len(getattr(part, "text", "")) for part in message.content) == SIZE
+    await served.drain(0)
+    await store.close()
