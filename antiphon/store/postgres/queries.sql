@@ -135,35 +135,36 @@ SELECT
     )::bigint,
     (SELECT count(*) FROM vector_stores WHERE tenant = $1)
 
+-- response_totals
+-- After lock_responses, in a statement of its own, so that it counts what earlier holders of the lock
+-- have reserved. One statement, so that a response that is saved meanwhile counts once.
+SELECT
+    (SELECT count(*) FROM responses WHERE tenant = $1 AND live),
+    (
+        SELECT count(*) FROM reservations AS r
+        WHERE r.tenant = $1 AND r.id <> $2 AND (r.owner = $3 OR EXISTS (
+            SELECT FROM owners
+            WHERE name = r.owner AND heard_at > now() - $4::float8 * interval '1 second'
+        )) AND NOT EXISTS (
+            SELECT FROM responses AS s WHERE s.tenant = $1 AND s.id = r.id AND s.live
+        )
+    )
+
+-- response_bytes
+SELECT (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND live)::bigint
+    + (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND NOT live)::bigint
+
 -- reserve_response
--- The quota is compared after lock_responses, in a statement of its own, so that it counts what
--- earlier holders of the lock have reserved.
 WITH heard AS (
     INSERT INTO owners (name) VALUES ($3) ON CONFLICT (name) DO UPDATE SET heard_at = now()
-), living AS (
-    SELECT name FROM owners WHERE heard_at > now() - $6::float8 * interval '1 second'
-    UNION SELECT $3
 ), dropped AS (
-    DELETE FROM reservations WHERE tenant = $1 AND owner NOT IN (SELECT name FROM living)
-), used AS (
-    SELECT
-        (SELECT count(*) FROM responses WHERE tenant = $1 AND live) + (
-            SELECT count(*) FROM reservations AS r
-            WHERE r.tenant = $1 AND r.id <> $2 AND r.owner IN (SELECT name FROM living)
-            AND NOT EXISTS (
-                SELECT FROM responses AS s WHERE s.tenant = $1 AND s.id = r.id AND s.live
-            )
-        ) AS responses,
-        CASE WHEN $5::bigint IS NULL THEN 0 ELSE
-            (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND live)
-            + (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND NOT live)
-        END AS bytes
+    DELETE FROM reservations AS r WHERE r.tenant = $1 AND r.owner <> $3 AND NOT EXISTS (
+        SELECT FROM owners
+        WHERE name = r.owner AND heard_at > now() - $4::float8 * interval '1 second'
+    )
 )
-INSERT INTO reservations (tenant, id, owner)
-SELECT $1, $2, $3 FROM used
-WHERE ($4::bigint IS NULL OR used.responses < $4) AND ($5::bigint IS NULL OR used.bytes < $5)
+INSERT INTO reservations (tenant, id, owner) VALUES ($1, $2, $3)
 ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
-RETURNING true
 
 -- release_reservation
 DELETE FROM reservations WHERE tenant = $1 AND id = $2

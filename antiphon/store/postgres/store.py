@@ -132,9 +132,17 @@ class PostgresStore:
         max_bytes: int | None,
         lease_s: float,
     ) -> bool:
-        row = (tenant, index_key(response_id), owner, max_responses, max_bytes, lease_s)
+        row = (tenant, index_key(response_id), owner, lease_s)
         async with self._pool.tenant_transaction("lock_responses", tenant) as transaction:
-            return bool(await transaction.rows("reserve_response", *row))
+            if max_responses is not None:
+                ((stored, reserved),) = await transaction.rows("response_totals", *row)
+                if stored + reserved >= max_responses:
+                    return False
+            if max_bytes is not None:
+                if await transaction.value("response_bytes", tenant) >= max_bytes:
+                    return False
+            await transaction.rows("reserve_response", *row)
+            return True
 
     async def release_reservation(self, tenant: str, response_id: str) -> None:
         await self._pool.rows("release_reservation", tenant, index_key(response_id))
