@@ -29,6 +29,7 @@ from antiphon.http import uvicorn_server
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
+from antiphon.installation import antiphon_command
 from antiphon.logs import capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.catalog import ServedModel
@@ -333,7 +334,7 @@ def _check_exposure(settings: Settings) -> None:
         return
     raise SetupError(
         f"host {settings.host!r} is reachable from other machines and there are no API keys: add"
-        " one (antiphon key new) or set allow_unauthenticated"
+        f" one ({antiphon_command('key new')}) or set allow_unauthenticated"
     )
 
 

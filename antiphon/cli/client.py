@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from antiphon.config.load import Loaded
 from antiphon.config.settings import state_folder
 from antiphon.errors import AntiphonError, SetupError
+from antiphon.installation import antiphon_command
 
 __all__ = ["RequestFailed", "Server", "find_server", "remember_server", "sse"]
 
@@ -110,7 +111,7 @@ class Server:
             yield answer
         except ConnectionRefusedError:
             raise RequestFailed(
-                f"no server answers at {self.url}; start one with: antiphon serve"
+                f"no server answers at {self.url}; start one with: {antiphon_command('serve')}"
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise RequestFailed(f"{self.url}: {error or type(error).__name__}") from None

@@ -56,7 +56,8 @@ def _models(settings: Settings) -> Iterator[str]:
     for name, model in settings.models.items():
         source = Path(model.source).expanduser()
         is_here = source.exists() or resolve(model.source, settings.cache_dir) is not None
-        yield f"model    {name}  {model.source}{'' if is_here else '  (downloaded on first use)'}"
+        shown = name if name == model.source else f"{name}  {model.source}"
+        yield f"model    {shown}{'' if is_here else '  (downloaded on first use)'}"
 
 
 def _table(capabilities: Iterable[Capability]) -> Iterator[str]:

@@ -29,6 +29,7 @@ from antiphon.config.options import Option, did_you_mean, flag_name, literal, op
 from antiphon.config.renamed import RENAMED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.installation import antiphon_command
 
 from .foreign_flags import hint
 
@@ -279,15 +280,16 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
         for line in summary(serving.capabilities):
             console.print(f"  {line}", style="dim")
         console.print(
-            f"  Chat: {_chat_command(loaded, serving.url)} · All settings: antiphon settings",
+            f"  Chat: {antiphon_command(_chat_arguments(loaded, serving.url))} · All settings:"
+            f" {antiphon_command('settings')}",
             style="dim",
         )
 
     run_loop(serve(loaded.settings, announce if human else _silent, warnings=loaded.warnings))
 
 
-def _chat_command(loaded: Loaded, url: str) -> str:
-    """Return the command that chats with this server.
+def _chat_arguments(loaded: Loaded, url: str) -> str:
+    """Return the arguments of the command that chats with this server.
 
     Without ``--url``, chat reads host and port from the default file and the environment only. A
     server at the configured address goes before the one used last."""
@@ -296,8 +298,8 @@ def _chat_command(loaded: Loaded, url: str) -> str:
     settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
     is_found = all(each in ("default", FILE) or each.startswith("ANTIPHON_") for each in origins)
     if is_found and url == address(settings.host, settings.port):
-        return "antiphon chat"
-    return f"antiphon chat --url {url}"
+        return "chat"
+    return f"chat --url {url}"
 
 
 def _silent(_: Any) -> None:
@@ -347,7 +349,8 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
             f"antiphon index {arguments.action}: name at least one folder, file or URL"
         )
     if arguments.action != "add" and not settings.web_index.is_file():
-        raise SetupError(f"No index at {settings.web_index}: create one with `antiphon index add`")
+        command = antiphon_command("index add FOLDER")
+        raise SetupError(f"No index at {settings.web_index}. To make one: {command}")
     index = PageIndex(settings.web_index)
     fetcher = open_fetcher(settings)
     documents = Documents()

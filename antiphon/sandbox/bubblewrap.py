@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.installation import needs_extra
+from antiphon.installation import detect, needs_extra
 
 from . import seccomp
 from .agent_client import AgentBox
@@ -35,6 +35,12 @@ __all__ = ["BoxSetup", "Bubblewrap"]
 _HOST_UID = 64001
 _GUEST_UID = "1000"
 _PROBE_S = 20.0
+#: Settings of kernels: name, the value that forbids user namespaces, one that allows them.
+_NAMESPACE_SETTINGS = (
+    ("user.max_user_namespaces", "0", "15000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+)
 #: The folder of the agent inside a box.
 _AGENT_FOLDER = "/run/box"
 _START_AGENT = (
@@ -167,7 +173,8 @@ class Bubblewrap:
         try:
             box = await self._start(self._default_limits)
         except ToolError as error:
-            raise SetupError(f"the sandbox does not start: {error.message}") from None
+            reason = error.message.rstrip(".")
+            raise SetupError(f"the sandbox does not start: {reason}.{_remedy()}") from None
         if self._pool_size:
             self._pool.append(box)
         else:
@@ -261,6 +268,21 @@ class Bubblewrap:
             except (OSError, subprocess.SubprocessError) as error:
                 reason = getattr(error, "strerror", None) or error
                 raise ToolError(f"The sandbox could not be started: {reason}") from None
+
+
+def _remedy(kernel: Path = Path("/proc/sys")) -> str:
+    """Return the command that allows user namespaces, if the kernel forbids them or a container
+    does."""
+    for setting, forbidding, allowing in _NAMESPACE_SETTINGS:
+        try:
+            value = kernel.joinpath(*setting.split(".")).read_text("ascii").strip()
+        except OSError:
+            continue
+        if value == forbidding:
+            return f" To allow user namespaces: sudo sysctl -w {setting}={allowing}"
+    if detect().kind == "container":
+        return " To allow user namespaces: docker run --security-opt seccomp=unconfined …"
+    return ""
 
 
 def _box_owner() -> int | None:

@@ -24,6 +24,7 @@ import pytest
 from antiphon.cli.chat import chat
 from antiphon.cli.client import RequestFailed, Server, sse
 from antiphon.errors import SetupError
+from antiphon.installation import antiphon_command
 
 WAIT_S = 30
 
@@ -503,7 +504,9 @@ def test_no_server_is_an_error_that_names_the_serve_command() -> None:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(SetupError) as caught:
         chat(Server(url))
-    assert str(caught.value) == (f"no server answers at {url}/v1; start one with: antiphon serve")
+    assert str(caught.value) == (
+        f"no server answers at {url}/v1; start one with: {antiphon_command('serve')}"
+    )
 
 
 def test_rejected_key_shows_the_message_of_the_server(fake: FakeServer) -> None:

@@ -388,7 +388,7 @@ def test_serve_prints_its_url_and_stops_on_a_signal(
     assert banner[1] == "echo · also gpt-5.5"
     assert any(line.startswith("Ready: ") and "file_search" in line for line in banner)
     assert "Not ready: web_search. The setting web_search is off." in banner
-    assert banner[-1].startswith(f"Chat: antiphon chat --url {found[1].removesuffix('/v1')}")
+    assert f"antiphon chat --url {found[1].removesuffix('/v1')} ·" in banner[-1]
     request = urllib.request.Request(
         f"{found[1]}/responses",
         data=json.dumps({"model": "gpt-5.5", "input": "hi"}).encode(),

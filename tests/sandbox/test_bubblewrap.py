@@ -255,3 +255,27 @@ async def test_reported_output_is_limited_to_max_chars(box: AgentBox) -> None:
     )
     assert "left out" in result.output
     assert 0 < len("".join(reported)) <= 1000 and "".join(reported).startswith("line 1\nline 2\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "remedy"),
+    [
+        ({"user/max_user_namespaces": "15000"}, ""),
+        ({"user/max_user_namespaces": "0"}, "sysctl -w user.max_user_namespaces=15000"),
+        (
+            {
+                "user/max_user_namespaces": "15000",
+                "kernel/apparmor_restrict_unprivileged_userns": "1",
+            },
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ],
+)
+def test_setting_that_forbids_namespaces_is_named(
+    tmp_path: Path, files: dict[str, str], remedy: str
+) -> None:
+    for name, value in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n")
+    found = bubblewrap._remedy(tmp_path)
+    assert found.endswith(remedy) and bool(found) == bool(remedy)

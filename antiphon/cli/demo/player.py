@@ -28,10 +28,10 @@ def play(url: str, ready: Collection[str], show: Print) -> None:
 
     Raises ``SetupError`` if a request fails."""
     try:
-        store_id = _upload(url, show) if "file_search" in ready else ""
+        server = Server(url)
+        store_id = _upload(server, url, show) if "file_search" in ready else ""
         body: dict[str, Any] = {"model": MODEL, "input": QUESTION, "tools": tools(ready, store_id)}
         body["include"] = ["code_interpreter_call.outputs"] * ("code_interpreter" in ready)
-        server = Server(url)
         while True:
             show(f"\nPOST {url}/v1/responses\n  {json.dumps({**body, 'stream': True})}")
             response = _show_response(server.events(body), show)
@@ -92,7 +92,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _upload(url: str, show: Print) -> str:
+def _upload(server: Server, url: str, show: Print) -> str:
     """Upload the file into a vector store, and return the store's id when it is indexed."""
     name, content = FILE
     boundary = secrets.token_hex(16)
@@ -100,26 +100,17 @@ def _upload(url: str, show: Print) -> str:
         f'--{boundary}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nassistants\r\n'
         f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
     )
-    body = fields.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    form = fields.encode() + content + f"\r\n--{boundary}--\r\n".encode()
     kind = f"multipart/form-data; boundary={boundary}"
-    file = _post(f"{url}/v1/files", body, kind)
-    show(f"POST {url}/v1/files  {name} → {file['id']}")
-    new = json.dumps({"name": "tour", "file_ids": [file["id"]]}).encode()
-    store = _post(f"{url}/v1/vector_stores", new, "application/json")
+    request = urllib.request.Request(f"{url}/v1/files", form, {"content-type": kind})
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        file_id = json.load(answer)["id"]
+    show(f"POST {url}/v1/files  {name} → {file_id}")
+    store = server.post("/v1/vector_stores", {"name": "tour", "file_ids": [file_id]})
     show(f"POST {url}/v1/vector_stores → {store['id']}")
     for _ in range(_POLLS):
         if store["file_counts"]["in_progress"] == 0:
             break
         time.sleep(_PAUSE_S)
-        store = _read(urllib.request.Request(f"{url}/v1/vector_stores/{store['id']}"))
+        store = server.get(f"/v1/vector_stores/{store['id']}")
     return str(store["id"])
-
-
-def _post(url: str, body: bytes, kind: str) -> dict[str, Any]:
-    return _read(urllib.request.Request(url, body, {"content-type": kind}))
-
-
-def _read(request: urllib.request.Request) -> dict[str, Any]:
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found

@@ -44,7 +44,7 @@ PAGES = (
 _CODE = 'length, speed, hours = 3530, 14, 10\nprint(round(length / speed / hours), "days")'
 _OTHERWISE = (
     f"I am a script, not a language model: I only know the tour. Send “{QUESTION}” with the tools"
-    " that the terminal printed, or serve a real model: antiphon serve MODEL."
+    " that the terminal printed, or serve a real model."
 )
 
 
@@ -147,4 +147,5 @@ def demo_settings(settings: Settings, folder: Path) -> Settings:
         web_index=folder / "web.db",
         mcp_servers={"notebook": notebook},
         log_level="warning",
+        stall_log_ms=0,
     )
