@@ -229,6 +229,8 @@ async def test_filters_select_files(store: Store, serve: Serve, client_of: Clien
         ("/vs/search", {"query": ["a", 1]}, "query[1]"),
         ("/vs/search", {"query": "a", "max_num_results": 51}, "max_num_results"),
         ("/vs/search", {"query": "a", "rewrite_query": True}, "rewrite_query"),
+        ("/vs/search", {"query": "a", "rewrite_query": {}}, "rewrite_query"),
+        ("/vs", {"metadata": False}, "metadata"),
         ("/vs/search", {"query": "a", "filters": {"type": "is"}}, "filters.type"),
         (
             "/vs/search",

@@ -23,7 +23,6 @@ _CHECKS = (
     "response_headers_conformance",
     "response_schema_conformance",
     "negative_data_rejection",
-    "unsupported_method",
 )
 
 

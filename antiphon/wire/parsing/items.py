@@ -202,6 +202,7 @@ def _normalize_tool_output(fields: Json, path: str, limits: BodyLimits) -> None:
 def _normalize_screenshot(fields: Json, path: str, limits: BodyLimits) -> None:
     if isinstance(fields.get("output"), dict):
         fields["output"] = drop_nulls(fields["output"])
+        read_tag(fields["output"], f"{path}.output", ("computer_screenshot",))
 
 
 def _normalize_tools(fields: Json, path: str, limits: BodyLimits) -> None:

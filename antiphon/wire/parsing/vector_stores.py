@@ -265,7 +265,9 @@ def parse_update_vector_store(
     metadata, after = raw.get("metadata", UNSET), raw.get("expires_after", UNSET)
     return UpdateVectorStore(
         name=UNSET if "name" not in raw else _read_text(raw, "name") or "",
-        metadata=UNSET if metadata is UNSET else read_metadata(metadata or {}),
+        metadata=UNSET
+        if metadata is UNSET
+        else read_metadata({} if metadata is None else metadata),
         expires_after=_read_expiry(after) if after is not UNSET and after is not None else after,
     )
 
@@ -321,7 +323,10 @@ def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> A
 def parse_search(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> SearchRequest:
     """Parse the body of ``POST /vector_stores/{id}/search``. Raises ``InvalidRequest``."""
     raw = known_fields(parse_json_object(body, limits), SearchBody.__struct_fields__, "")
-    if raw.get("rewrite_query"):
+    rewrite = raw.get("rewrite_query", False)
+    if not isinstance(rewrite, bool):
+        raise invalid_type("rewrite_query", "a boolean", json_type_name(rewrite))
+    if rewrite:
         raise InvalidRequest(
             "Unsupported value: 'rewrite_query' is not supported; queries are used as written.",
             param="rewrite_query",

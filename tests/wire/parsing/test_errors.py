@@ -55,6 +55,12 @@ CASES = [
         "Missing required parameter: 'input[0].type'.",
     ),
     case(
+        {"input": [{"type": "computer_call_output", "call_id": "c", "output": {"file_id": "f"}}]},
+        "input[0].output.type",
+        MISSING,
+        "Missing required parameter: 'input[0].output.type'.",
+    ),
+    case(
         {"input": [{"type": "message", "content": "hi"}]},
         "input[0].role",
         MISSING,
