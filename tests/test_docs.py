@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from antiphon.config.settings import Settings
 from antiphon.models.factories import backend_factory
 from antiphon.stream.event_grammar import ITEM, PLAIN_ITEM, RESPONSE
 from scripts.docs import PAGES, ROOT
+from scripts.site import ROOT_PAGES
 
 DOCS = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 #: Paths of the repository in code spans. ``NAME`` and ``…`` are placeholders.
@@ -37,6 +41,21 @@ def test_events_page_lists_every_grammar_edge() -> None:
     for machine in (RESPONSE, *ITEM.values(), PLAIN_ITEM):
         for (state, event), edge in machine.items():
             assert f"| {state} | `{event}` | {edge.to} | {edge.source} |" in lines
+
+
+def navigation(entries: Any) -> Iterator[str]:
+    """Yield the pages of the site's navigation."""
+    if isinstance(entries, str):
+        yield entries
+    else:
+        for entry in entries.values() if isinstance(entries, dict) else entries:
+            yield from navigation(entry)
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    docs = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(navigation(site["nav"])) == sorted(docs | set(ROOT_PAGES.values()))
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
