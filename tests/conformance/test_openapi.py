@@ -73,6 +73,7 @@ async def call_responses(call: DocumentedClient) -> None:
     await call("listInputItems", first["id"], params={"limit": 0}, status=400)
     await call("getInputTokenCounts", json=create)
     await call("compactResponse", json=create)
+    await call("getTranscript", first["id"])
     await call("getTranscript", "resp_none", status=404)
     await call("deleteResponse", first["id"])
     chat: Json = {"model": "tiny", "messages": [MESSAGE]}
