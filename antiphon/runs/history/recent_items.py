@@ -14,7 +14,7 @@ from antiphon.store.records import ItemQuery
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 
-from .visible_history import estimate_tokens
+from .visible_history import estimate_tokens, is_persistent
 
 __all__ = ["PastItems", "load_past_items"]
 
@@ -29,9 +29,10 @@ _SIMPLE_ITEMS = (
     it.CustomToolCallOutput,
     it.Reasoning,
 )
-#: Items that apply to the whole conversation: roles of messages and types of other items.
+#: Kinds of items that apply to the whole conversation: roles of messages and types of other items.
+#: "": stored by a server of an earlier version, which does not record the kind.
 _PERSISTENT_KINDS = frozenset(
-    {"system", "developer"}
+    {"", "system", "developer"}
     | {str(each.__struct_config__.tag) for each, kind in KINDS.items() if kind.persistent}
 )
 _MAX_ITEMS = 2**31 - 1
@@ -82,9 +83,10 @@ async def _recent_items(
         tokens += sum(map(estimate_tokens, page))
         limit = min(2 * limit, _LARGEST_PAGE)
     query = ItemQuery(limit=_MAX_ITEMS, until=newest_first[-1].id, kinds=_PERSISTENT_KINDS)
-    persistent = await store.list_conversation_items(tenant, conversation_id, query)
-    if persistent is None:
+    older = await store.list_conversation_items(tenant, conversation_id, query)
+    if older is None:
         return None
+    persistent = filter(is_persistent, older)
     return PastItems((*persistent, *reversed(newest_first)), is_partial=True)
 
 
