@@ -20,7 +20,8 @@ from antiphon.testing.file_check import make_file
 from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server
+from tests.conformance.served import Server, engine, local
+from tests.conformance.test_tool_search import tool_call
 
 #: The least that a request needs.
 BODY = b'{"model": "tiny", "input": "hi"}'
@@ -109,12 +110,16 @@ async def test_files_and_vector_stores_are_counted(store: Store, serve: Serve) -
 @pytest.mark.requirement("API-QUOTAS")
 async def test_a_tool_without_a_container_fails_the_response(serve: Serve) -> None:
     registry = containers(max_containers=1)
-    server = serve(**code_interpreter_options(registry))
+    script = engine([tool_call("python", {"input": "say hi"}), "Done."])
+    server = serve(local(script), **code_interpreter_options(registry))
     created = await server.client.post("/v1/containers", json={"name": "mine"})
     assert created.status_code == 200
-    check_refusal(
-        await server.client.post("/v1/containers", json={"name": "mine"}), "max_containers = 1"
-    )
+    refused = await server.client.post("/v1/containers", json={"name": "mine"})
+    check_refusal(refused, "max_containers = 1")
+    tools = [{"type": "code_interpreter", "container": {"type": "auto"}}]
+    check_refusal(await server.post(tools=tools), "max_containers = 1")
+    tools = [{"type": "code_interpreter", "container": created.json()["id"]}]
+    assert (await server.post(tools=tools)).status_code == 200
 
 
 @pytest.mark.requirement("API-TENANT-USAGE")
