@@ -51,3 +51,11 @@ async def test_function_gets_the_prompt_and_exceptions_are_raised() -> None:
     assert engine.text(Prompt(outcome.ids)) == f"HELLO{END}"
     with pytest.raises(BackendError, match="broken"):
         await collect(ScriptedEngine([BackendError("broken")]), PROMPT, Sampling(max_tokens=9))
+
+
+async def test_engine_with_two_answers_fails_the_check() -> None:
+    """Each answer is the best one by its own account, but not nearly as good as the other."""
+    for capabilities in (Capabilities(), ABLE):
+        engine = ScriptedEngine([TEXT, TEXT, TEXT.upper()], capabilities=capabilities)
+        with pytest.raises(AssertionError, match="greedy sampling gave two answers"):
+            await CHECKS["greedy_is_deterministic"](engine)

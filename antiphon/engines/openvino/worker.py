@@ -65,7 +65,9 @@ class _Pipeline:
 
     @property
     def idle(self) -> bool:
-        return not self._running
+        """Whether there is nothing to do: also cancelled requests have left the pipeline, which
+        removes them in its next step."""
+        return not self._running and not self._pipeline.has_non_finished_requests()
 
     def handle(self, message: ToWorker) -> list[ToParent]:
         if isinstance(message, CancelRequest):
@@ -140,7 +142,7 @@ def _serve(
             if message is None:
                 return
             messages += pipeline.handle(message)
-            if messages:
+            if messages or isinstance(message, CancelRequest):
                 break
         messages += pipeline.step()
         if messages:
