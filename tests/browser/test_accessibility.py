@@ -110,3 +110,14 @@ def test_responses_are_accessible(guest: Visitor, server: Server, picture: Any) 
     page.get_by_role("tab", name="Events").click()
     page.get_by_role("button", name="response.completed").wait_for()
     assert violations(page) == []
+
+
+@pytest.mark.parametrize("view", ["files", "stores", "containers", "models", "usage"])
+def test_other_views_are_accessible(guest: Visitor, server: Server, view: str) -> None:
+    create(server, input="Hi")
+    page = guest.open(view)
+    page.locator(".view-body > *").first.wait_for()
+    page.locator(".spinner").wait_for(state="detached")
+    assert violations(page) == []
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(overflow) == 0

@@ -3,12 +3,22 @@ import { access, setKey } from "./api.js";
 import { html, inBrowser, render, useEffect, useRef, useState, useStore } from "./lib.js";
 import { Field, Icon, IconButton } from "./parts.js";
 import { Playground } from "./playground/view.js";
+import { Containers } from "./views/containers.js";
+import { Files } from "./views/files.js";
+import { Models } from "./views/models.js";
 import { Responses } from "./views/responses.js";
+import { VectorStores } from "./views/stores.js";
+import { Usage } from "./views/usage.js";
 
 /** Path in the address after `#/`, name, icon, and the module of the view. */
 const VIEWS = [
   { path: "playground", name: "Playground", icon: "chat", view: Playground },
   { path: "responses", name: "Responses", icon: "list", view: Responses },
+  { path: "files", name: "Files", icon: "file", view: Files },
+  { path: "stores", name: "Vector stores", icon: "book", view: VectorStores },
+  { path: "containers", name: "Containers", icon: "box", view: Containers },
+  { path: "models", name: "Models", icon: "cpu", view: Models },
+  { path: "usage", name: "Usage", icon: "chart", view: Usage },
 ];
 
 const theme = inBrowser("theme");

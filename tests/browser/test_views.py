@@ -1,0 +1,68 @@
+"""Files, vector stores, containers, models and usage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.browser.conftest import Visitor
+from tests.browser.test_responses import create
+from tests.e2e.server import Server
+
+SATURN = "Saturn has rings of ice and rock.\n"
+
+
+def upload(visitor: Visitor, folder: Path, name: str, text: str = SATURN) -> None:
+    (folder / name).write_text(text)
+    visitor.page.get_by_label("Files to upload").set_input_files(folder / name)
+    visitor.page.get_by_label("Uploads").get_by_text("uploaded").wait_for()
+
+
+def test_file_is_uploaded_downloaded_and_deleted(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open("files")
+    upload(visitor, tmp_path, "saturn.txt")
+    page.get_by_role("table").get_by_text("saturn.txt", exact=True).wait_for()
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download saturn.txt").click()
+    assert Path(started.value.path()).read_text() == SATURN
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete saturn.txt").click()
+    page.get_by_role("table").get_by_text("saturn.txt", exact=True).wait_for(state="detached")
+
+
+def test_vector_store_is_made_filled_and_searched(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open("stores")
+    page.get_by_label("Name of the new store").fill("Planets")
+    page.get_by_role("button", name="New vector store").click()
+    page.get_by_role("heading", name="Planets").wait_for()
+    upload(visitor, tmp_path, "rings.txt")
+    page.get_by_label("Files of the store").get_by_text("completed").wait_for()
+    page.get_by_label("Search for").fill("rings of Saturn")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_label("Search in the store").get_by_text("ice and rock").wait_for()
+    page.get_by_role("link", name="Playground").click()
+    page.get_by_role("switch", name="File search").check()
+    page.get_by_role("checkbox", name="Planets").check()
+
+
+def test_containers_that_are_off_say_so(visitor: Visitor) -> None:
+    page = visitor.open("containers")
+    page.get_by_text("disabled").wait_for()
+
+
+def test_model_is_unloaded_and_loaded(visitor: Visitor) -> None:
+    page = visitor.open("models")
+    model = page.locator("[data-model=scripted]")
+    model.get_by_role("button", name="Unload").click()
+    model.get_by_text("unloaded").wait_for()
+    model.get_by_role("button", name="Load").click()
+    model.get_by_text("loaded", exact=True).wait_for()
+    model.get_by_role("button", name="Unload").wait_for()
+
+
+def test_usage_counts_the_stored_responses(visitor: Visitor, server: Server) -> None:
+    create(server, input="Hi")
+    page = visitor.open("usage")
+    row = page.get_by_role("row").filter(has_text="scripted")
+    assert int(row.get_by_role("cell").nth(1).inner_text().replace(",", "")) >= 1
+    page.get_by_role("heading", name="Tokens a day").wait_for()
+    page.get_by_text("Size of the responses").wait_for()
