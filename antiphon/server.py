@@ -14,13 +14,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.capabilities import Capability, list_capabilities
+from antiphon.config.report import shown_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
@@ -53,6 +54,7 @@ from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.parsing.json_body import BodyLimits
+from antiphon.wire.settings import SettingEntry, SettingList
 
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
@@ -102,12 +104,13 @@ async def serve(
     announce: Callable[[Serving], None] = lambda serving: None,
     *,
     warnings: Iterable[str] = (),
+    origins: Mapping[str, str] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT stops the server.
 
     ``announce`` is called when requests are answered; earlier requests wait. The process's logging
-    goes to standard error. ``warnings``: lines about the settings, to be logged. Raises
-    ``SetupError``.
+    goes to standard error. ``warnings``: lines about the settings, to be logged. ``origins``:
+    as in ``open_app``. Raises ``SetupError``.
     """
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
@@ -120,7 +123,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
-        app = await stack.enter_async_context(open_app(settings, log=log))
+        app = await stack.enter_async_context(open_app(settings, log=log, origins=origins))
         url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:
@@ -148,14 +151,18 @@ async def serve(
 
 
 @asynccontextmanager
-async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]:
+async def open_app(
+    settings: Settings, *, log: Any = None, origins: Mapping[str, str] | None = None
+) -> AsyncIterator[App]:
     """Open store, models, tools and service, and yield the ASGI app over them.
 
     Serve the app with any ASGI server, or mount it in another app. At the end of the block runs
     have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; by
-    default lines on standard error. Raises ``SetupError``.
+    default lines on standard error. ``origins``: where settings come from, by name, as ``load``
+    returns them; operators see them. Raises ``SetupError``.
     """
     log = log or _open_log(settings)
+    shown = _shown_settings(settings, origins or {})
     settings = with_packaged_embedder(settings)
     prompts = Prompts(settings.prompts_dir, ids=_new_id)
     prompts.check()
@@ -208,7 +215,7 @@ async def open_app(settings: Settings, *, log: Any = None) -> AsyncIterator[App]
                 LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
             )
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        asgi = _app(settings, service, log, metrics, models, tracer)
+        asgi = _app(settings, service, log, metrics, models, tracer, shown)
         yield App(asgi, service, models, abilities)
 
 
@@ -245,6 +252,7 @@ def _app(
     metrics: Metrics,
     models: catalog.Catalog,
     tracer: Tracer,
+    shown: SettingList,
 ) -> ASGIApp:
     return create_app(
         service,
@@ -256,6 +264,15 @@ def _app(
         metrics=metrics,
         manager=models.manager,
         tracer=tracer,
+        settings=shown,
+    )
+
+
+def _shown_settings(settings: Settings, origins: Mapping[str, str]) -> SettingList:
+    return SettingList(
+        data=tuple(
+            SettingEntry(**structs.asdict(each)) for each in shown_settings(settings, origins)
+        )
     )
 
 

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import hashlib
 import os
-import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, did_you_mean, flag_name, literal, options
 from antiphon.config.renamed import RENAMED_SETTINGS
+from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.installation import antiphon_command
@@ -285,7 +285,14 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             style="dim",
         )
 
-    run_loop(serve(loaded.settings, announce if human else _silent, warnings=loaded.warnings))
+    run_loop(
+        serve(
+            loaded.settings,
+            announce if human else _silent,
+            warnings=loaded.warnings,
+            origins=loaded.origins,
+        )
+    )
 
 
 def _chat_arguments(loaded: Loaded, url: str) -> str:
@@ -404,21 +411,8 @@ def _table(heading: str, table: Model | McpServer | ApiKey, origin: str) -> None
         value = getattr(table, name)
         if value is not None:
             _print_line(
-                f"{name} = {literal('hidden' if option.secret and value else _mask_secrets(value))}"
+                f"{name} = {literal('hidden' if option.secret and value else mask_secrets(value))}"
             )
-
-
-def _mask_secrets(value: Any) -> Any:
-    """Replace values whose names mark them as secret."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: "hidden" if _SECRET.search(name) and inner else _mask_secrets(inner)
-        for name, inner in value.items()
-    }
-
-
-_SECRET = re.compile("header|key|token$|secret|password|authorization", re.IGNORECASE)
 
 
 def _doctor(loaded: Loaded, arguments: argparse.Namespace) -> None:

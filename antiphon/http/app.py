@@ -37,6 +37,7 @@ from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
+from antiphon.http.routes.settings import SettingRoutes
 from antiphon.http.routes.skills import SkillRoutes
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.uploads import UploadRoutes
@@ -46,6 +47,7 @@ from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
+from antiphon.wire.settings import SettingList
 
 from .admission import AdmissionQueue
 from .endpoint_context import EndpointDependencies
@@ -67,6 +69,7 @@ def create_app(
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
     manager: ManagesModels | None = None,
+    settings: SettingList | None = None,
     clock: Callable[[], float] = time.monotonic,
     tracer: Tracer | None = None,
     reraise: bool = False,
@@ -74,7 +77,8 @@ def create_app(
     """Build the app over an open service; the caller closes the service.
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
-    returns monotonic seconds. ``manager`` adds ``/antiphon/models``. ``tracer``: without one,
+    returns monotonic seconds. ``manager`` adds ``/antiphon/models``, ``settings``
+    ``/antiphon/settings``. ``tracer``: without one,
     nothing is traced.
     ``reraise``: let unexpected exceptions through (tests).
     """
@@ -99,6 +103,9 @@ def create_app(
         tracer=tracer,
     )
     routes = [*_routes(deps, access), *_manager_routes(service, access, manager)]
+    if settings is not None:
+        shown = SettingRoutes(settings, access)
+        routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = Router(
         routes,

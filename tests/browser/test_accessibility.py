@@ -112,7 +112,7 @@ def test_responses_are_accessible(guest: Visitor, server: Server, picture: Any) 
     assert violations(page) == []
 
 
-@pytest.mark.parametrize("view", ["files", "stores", "containers", "models", "usage"])
+@pytest.mark.parametrize("view", ["files", "stores", "containers", "models", "usage", "settings"])
 def test_other_views_are_accessible(guest: Visitor, server: Server, view: str) -> None:
     create(server, input="Hi")
     page = guest.open(view)

@@ -1,4 +1,4 @@
-"""Files, vector stores, containers, models and usage."""
+"""Files, vector stores, containers, models, usage and settings."""
 
 from __future__ import annotations
 
@@ -66,3 +66,13 @@ def test_usage_counts_the_stored_responses(visitor: Visitor, server: Server) -> 
     assert int(row.get_by_role("cell").nth(1).inner_text().replace(",", "")) >= 1
     page.get_by_role("heading", name="Tokens a day").wait_for()
     page.get_by_text("Size of the responses").wait_for()
+
+
+def test_settings_are_shown_with_their_origins(visitor: Visitor) -> None:
+    page = visitor.open("settings")
+    page.get_by_role("switch", name="Only what is set").check()
+    page.get_by_role("searchbox").fill("log_level")
+    page.get_by_text('"error"').wait_for()
+    page.get_by_text("antiphon.toml", exact=True).wait_for()
+    page.get_by_role("searchbox").fill("lease_s")
+    page.get_by_text("lease_s", exact=True).wait_for(state="detached")

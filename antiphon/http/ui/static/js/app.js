@@ -7,6 +7,7 @@ import { Containers } from "./views/containers.js";
 import { Files } from "./views/files.js";
 import { Models } from "./views/models.js";
 import { Responses } from "./views/responses.js";
+import { ServerSettings } from "./views/settings.js";
 import { VectorStores } from "./views/stores.js";
 import { Usage } from "./views/usage.js";
 
@@ -19,6 +20,7 @@ const VIEWS = [
   { path: "containers", name: "Containers", icon: "box", view: Containers },
   { path: "models", name: "Models", icon: "cpu", view: Models },
   { path: "usage", name: "Usage", icon: "chart", view: Usage },
+  { path: "settings", name: "Settings", icon: "gear", view: ServerSettings },
 ];
 
 const theme = inBrowser("theme");

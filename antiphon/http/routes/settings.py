@@ -1,0 +1,28 @@
+"""Endpoint of the server's settings."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from antiphon.errors import Forbidden
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.openapi.operation import operation
+from antiphon.wire.settings import SettingList
+
+__all__ = ["SettingRoutes"]
+
+
+class SettingRoutes:
+    """``/antiphon/settings``."""
+
+    def __init__(self, settings: SettingList, access: AuthConfig) -> None:
+        self._settings = settings
+        self._access = access
+
+    @operation("listSettings", answer=SettingList, errors=(403,))
+    async def list(self, request: Request) -> Reply:
+        """List the settings with their origins, without secrets."""
+        if not holds_role(request.scope, self._access, self._access.operators):
+            raise Forbidden("You may not see the settings of this server.")
+        return json_reply(self._settings)
