@@ -22,8 +22,8 @@ from antiphon.tool_factories import ToolDependencies, open_containers, open_tool
 from antiphon.tools.base import ReportsAvailability
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.index import PageDocument, PageIndex
-from tests.conformance.boxes import Uploads
-from tests.sandbox.boxes import sandbox
+from tests.conformance.fake_containers import Uploads
+from tests.sandbox.real_sandboxes import sandbox
 
 ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_use_preview"}
 

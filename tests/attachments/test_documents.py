@@ -32,7 +32,7 @@ from antiphon.errors import SetupError
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tool_factories import open_reader
-from tests.sandbox.boxes import sandbox as sandboxed
+from tests.sandbox.real_sandboxes import sandbox as sandboxed
 from tests.searching import examples
 
 from .samples import docx, pdf, png, xlsx

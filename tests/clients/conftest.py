@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         f'[models.tiny]\nengine = "replay"\nsource = "{HERE}/scenes.toml"\naliases = [{names}]\n'
         'reasoning_format = "think"\ntool_format = "hermes"\n'
     )
-    toys = HERE.parent / "tools" / "mcp" / "toys.py"
+    toys = HERE.parent / "tools" / "mcp" / "example_server.py"
     folder = tmp_path_factory.mktemp("server")
     tools = f'sandbox = "bubblewrap"\nweb_index = "{_index(folder)}"\n'
     tools += f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'

@@ -33,7 +33,7 @@ from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
 from tests.conformance import oracle
-from tests.conformance.line import WebSocketClient
+from tests.conformance.asgi_clients import WebSocketClient
 from tests.golden.models import MODELS
 
 __all__ = ["FOREGROUND", "MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]

@@ -16,10 +16,10 @@ from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
 from tests.conformance import oracle
-from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
+from tests.conformance.stepped_backend import SteppedBackend
 
 ANSWER = Open(Message(role="assistant", content=()))
 STORY = " ".join(f"word{number}" for number in range(30))

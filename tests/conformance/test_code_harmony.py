@@ -11,13 +11,13 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.engines.base import Sampling
 from antiphon.store.base import Store
 from antiphon.tokens import Chunk, Prompt
-from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.served import Ask
 from tests.conformance.test_code_interpreter import CODE, OUTPUTS
 from tests.dialects import gpt_oss
 from tests.golden.models import CharacterTokenizer, ChunkPlayer
-from tests.sandbox.boxes import SMALL, sandbox
+from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 
 class Turns(ChunkPlayer):

@@ -10,17 +10,17 @@ from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.wire.containers import CreateContainer
-from tests.conformance.boxes import (
+from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import (
     Clock,
     Uploads,
     code_interpreter_options,
     containers,
     run_command,
 )
-from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
-from tests.sandbox.boxes import SMALL, sandbox
+from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]

@@ -9,11 +9,11 @@ import pytest
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.store.base import Store
 from tests.conformance import oracle
-from tests.conformance.breaking import SteppedBackend
+from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
-from tests.conformance.line import StreamingClient
 from tests.conformance.scripts import message_deltas
 from tests.conformance.served import Ask, Json, Server
+from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_state import prompt_texts
 
 

@@ -10,8 +10,8 @@ import pytest
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.request import INCLUDES
-from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_file_search import create_searchable_store
 from tests.conformance.test_files import Clients, client_of

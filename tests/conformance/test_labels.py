@@ -10,8 +10,8 @@ from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.parsing.requests import parse_create_response
-from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.scripts import call, message_deltas
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_hosted import with_namespace

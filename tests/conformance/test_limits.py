@@ -12,11 +12,11 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
 from tests.conformance import oracle
-from tests.conformance.breaking import SteppedBackend
+from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
-from tests.conformance.line import StreamingClient
 from tests.conformance.scripts import finish, message_deltas
 from tests.conformance.served import Ask, engine
+from tests.conformance.stepped_backend import SteppedBackend
 
 ANSWER = Open(Message(role="assistant", content=()))
 

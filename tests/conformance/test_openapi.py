@@ -11,9 +11,9 @@ import pytest
 from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.resources.prompts import Prompts
 from antiphon.testing.embedder import WordEmbedder
-from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
 from tests.conformance.documented import DocumentedClient, record_query
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.served import Server, engine
 from tests.conformance.test_skills import skill_form
 

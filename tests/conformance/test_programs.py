@@ -15,8 +15,8 @@ from antiphon.tools.base import ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.tools.shell import ShellProvider
-from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.served import NOW, Ask, Json, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 

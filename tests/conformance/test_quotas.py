@@ -18,8 +18,8 @@ from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import Store
 from antiphon.testing.file_check import make_file
 from antiphon.wire.parsing.requests import parse_create_response
-from tests.conformance.boxes import code_interpreter_options, containers
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.served import Server, engine, local
 from tests.conformance.test_tool_search import tool_call
 

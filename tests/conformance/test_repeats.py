@@ -13,10 +13,10 @@ from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
-from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
+from tests.conformance.stepped_backend import SteppedBackend
 
 ANSWER = Open(Message(role="assistant", content=()))
 KEY = {"idempotency-key": "stainless-python-retry-1"}

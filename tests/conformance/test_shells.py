@@ -15,12 +15,17 @@ from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.shell import ShellProvider
 from tests.attachments.test_skill_bundles import zipped
-from tests.conformance.boxes import Clock, code_interpreter_options, containers, run_command
 from tests.conformance.conftest import Serve
+from tests.conformance.fake_containers import (
+    Clock,
+    code_interpreter_options,
+    containers,
+    run_command,
+)
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_skills import manifest
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
-from tests.sandbox.boxes import SMALL, sandbox
+from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": ShellProvider(None)}}
 HERE = {"type": "shell", "environment": {"type": "container_auto"}}

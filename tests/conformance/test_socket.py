@@ -30,11 +30,11 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.tracing.base import Span, Tracer
 from antiphon.wire.items import Message
-from tests.conformance.breaking import SteppedBackend
+from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve
-from tests.conformance.line import WebSocketClient
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
+from tests.conformance.stepped_backend import SteppedBackend
 
 ANSWER = Open(Message(role="assistant", content=()))
 

@@ -315,8 +315,8 @@ async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("VN-66", "API-ABANDONED")
 async def test_abandoned_response_is_not_stored(serve: Serve, store: Store) -> None:
-    from tests.conformance.breaking import SteppedBackend
-    from tests.conformance.line import StreamingClient
+    from tests.conformance.asgi_clients import StreamingClient
+    from tests.conformance.stepped_backend import SteppedBackend
 
     backend = SteppedBackend([*message_deltas("Hello")[:2], asyncio.Event()])
     server = serve(backend, on=store)

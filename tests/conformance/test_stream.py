@@ -10,7 +10,6 @@ import pytest
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Close, Delta, Open, Text
 from antiphon.wire.items import FunctionCall, Message, Reasoning, UrlCitation
-from tests.conformance.breaking import SteppedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
     TOOL,
@@ -22,6 +21,7 @@ from tests.conformance.scripts import (
     reasoning_deltas,
 )
 from tests.conformance.served import Ask, Json, engine, local, send_in_mode
+from tests.conformance.stepped_backend import SteppedBackend
 
 MESSAGE = [
     "output_item.added",

@@ -17,7 +17,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
-from tests.conformance.line import WebSocketClient
+from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.test_skills import manifest
 from tests.runs.served import OneModel
 

@@ -12,11 +12,11 @@ import pytest
 
 from antiphon.tools.base import ResponseContext, Toolset
 from antiphon.wire.items import Item
-from tests.conformance.breaking import SteppedBackend
+from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
-from tests.conformance.line import StreamingClient
 from tests.conformance.scripts import TOOL, message_deltas
 from tests.conformance.served import Ask, engine, local
+from tests.conformance.stepped_backend import SteppedBackend
 
 
 class CountingProvider:

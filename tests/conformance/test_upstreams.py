@@ -36,7 +36,7 @@ from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.upstream import sse as upstream_sse
 from antiphon.upstream.client import RetryPolicy, Upstream
 from tests.conformance import oracle
-from tests.conformance.line import StreamingClient, WebSocketClient
+from tests.conformance.asgi_clients import StreamingClient, WebSocketClient
 from tests.conformance.served import Server
 from tests.golden.models import MODELS
 from tests.searching import examples

@@ -16,7 +16,7 @@ from openai import NotFoundError, OpenAI
 from antiphon.testing.embedded_model import smollm2
 from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
-from tests.sandbox.boxes import sandbox
+from tests.sandbox.real_sandboxes import sandbox
 
 pytestmark = pytest.mark.model
 

@@ -13,7 +13,7 @@ from openai import OpenAI
 
 from tests.attachments.samples import pdf
 from tests.e2e.server import antiphon, serving
-from tests.sandbox.boxes import sandbox
+from tests.sandbox.real_sandboxes import sandbox
 
 
 def scene(when: str, *turns: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.demo.script import MODEL, write_scenes
-from tests.sandbox.boxes import sandbox
+from tests.sandbox.real_sandboxes import sandbox
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,8 +1,9 @@
 """A golden: one file per story, with the request, the model's chunks, the events and the response.
 
 A line separates the turns of the model. Code and commands run in fake boxes; see
-``tests/conformance/boxes.py``. Images come from ``tests/tools/image_generation/painter.py``,
-searches and MCP from ``tooled``. At ``wait`` the client disconnects. A model that is ``late`` has
+``tests/conformance/fake_containers.py``. Images come from
+``tests/tools/image_generation/fake_generator.py``, searches and MCP from ``tooled``. At ``wait``
+the client disconnects. A model that is ``late`` has
 tools with a very short time limit.
 
 The events are one line each, so that a diff in review shows the change of behaviour.
@@ -32,13 +33,13 @@ from antiphon.tools.shell import ShellProvider
 from antiphon.wire import events as ev
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
-from tests.conformance.boxes import containers
-from tests.conformance.boxes import run_command as line
+from tests.conformance.fake_containers import containers
+from tests.conformance.fake_containers import run_command as line
 from tests.golden.models import backend
 from tests.golden.programs import programs
 from tests.golden.tooled import ScriptedWords
 from tests.runs.served import RecordingSink
-from tests.tools.image_generation.painter import FakeImageGenerator, image_provider
+from tests.tools.image_generation.fake_generator import FakeImageGenerator, image_provider
 
 RULE = "----------"
 TURN = "\n==========\n"

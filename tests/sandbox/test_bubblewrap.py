@@ -14,7 +14,7 @@ from antiphon.sandbox import bubblewrap
 from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
 from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
-from tests.sandbox.boxes import SMALL, open_box, sandbox
+from tests.sandbox.real_sandboxes import SMALL, open_box, sandbox
 
 
 @pytest.fixture

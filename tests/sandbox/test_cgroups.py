@@ -15,7 +15,7 @@ from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
 from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 from antiphon.sandbox.cgroups import ControlGroups
-from tests.sandbox.boxes import SMALL, sandbox
+from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 LIMITS = Limits(memory_bytes=256 << 20, processes=32)
 PID = str(os.getpid())

@@ -13,7 +13,7 @@ import pytest
 from antiphon.errors import ToolError
 from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.shared_folder import SharedFolder
-from tests.sandbox.boxes import SMALL, open_box
+from tests.sandbox.real_sandboxes import SMALL, open_box
 
 CALL = """
 import ctypes, errno, os

@@ -19,8 +19,8 @@ from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import tools as tl
 from antiphon.wire.parsing.vector_stores import SearchRequest
 from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
-from tests.conformance.boxes import containers
-from tests.sandbox.boxes import SMALL, sandbox
+from tests.conformance.fake_containers import containers
+from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 AUTO = {"type": "container_auto"}
 

@@ -12,8 +12,8 @@ from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, Tool
 from antiphon.tools.code_interpreter import CodeInterpreterProvider, file_citations
 from antiphon.wire.containers import ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
-from tests.conformance.boxes import containers, run_command
-from tests.sandbox.boxes import SMALL, sandbox
+from tests.conformance.fake_containers import containers, run_command
+from tests.sandbox.real_sandboxes import SMALL, sandbox
 
 CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
 AUTO = Tool(container={"type": "auto"})

@@ -25,7 +25,7 @@ from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_input_tokens_request
 from antiphon.wire.response import Response
-from tests.conformance.boxes import containers
+from tests.conformance.fake_containers import containers
 from tests.conformance.scripts import call, custom_call_deltas, message_deltas
 from tests.runs.served import create, events_of, service
 

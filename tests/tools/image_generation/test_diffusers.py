@@ -30,8 +30,8 @@ from antiphon.tools.image_generation.diffusers import Diffusers, _Cancelled
 from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
 from antiphon.wire.tools import ImageGeneration as Tool
 
-from .painter import solid_image
-from .tiny import save_tiny_pipeline
+from .fake_generator import solid_image
+from .tiny_pipeline import save_tiny_pipeline
 
 pytestmark = [
     pytest.mark.engines,

@@ -28,7 +28,7 @@ from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import png
 
 from .api import USAGE, FakeImagesApi, serve_images_api
-from .painter import solid_image
+from .fake_generator import solid_image
 
 KEY = "sk-of-the-operator"
 

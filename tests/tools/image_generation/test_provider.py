@@ -18,7 +18,7 @@ from antiphon.wire import items as it
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import GIF, data_url, png
 
-from .painter import USED, FakeImageGenerator, image_provider, solid_image
+from .fake_generator import USED, FakeImageGenerator, image_provider, solid_image
 
 CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
 RED, BLUE = png(color=(255, 0, 0)), png(color=(0, 0, 255))

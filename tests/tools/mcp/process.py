@@ -1,4 +1,4 @@
-"""Start the server of ``toys.py``."""
+"""Start the server of ``example_server.py``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TOYS = Path(__file__).with_name("toys.py")
+TOYS = Path(__file__).with_name("example_server.py")
 
 
 class Toys:

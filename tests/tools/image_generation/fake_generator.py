@@ -19,7 +19,7 @@ from antiphon.tools.image_generation.base import (
 from antiphon.tools.image_generation.conversation_images import ImageSources
 from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
 from tests.attachments.samples import png
-from tests.conformance.boxes import Uploads
+from tests.conformance.fake_containers import Uploads
 
 __all__ = ["USED", "FakeImageGenerator", "image_provider", "solid_image"]
 

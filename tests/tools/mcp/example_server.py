@@ -1,4 +1,4 @@
-"""A test server with the official MCP SDK: ``toys.py http|stdio [PORT]``.
+"""A test server with the official MCP SDK: ``example_server.py http|stdio [PORT]``.
 
 Over HTTP it prints its port on the first line of stdout. ``/mcp`` has streamable HTTP, ``/sse``
 SSE, ``/locked`` requires the key "secret", ``/broken`` answers 503 and ``/elsewhere`` redirects.
