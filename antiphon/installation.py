@@ -23,10 +23,8 @@ __all__ = ["Installation", "antiphon_command", "detect", "install_command", "nee
 _PACKAGE = "antiphon"
 #: Written by deploy/Dockerfile: the extras of the image, separated by commas.
 _IMAGE_FILE = Path("/etc/antiphon-extras")
-#: A requirement of an extra in a package's metadata: ``mcp<3,>=2.3; extra == 'mcp'``.
-_REQUIREMENT = re.compile(
-    r"""\s*(?P<package>[^;]+?)\s*;.*\bextra *== *['"](?P<extra>[\w.-]+)['"]"""
-)
+#: The extra of a requirement in a package's metadata: ``mcp<3,>=2.3; extra == 'mcp'``.
+_EXTRA = re.compile(r"""\bextra *== *['"]([\w.-]+)['"]""")
 
 
 class Installation(Struct, frozen=True, kw_only=True):
@@ -105,8 +103,9 @@ def _requirements_by_extra() -> dict[str, tuple[str, ...]]:
         return {}
     found: dict[str, tuple[str, ...]] = {}
     for line in lines:
-        if (match := _REQUIREMENT.match(line)) is not None:
-            found[match["extra"]] = (*found.get(match["extra"], ()), match["package"])
+        package, _, condition = line.partition(";")
+        if (match := _EXTRA.search(condition)) is not None:
+            found[match[1]] = (*found.get(match[1], ()), package.strip())
     return found
 
 
