@@ -33,6 +33,7 @@ from antiphon.dialects.grammar.json_schema import (
     object_forms,
     strict_form,
 )
+from antiphon.dialects.grammar.user_ebnf import ebnf_rules
 from antiphon.dialects.grammar.user_lark import lark_rules
 from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
 from antiphon.dialects.harmony.header import bare_text, read_header
@@ -401,6 +402,29 @@ SCANNERS = (
         covers=("dialects/grammar/user_lark.py",),
     ),
     Scanner(
+        name="EBNF grammar",
+        work=_quietly(lambda text: ebnf_rules(text, "g"), Unwritable),
+        units=(
+            '"',
+            '"\\',
+            "[",
+            "[\\",
+            "#",
+            "#\n",
+            "{1",
+            '"a"{1,2} ',
+            "(",
+            "| ",
+            "a ",
+            "a ::= ",
+            'a ::= "b"\n',
+            "a.",
+            "(= ",
+        ),
+        start="root ::= ",
+        covers=("dialects/grammar/user_ebnf.py",),
+    ),
+    Scanner(
         name="regex of a grammar",
         work=_quietly(lambda text: regex_rule(text, JSON), Unwritable),
         units=("[", "(", "a", "a|", "\\", "a{1}", "[a", "(?:", "."),
@@ -607,6 +631,7 @@ NOT_SCANNERS = {
     "dialects/tools.py": "names that are distinct in the request",
     "engines/llama/tokenizer.py": "one token",
     "engines/openvino/worker.py": _PROGRAM,
+    "http/openapi/schemas.py": "our own types",
     "retrieval/vector_search.py": _CACHE,
     "runs/background/event_codec.py": "visits each line once",
     "runs/background/snapshots.py": _CACHE,
@@ -617,6 +642,7 @@ NOT_SCANNERS = {
     "runs/tool_loop/toolsets.py": "a free name",
     "tokens.py": "a binary search",
     "tools/mcp/results.py": "the causes of an error",
+    "tools/mcp/sessions.py": _CACHE,
     "tools/mcp/transport.py": "the causes of an error",
     "tools/programs/provider.py": "a free name",
 }
