@@ -20,8 +20,10 @@ __all__ = ["ebnf_rules"]
 #: The longest grammar in characters, the deepest nesting of parentheses, and how many repetitions
 #: one part may have.
 _MAX_LENGTH, _MAX_DEPTH, _MAX_MARKS = 200_000, 32, 3
-#: The longest regex of a lexeme; a longer expression becomes a rule.
+#: The longest regex of a lexeme; a longer expression becomes a rule. The longest group of joined
+#: parts: with its parentheses it is a lexeme, too.
 _MAX_REGEX = 4_000
+_MAX_GROUP = _MAX_REGEX - 10
 _TOKEN = re.compile(
     r"""(?P<space>(?:\s|\#[^\n]*)+)
     |(?P<text>"(?:\\.|[^"\\\n])*(?P<text_end>")?)
@@ -29,7 +31,7 @@ _TOKEN = re.compile(
     |(?P<macro>(?:Tag|Token|TokenTag|Exclude)\w*\()
     |(?P<head>[A-Za-z_](?:[\w-]|\.(?=\w))*)\s*::=
     |(?P<name>[A-Za-z_](?:[\w-]|\.(?=\w))*)
-    |(?P<times>\{\s*(?P<low>\d{1,9})\s*(?P<comma>,)?\s*(?P<high>\d{1,9})?\s*\})
+    |(?P<times>\{\s*+(?P<low>\d{1,9})\s*+(?P<comma>,)?\s*+(?P<high>\d{1,9})?\s*+\})
     |(?P<lookahead>\(=)
     |(?P<mark>[|()*+?.])
     |(?P<unknown>.)""",
@@ -354,11 +356,11 @@ class _Writer:
             try:
                 size = len(self._regex(node))
             except _NotRegular:
-                size = _MAX_REGEX
-            if group and length + size + 1 >= _MAX_REGEX:
+                size = _MAX_GROUP
+            if group and length + size + 1 >= _MAX_GROUP:
                 yield self._body(kind(tuple(group)) if len(group) > 1 else group[0])
                 group, length = [], 0
-            if size >= _MAX_REGEX:
+            if size >= _MAX_GROUP:
                 yield self._body(node)
                 continue
             group.append(node)

@@ -93,3 +93,9 @@ def test_long_chain_of_rules_is_written_as_rules() -> None:
     assert start == "g_r_root"
     chain = "\n".join(f"r{n} ::= r{n + 1}" for n in range(5_000))
     assert ebnf_rules(f'root ::= r0\n{chain}\nr5000 ::= "a"', "g")
+
+
+@pytest.mark.parametrize("length", range(3_980, 4_005))
+def test_parts_about_as_long_as_a_lexeme_are_grouped(length: int) -> None:
+    rules, _ = ebnf_rules(f'root ::= "{"x" * length}" | "y" | root "z"', "g")
+    assert rules.count("x") >= length
