@@ -19,6 +19,7 @@ from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
+from scripts.client_pages import client_pages
 from scripts.reference import api_page, errors_page, metrics_page
 from tests.conformance import manifest
 
@@ -219,6 +220,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/models.md": models_page,
     "docs/settings.md": settings_page,
+    **client_pages(),
 }
 
 

@@ -28,3 +28,14 @@ def test_table_names_the_installed_versions() -> None:
     )
     listed = {(re.sub(r" \((Python|Node)\)$", "", name), version) for name, version in rows}
     assert listed == pinned()
+
+
+def test_every_client_has_a_page_with_its_version() -> None:
+    page = (ROOT / "docs" / "clients.md").read_text()
+    seen = json.loads((CLIENTS / "seen.json").read_text())
+    versions = {version for _, version in pinned()}
+    for name, client in seen.items():
+        assert f"(clients/{name}.md)" in page
+        assert client["version"] in versions, name
+        assert client["fields"] and client["tried"]
+        assert re.search(rf"^## {client['section']}$", page, re.MULTILINE | re.IGNORECASE)

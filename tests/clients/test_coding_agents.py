@@ -161,3 +161,32 @@ def test_pi(shell: Shell) -> None:
     folder.mkdir(parents=True)
     (folder / "models.json").write_text(json.dumps(PI).replace("URL", shell.server.url))
     done(shell, shell.run("pi", "--provider", "antiphon", "--model", "tiny", "-p", "Task for pi"))
+
+
+@pytest.mark.parametrize(
+    ("client", "arguments"),
+    [
+        (
+            "codex",
+            (
+                *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+                "Task for codex with patches",
+            ),
+        ),
+        ("opencode", ("run", "Task for opencode")),
+        ("pi", ("-p", "Task for pi")),
+    ],
+    ids=["codex", "opencode", "pi"],
+)
+def test_launched_client_does_a_task_and_leaves_its_home_alone(
+    shell: Shell, client: str, arguments: tuple[str, ...]
+) -> None:
+    shell.run("git", "init", "--quiet", ".")
+    command = (sys.executable, "-m", "antiphon", "launch", "--url", shell.server.url, client)
+    done(shell, shell.run(*command, *arguments, PYTHONPATH=str(HERE.parents[1])))
+    written = {
+        path.relative_to(shell.home).as_posix()
+        for path in shell.home.rglob("*")
+        if path.is_file() and not path.is_relative_to(shell.work)
+    }
+    assert written == {".local/state/antiphon/last-server"}

@@ -1,0 +1,72 @@
+"""Write one page for each client of ``docs/clients/``, from what its tests send.
+
+``tests/clients/seen.json`` lists what the requests of each client contained in ``make clients``.
+What becomes of a field is read from the table of the parser.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.wire.request import FIELDS
+
+__all__ = ["client_pages"]
+
+_ROOT = Path(__file__).parents[1]
+_SEEN = _ROOT / "tests" / "clients" / "seen.json"
+
+#: Fate of a field in ``FIELDS`` → what the page says.
+_FATES: Mapping[str, str] = {
+    "honoured": "has its effect",
+    "echoed": "accepted, and returned in the response where OpenAI's API returns it",
+    "hint": "accepted; a hint that may have no effect",
+    "refused": "rejected unless its value has no effect",
+}
+
+
+def client_pages() -> dict[str, Callable[[], str]]:
+    """Return path → the function that renders the page, for every client."""
+    seen: Mapping[str, Any] = json.loads(_SEEN.read_text(encoding="utf-8"))
+    return {f"docs/clients/{name}.md": _renderer(client) for name, client in seen.items()}
+
+
+def _renderer(client: Mapping[str, Any]) -> Callable[[], str]:
+    return lambda: _page(client)
+
+
+def _page(client: Mapping[str, Any]) -> str:
+    fields: Sequence[str] = client["fields"]
+    parts = [
+        f"# {client['title']} {client['version']}",
+        "Generated from `tests/clients/seen.json` and `antiphon/wire/request.py` by `make docs`."
+        f" How to connect: [clients.md](../clients.md#{client['section']}).",
+        "## What was tried",
+        _checks([(each, "") for each in client["tried"]]),
+        "A checked line passes in `make clients`, with the requests below.",
+        "## Fields of its requests",
+        _checks([(f"`{name}`", _fate(name)) for name in fields]),
+    ]
+    for heading, key in (
+        ("Tools that it offers", "tools"),
+        ("Items that it sends", "items"),
+        ("`include`", "include"),
+        ("Other endpoints that it calls", "paths"),
+    ):
+        if client[key]:
+            parts += [f"## {heading}", _checks([(f"`{each}`", "") for each in client[key]])]
+    parts.append("## What does not work")
+    parts.append(
+        "\n".join(f"- [ ] {each}" for each in client["fails"]) or "Nothing that was tried."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _fate(name: str) -> str:
+    return _FATES[FIELDS[name]] if name in FIELDS else "not known to this server, and ignored"
+
+
+def _checks(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(f"- [x] {name}" + (f": {text}" if text else "") for name, text in rows)
