@@ -126,12 +126,34 @@ def test_conversation_goes_on_in_the_playground(
     page.get_by_role("button", name="Show 4 earlier items").wait_for()
 
 
+def test_recent_conversation_is_opened_with_its_settings(visitor: Visitor, server: Server) -> None:
+    tool = {
+        "type": "function",
+        "name": "find_flower",
+        "strict": False,
+        "parameters": {"type": "object", "properties": {}},
+    }
+    fields = {"instructions": "Speak of flowers.", "tools": [tool, {"type": "web_search"}]}
+    first = create(server, input="The first peony", **fields)
+    create(server, input="The second peony", previous_response_id=first, **fields)
+    page = visitor.open("files")
+    recent = page.get_by_label("Recent conversations")
+    assert "The first peony" not in recent.inner_text()
+    recent.get_by_role("button", name="The second peony").click()
+    page.get_by_text("The first peony").wait_for()
+    assert page.get_by_label("Instructions", exact=True).input_value() == "Speak of flowers."
+    assert page.get_by_role("switch", name="Web search").is_checked()
+    assert page.get_by_role("switch", name="find_flower").is_checked()
+    visitor.answered("A question of today")
+    recent.get_by_role("button", name="A question of today").wait_for()
+
+
 def test_response_is_deleted_after_a_question(visitor: Visitor, server: Server) -> None:
     name = create(server, input="A daisy to delete")
     page = visitor.open(f"responses/{name}")
     page.once("dialog", lambda dialog: dialog.dismiss())
-    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
     page.once("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("searchbox").fill("daisy")
     page.get_by_role("heading", name="No responses").wait_for()

@@ -2,6 +2,7 @@
 import { access, setKey } from "./api.js";
 import { html, inBrowser, render, useEffect, useRef, useState, useStore } from "./lib.js";
 import { Field, Icon, IconButton } from "./parts.js";
+import { Recent } from "./recent.js";
 import { Playground } from "./playground/view.js";
 import { Containers } from "./views/containers.js";
 import { Files } from "./views/files.js";
@@ -77,6 +78,7 @@ function Sidebar({ active, open, hasKey, onClose }) {
       <a class="brand" href="#/"><img src="ui/icon.svg" alt="" width="26" height="26" />Antiphon</a>
       <ul>${VIEWS.map(({ path, name, icon }) => html`<li key=${path}>
         <a href="#/${path}" aria-current=${active === path ? "page" : undefined} onClick=${onClose}><${Icon} name=${icon} />${name}</a></li>`)}</ul>
+      <${Recent} onOpen=${onClose} />
       <div class="sidebar-end">
         ${hasKey && html`<button type="button" class="quiet small" onClick=${() => setKey("")}>Forget the key</button>`}
         <span class="grow"></span>

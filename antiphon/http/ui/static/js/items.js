@@ -174,16 +174,16 @@ function McpCallItem({ item, live }) {
 
 function McpToolsItem({ item, live }) {
   const tools = item.tools ?? [];
-  return html`<${Card} icon="plug" title=${item.server_label} detail=${`${tools.length} tools`} item=${item} live=${live}>
+  return html`<${Card} icon="plug" title=${item.server_label} detail=${tools.length === 1 ? "1 tool" : `${tools.length} tools`} item=${item} live=${live}>
     <ul class="tools">${tools.map((tool) => html`<li key=${tool.name}><strong>${tool.name}</strong> ${tool.description}</li>`)}</ul>
     ${item.error && html`<${Json} value=${item.error} label="Error" />`}
   </${Card}>`;
 }
 
 function ApprovalItem({ item, children }) {
-  return html`<div class="card approval" data-item=${item.type}>
+  return html`<div class="card ${children ? "approval" : ""}" data-item=${item.type}>
     <div class="card-title"><${Icon} name="plug" />
-      <span class="card-name">Run ${item.name}?</span><span class="card-detail">MCP · ${item.server_label}</span></div>
+      <span class="card-name">${children ? `Run ${item.name}?` : `Asked to run ${item.name}`}</span><span class="card-detail">MCP · ${item.server_label}</span></div>
     <div class="card-body">
       <${Labelled} label="Arguments"><${Json} value=${item.arguments} label="Arguments" /></${Labelled}>
       ${children}

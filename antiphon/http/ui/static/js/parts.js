@@ -155,6 +155,9 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
+/** The API's times are whole seconds. */
+export const wholeSeconds = (seconds) => (seconds < 1 ? "under 1 s" : seconds < 60 ? `${seconds} s` : duration(seconds));
+
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dated = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 

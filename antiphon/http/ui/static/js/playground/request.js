@@ -66,6 +66,39 @@ export function buildRequest(settings, input, previousResponseId) {
   return JSON.parse(JSON.stringify(body)); // leaves out what is undefined
 }
 
+/** The settings that would send a stored response's request again. Authorizations are not stored. */
+export function settingsOf(response, settings) {
+  const tools = response.tools ?? [];
+  const format = response.text?.format ?? {};
+  const bySchema = format.type === "json_schema";
+  return {
+    ...settings,
+    model: response.model,
+    instructions: typeof response.instructions === "string" ? response.instructions : "",
+    effort: response.reasoning?.effort ?? "",
+    summary: response.reasoning?.summary ?? "",
+    verbosity: response.text?.verbosity ?? "",
+    format: format.type ?? "text",
+    ...(bySchema ? { schema: format.schema, schemaName: format.name } : {}),
+    hosted: Object.fromEntries(tools.filter((tool) => HOSTED.some(({ type }) => type === tool.type)).map((tool) => [tool.type, true])),
+    vectorStores: tools.find((tool) => tool.type === "file_search")?.vector_store_ids ?? [],
+    servers: mergeTools(settings.servers, tools.filter((tool) => tool.type === "mcp").map((tool) => ({
+      on: true, label: tool.server_label, url: tool.server_url ?? "", authorization: "",
+      approval: tool.require_approval === "never" ? "never" : "always",
+    })), "label"),
+    functions: mergeTools(settings.functions, tools.filter((tool) => tool.type === "function").map((tool) => ({
+      on: true, name: tool.name, description: tool.description ?? "", strict: tool.strict ?? false,
+      parameters: tool.parameters ?? { type: "object", properties: {} },
+    })), "name"),
+  };
+}
+
+/** The known tools switched off, but for those of the request. */
+const mergeTools = (known, used, key) => [
+  ...known.filter((tool) => !used.some((other) => other[key] === tool[key])).map((tool) => ({ ...tool, on: false })),
+  ...used.map((tool) => ({ ...known.find((other) => other[key] === tool[key]), ...tool, authorization: known.find((other) => other[key] === tool[key])?.authorization ?? tool.authorization })),
+];
+
 /** One message of text only is written as a text. */
 function shortInput(input) {
   const [item, ...others] = input;

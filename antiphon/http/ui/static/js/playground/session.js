@@ -3,7 +3,7 @@
 import { call, events, get, post, query } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
-import { buildRequest, DEFAULTS } from "./request.js";
+import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
 
 const saved = inSession("playground");
 const RETRIES = 5;
@@ -282,7 +282,7 @@ export async function openResponse(id) {
     turns[turn.id] = turn;
     parent = turn.id;
   });
-  const settings = { ...session.get().settings, model: chain.at(-1).model };
+  const settings = settingsOf(chain.at(-1), session.get().settings);
   session.update({ turns, leaf: parent, settings });
   save();
   restore();

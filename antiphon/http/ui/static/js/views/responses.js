@@ -3,7 +3,7 @@ import { call, events, get, post, query, remove } from "../api.js";
 import { InputPart, Item } from "../items.js";
 import { html, useEffect, useLoaded, useRef, useState } from "../lib.js";
 import { Code, Json } from "../markdown.js";
-import { CopyButton, Empty, Icon, Notice, Spinner, Status, Tabs, count, duration, moment } from "../parts.js";
+import { CopyButton, Empty, Icon, Notice, Spinner, Status, Tabs, count, moment, wholeSeconds } from "../parts.js";
 import { fold } from "../fold.js";
 import { inputItems, openResponse } from "../playground/session.js";
 
@@ -86,7 +86,7 @@ const Filter = ({ label, value, options, onChange }) => html`<span class="filter
 
 function Table({ rows, onConversation }) {
   return html`<div class="table-frame full" tabindex="0" role="region" aria-label="Responses"><table>
-    <thead><tr><th scope="col">Question and answer</th><th scope="col">Status</th><th scope="col">Model</th>
+    <thead><tr><th scope="col">Question and answer</th><th scope="col">Status</th><th scope="col" class="model-cell">Model</th>
       <th scope="col" align="right">Tokens</th><th scope="col">Time</th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.id}>
       <td class="wide-cell"><a class="row-link" href="#/responses/${row.id}">${row.input_preview || row.id}</a>
@@ -98,7 +98,7 @@ function Table({ rows, onConversation }) {
       <td><${Status} status=${row.status} /></td>
       <td class="model-cell">${row.model}</td>
       <td align="right">${row.usage ? count(row.usage.total_tokens) : "–"}</td>
-      <td class="time">${moment(row.created_at)}${row.completed_at > row.created_at && html`<small>${duration(row.completed_at - row.created_at)}</small>`}</td>
+      <td class="time">${moment(row.created_at)}${row.completed_at > row.created_at && html`<small>${wholeSeconds(row.completed_at - row.created_at)}</small>`}</td>
     </tr>`)}</tbody>
   </table></div>`;
 }
@@ -187,7 +187,7 @@ function Facts({ response }) {
     ["Status", html`<${Status} status=${response.status} />`],
     ["Model", response.model],
     ["Created", moment(response.created_at)],
-    response.completed_at && ["Took", duration(response.completed_at - response.created_at)],
+    response.completed_at && ["Took", wholeSeconds(response.completed_at - response.created_at)],
     usage && ["Input", `${count(usage.input_tokens)} tokens${usage.input_tokens_details?.cached_tokens ? `, ${count(usage.input_tokens_details.cached_tokens)} cached` : ""}`],
     usage && ["Output", `${count(usage.output_tokens)} tokens${usage.output_tokens_details?.reasoning_tokens ? `, ${count(usage.output_tokens_details.reasoning_tokens)} of thoughts` : ""}`],
     ["Mode", response.background ? "background" : "foreground"],
@@ -219,10 +219,13 @@ function Items({ response, live }) {
   </div>`;
 }
 
-/** What was added since the last answer of the model. */
+const isInput = (item) => item.type?.endsWith("_output") || item.type === "mcp_approval_response" ||
+  ((item.type ?? "message") === "message" && item.role !== "assistant");
+
+/** What was added since the last item that a model wrote. */
 function ownInput(items) {
-  const last = items.findLastIndex((item) => item.type === "reasoning" || item.role === "assistant" || item.type?.endsWith("_call"));
-  return last < 0 ? items : items.slice(last + 1);
+  const last = items.findLastIndex((item) => !isInput(item));
+  return items.slice(last + 1);
 }
 
 function InputItem({ item }) {
@@ -262,7 +265,7 @@ function EventGroup({ group }) {
       <span class="sequence">${group.from === group.to ? group.from : `${group.from}–${group.to}`}</span>
       <span class="event-name">${group.type}</span>
       ${group.count > 1 && html`<span class="chip">× ${group.count}</span>`}
-      <span class="grow"></span><span class="muted">+${duration(group.at / 1000)}</span>
+      <span class="grow"></span><span class="muted">+${(group.at / 1000).toFixed(2)} s</span>
     </button>
     ${open && html`<${Json} value=${group.event} label=${group.type} />`}
   </li>`;

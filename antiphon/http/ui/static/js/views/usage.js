@@ -108,7 +108,7 @@ const COLUMNS = ["Responses", "Errors", "Input tokens", "Cached", "Output tokens
 
 function ModelTable({ rows }) {
   return html`<div class="table-frame full" tabindex="0" role="region" aria-label="Models"><table>
-    <thead><tr><th scope="col">Model</th>${COLUMNS.map((name) => html`<th scope="col" class="keep" align="right" key=${name}>${name}</th>`)}</tr></thead>
+    <thead><tr><th scope="col">Model</th>${COLUMNS.map((name) => html`<th scope="col" align="right" key=${name}>${name}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.model}><td><strong>${row.model}</strong></td>
       ${[count(row.responses), count(row.errors), count(row.input), count(row.cached), count(row.output), row.seconds !== null && row.seconds < 1 ? "under 1 s" : duration(row.seconds)].map((text, index) =>
         html`<td align="right" key=${index}>${text}</td>`)}</tr>`)}</tbody></table></div>`;
