@@ -1,0 +1,56 @@
+"""The snippets of the tutorial run, in order, against the server that `make serve` starts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.config.model import DEFAULT_MODEL
+from antiphon.testing.embedded_model import smollm2
+from tests.e2e.server import Server, serving
+
+pytestmark = pytest.mark.model
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "tutorial").glob("*.md"))
+ADDRESS = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of the default model with its own sampling, as `make serve` starts it."""
+    settings = f'cache_dir = "{smollm2().parent}"\n'
+    model = f'[models.{DEFAULT_MODEL}]\nsource = "{DEFAULT_MODEL}"\n'
+    with serving(tmp_path_factory.mktemp("tutorial"), settings, model=model) as running:
+        yield running
+
+
+def snippets(page: Path, language: str, root: str) -> list[str]:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [block.replace(ADDRESS, root) for block in blocks]
+
+
+def run(command: list[str]) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_snippets_run(page: Path, server: Server) -> None:
+    code = snippets(page, "python", server.root)
+    assert len(code) >= 2
+    assert run([sys.executable, "-c", "\n".join(code)]).strip()
+    for command in snippets(page, "sh", server.root):
+        assert '"output"' in run(["sh", "-c", command])
+
+
+def test_pages_lead_to_the_next() -> None:
+    assert len(PAGES) == 6
+    for page, following in itertools.pairwise(PAGES):
+        assert f"]({following.name})" in page.read_text().rstrip().splitlines()[-1]
