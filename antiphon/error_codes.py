@@ -44,7 +44,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "containers_disabled": ErrorCode(
         404,
         "The server runs no containers.",
-        "Operator: enable `code_interpreter` or `shell`.",
+        "Operator: see `sandbox`.",
     ),
     "context_length_exceeded": ErrorCode(
         400,
@@ -196,7 +196,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "invalid_encrypted_content": ErrorCode(
         400,
         "An encrypted item was not made by this server, or its key is gone.",
-        "Leave the item out. Operator: see `encryption_keys_file`.",
+        "Leave the item out. Operator: see `encryption_keys`.",
     ),
     "invalid_file": ErrorCode(
         400,

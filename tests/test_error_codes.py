@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from antiphon import errors
+from antiphon.config.options import options
+from antiphon.config.settings import Settings
 from antiphon.error_codes import ERROR_CODES
 from antiphon.runs.request import attachments
 from antiphon.wire.parsing import errors as parsing
@@ -81,6 +84,13 @@ def test_statuses_are_those_of_the_errors() -> None:
             if status not in (ERROR_CODES[code].status, ERROR_CODES[code].other_status)
         }
     assert wrong == set()
+
+
+def test_settings_in_advice_exist() -> None:
+    for row in ERROR_CODES.values():
+        _, _, advice = row.action.partition("Operator: ")
+        for name in re.findall(r"`(\w+)`", advice):
+            assert name in options(Settings), name
 
 
 def test_rows_are_sentences_and_sorted() -> None:
