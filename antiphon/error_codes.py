@@ -399,7 +399,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unsupported_file": ErrorCode(
         400,
         "The type of the file is not supported.",
-        "Send text, or a document of a known type. Operator: install the extra `documents`.",
+        "Send text, or a document of a known type. Operator: install the documents extra.",
     ),
     "unsupported_image_media_type": ErrorCode(
         400,
