@@ -290,9 +290,10 @@ class OnDemandBackend(BackendWrapper):
                 await self._wait(instance)
         except TimeoutError:
             return False
-        except (SetupError, BackendError):
+        except (SetupError, BackendError) as error:
+            is_public = isinstance(error, BackendError)
             raise Overloaded(
-                _unavailable_message(self._name),
+                str(error) if is_public else _unavailable_message(self._name),
                 retry_after_s=_RETRY_AFTER_S,
                 status=503,
                 code=_LOAD_FAILED,
@@ -398,7 +399,8 @@ class OnDemandBackend(BackendWrapper):
 
     def _cancel_load(self, instance: _Instance) -> None:
         """Stop a load. An engine that is being created is closed as soon as it exists."""
-        instance.fail(_load_failure(self._name))
+        message = f"The model '{self._name}' was unloaded before it was ready."
+        instance.fail(BackendError(message, code=_LOAD_FAILED, retry_after_s=_RETRY_AFTER_S))
         self._drop(instance, "unloaded")
         if not instance.is_building:
             self._loads[instance].cancel()

@@ -320,8 +320,9 @@ async def test_unloading_cancels_a_download_and_fails_who_waits() -> None:
     async with asyncio.timeout(WAIT_S):
         await started.wait()
         await lazy.unload()
-        with pytest.raises(Overloaded, match="could not be loaded"):
+        with pytest.raises(Overloaded, match="'m' was unloaded before it was ready") as refused:
             await waiting
+    assert (refused.value.status, refused.value.code) == (503, "model_not_loaded")
     assert cancelled.is_set() and make.tries == 0
     assert (lazy.status, lazy.users) == (Status(value="unloaded"), 0)
 
