@@ -93,15 +93,11 @@ def _target(server: Server, model: str | None) -> _Target:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the client in this terminal. It handles Ctrl-C itself."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run the client in this terminal until it ends. Ctrl-C is for the client alone."""
+    # A handler, unlike SIG_IGN, is not inherited by the client.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        process = subprocess.Popen(
-            command,
-            env=child_environment(environment),
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        return process.wait()
+        return subprocess.call(command, env=child_environment(environment))
     finally:
         signal.signal(signal.SIGINT, before)
 

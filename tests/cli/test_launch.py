@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import tomllib
@@ -152,6 +153,20 @@ def test_claude_needs_the_messages_api(
     listening.paths = ["/v1/responses"]  # type: ignore[attr-defined]
     with pytest.raises(SetupError, match=r"claude needs /v1/messages, which .* does not offer"):
         launch(Server(url), "claude", [])
+
+
+def test_ctrl_c_is_for_the_client(url: str, install: Callable[[str], Path], tmp_path: Path) -> None:
+    report = install("codex")
+    program = tmp_path / "bin" / "codex"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, signal, time\n"
+        "os.kill(os.getppid(), signal.SIGINT)\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(30)\n"
+        f"except KeyboardInterrupt:\n    open({str(report)!r}, 'w').close()\n"
+    )
+    before = signal.getsignal(signal.SIGINT)
+    assert launch(Server(url), "codex", []) == 0
+    assert report.exists() and signal.getsignal(signal.SIGINT) is before
 
 
 def test_home_is_left_alone(url: str, install: Callable[[str], Path], tmp_path: Path) -> None:
