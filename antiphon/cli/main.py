@@ -264,7 +264,7 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
-    from antiphon.server import Serving, serve
+    from antiphon.server import Serving, page_is_served, serve
 
     from .doctor import summary
 
@@ -279,6 +279,8 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             console.print(f"  {model.name}{size}{also}")
         for line in summary(serving.capabilities):
             console.print(f"  {line}", style="dim")
+        if page_is_served(loaded.settings):
+            console.print(f"  In a browser: {serving.url}/")
         console.print(
             f"  Chat: {antiphon_command(_chat_arguments(loaded, serving.url))} · All settings:"
             f" {antiphon_command('settings')}",

@@ -87,9 +87,16 @@ class Visitor:
         self.root = root
         self.urls: list[str] = []
         self.errors: list[str] = []
+        #: What the page's policy stopped.
+        self.violations: list[str] = []
         page.set_default_timeout(TIMEOUT_MS)
         page.on("request", lambda request: self.urls.append(request.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", self._on_console)
+
+    def _on_console(self, message: Any) -> None:
+        if "Content Security Policy" in message.text:
+            self.violations.append(message.text)
 
     @property
     def foreign_urls(self) -> list[str]:
@@ -122,8 +129,8 @@ def visitor(browser: Any, server: Server) -> Iterator[Visitor]:
 
 
 class visiting:
-    """A fresh browser profile that visits a server; afterwards nothing foreign was asked for and
-    no script failed."""
+    """A fresh browser profile that visits a server; afterwards nothing foreign was asked for, no
+    script failed, and the page's policy stopped nothing."""
 
     def __init__(self, browser: Any, root: str, **options: Any) -> None:
         defaults = {"locale": "en-US", "viewport": {"width": 1280, "height": 860}}
@@ -138,3 +145,4 @@ class visiting:
         if kind is None:
             assert self._visitor.foreign_urls == []
             assert self._visitor.errors == []
+            assert self._visitor.violations == []

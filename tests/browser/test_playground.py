@@ -74,6 +74,7 @@ def test_output_of_the_model_runs_nothing_and_loads_nothing(visitor: Visitor) ->
     assert link.get_attribute("href") == "https://evil.example/pixel.png"
     assert link.get_attribute("rel") == "noopener noreferrer"
     assert "End of the attack." in turn.inner_text()  # and the page is still visible
+    visitor.violations.clear()  # parsing the attack tells of its handlers, which then do not run
 
 
 def test_stream_goes_on_after_a_reload(visitor: Visitor, server: Server) -> None:
@@ -89,6 +90,19 @@ def test_stream_goes_on_after_a_reload(visitor: Visitor, server: Server) -> None
     page.reload()  # a finished turn is there again, too
     page.get_by_text("That was the whole story.").wait_for()
     assert server.get("/metrics").count("responses_num_requests_running 0") == 1
+
+
+def test_stream_goes_on_after_the_connection_was_lost(visitor: Visitor) -> None:
+    page = visitor.open()
+    turn = visitor.ask("Tell me a long story")
+    turn.get_by_text("Once upon a time").wait_for()
+    page.context.set_offline(True)  # ends no open connection, but refuses new ones
+    page.evaluate("window.stop()")  # ends the open ones
+    page.context.set_offline(False)
+    turn.get_by_role("button", name="Retry").wait_for()
+    text = turn.inner_text()
+    assert (text.count("Once upon a time"), text.count("That was the whole story.")) == (1, 1)
+    assert any("starting_after" in url for url in visitor.urls)
 
 
 def test_stop_keeps_what_was_written(visitor: Visitor) -> None:

@@ -72,9 +72,14 @@ const withoutContents = (turn) => ({
 export async function restore() {
   for (const turn of branch(session.get())) {
     if (isRunning(turn)) {
-      if (turn.responseId) follow(turn.id);
-      else if (turn.body) start(turn.id);
-      else changeTurn(turn.id, { status: "error", error: "The request was interrupted." });
+      if (turn.responseId) {
+        changeTurn(turn.id, { response: null });
+        follow(turn.id);
+      } else if (turn.body) {
+        start(turn.id);
+      } else {
+        changeTurn(turn.id, { status: "error", error: "The request was interrupted." });
+      }
     } else if (turn.responseId && !turn.response) {
       get(`/v1/responses/${turn.responseId}`).then(
         (response) => changeTurn(turn.id, { response }),
@@ -142,11 +147,11 @@ async function start(id) {
     });
     const ignored = reply.headers.get("x-antiphon-ignored-tools");
     if (ignored) changeTurn(id, { ignored: ignored.split(", ") });
-    await read(id, events(reply));
+    if (await read(id, events(reply))) return;
   } catch (error) {
-    if (turnOf(id)?.responseId) follow(id);
-    else fail(id, error);
+    if (!turnOf(id)?.responseId) return fail(id, error);
   }
+  await follow(id);
 }
 
 function fail(id, error) {
@@ -154,25 +159,29 @@ function fail(id, error) {
   changeTurn(id, { status: "error", error: message, param: error.param, code: error.code });
 }
 
-/** Read a run's events from the first one that is not yet known; reconnect if the network fails. */
+/** Read a run's events from the first one that is not yet known, again if the connection is lost. */
 async function follow(id) {
-  changeTurn(id, { response: null }, { keep: false });
+  const { responseId } = turnOf(id);
   for (let attempt = 0; attempt < RETRIES && isRunning(turnOf(id)); attempt += 1) {
     try {
-      const { responseId } = turnOf(id);
       const after = turnOf(id).response ? turnOf(id).sequence : undefined;
       const path = `/v1/responses/${responseId}${query({ stream: true, starting_after: after })}`;
-      await read(id, events(await call("GET", path)));
-      return;
+      if (await read(id, events(await call("GET", path)))) return;
+    } catch { /* the network, or the events are no longer stored: the response tells */ }
+    try {
+      // The stream of a cancelled run has no last event.
+      const response = await get(`/v1/responses/${responseId}`);
+      if (!["queued", "in_progress"].includes(response.status)) return finish(id, response);
     } catch (error) {
-      if (error.status) return readResult(id);
-      await new Promise((resolve) => setTimeout(resolve, 1000 * 2 ** attempt));
+      if (error.status) return fail(id, error);
     }
+    await new Promise((resolve) => setTimeout(resolve, 500 * 2 ** attempt));
   }
-  return readResult(id);
+  if (isRunning(turnOf(id))) fail(id, new Error("The connection was lost."));
 }
 
-/** Apply events once a frame: a fast model sends more than a screen can show. */
+/** Apply events once a frame: a fast model sends more than a screen can show. Returns whether the
+ * last event came. */
 async function read(id, stream) {
   let { response = null, times, sequence, responseId } = turnOf(id);
   let ended = false;
@@ -198,7 +207,7 @@ async function read(id, stream) {
     show();
   }
   if (ended) finish(id, response);
-  else await readResult(id);
+  return ended;
 }
 
 function timed(times, event) {
@@ -211,16 +220,6 @@ function timed(times, event) {
     next.items = { ...times.items, [event.output_index]: { ...times.items?.[event.output_index], ended: now } };
   }
   return next;
-}
-
-/** The stream of a cancelled run has no last event: ask for the response. */
-async function readResult(id) {
-  try {
-    const response = await get(`/v1/responses/${turnOf(id).responseId}`);
-    finish(id, response);
-  } catch (error) {
-    fail(id, error);
-  }
 }
 
 function finish(id, response) {
