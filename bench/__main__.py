@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import filesearch, filesearch_quality, state, tools, upstreams
+from . import eventlogs, filesearch, filesearch_quality, state, tools, upstreams
 from .constraints import constraints
 from .engines import engines
 from .kernel import kernel
@@ -349,6 +349,8 @@ BENCHES: dict[str, Bench] = {
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,
+    "listeners": eventlogs.listeners,
+    "commits": eventlogs.commits,
     "many": state.many,
     "takeover": state.takeover,
 }

@@ -1,7 +1,8 @@
 """Writes the events of all background runs of this process to the store.
 
-One append is in progress at a time. Events that are emitted meanwhile share the next one: the
-busier the store, the larger the batches. If the store does not answer, the append is retried. A run
+One append is in progress at a time. Events that are emitted meanwhile share the next one. The
+writer rests between appends, the longer the more runs share them: a transaction for many runs costs
+little more than one for a single run. If the store does not answer, the append is retried. A run
 that another server has taken over raises ``ReaderGone``.
 """
 
@@ -34,16 +35,19 @@ _log = structlog.get_logger(__name__)
 _MAX_UNWRITTEN = 512
 #: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
+#: Runs in one append from which on the writer rests for the full time.
+_RUNS_OF_FULL_REST = 16
 
 
 class EventLogWriter:
-    """Appends events to the store. One instance per process. ``flush_s``: how long events wait for
-    others to share their transaction.
+    """Appends events to the store. One instance per process. ``flush_s``: seconds that the writer
+    rests at most between two appends, so that more events share the next one.
     """
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
         self._flush_s = flush_s
+        self._last_runs = 0
         self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -62,14 +66,20 @@ class EventLogWriter:
         """Write until no sink has events."""
         try:
             while self._unwritten:
-                await asyncio.sleep(self._flush_s)
+                await asyncio.sleep(self._rest_s())
                 entries, self._unwritten = list(self._unwritten), {}
                 await self._write(entries)
         finally:
             self._task = None
 
+    def _rest_s(self) -> float:
+        """Return the pause before the next append, by the number of runs in the last one: events
+        of a single run hardly wait."""
+        return self._flush_s * min(self._last_runs / _RUNS_OF_FULL_REST, 1)
+
     async def _write(self, entries: list[LogSink]) -> None:
         appends = tuple(append for entry in entries if (append := entry.next_append()) is not None)
+        self._last_runs = len(appends)
         lost = frozenset[str]()
         if appends:
             lost = await retry_until_available(lambda: self._store.append(appends))

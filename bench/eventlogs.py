@@ -1,0 +1,210 @@
+"""Event logs over PostgreSQL as many processes use them: one that writes, others that follow.
+
+``python -m bench.eventlogs URL ID…`` follows runs to their end and prints the ages of their events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from antiphon.testing.postgres import Postgres, postgres
+
+from .process import Process
+from .table import Line
+
+__all__ = ["commits", "listeners"]
+
+#: Runs, events a second of each, seconds, and bytes of each event.
+_RUNS, _RATE, _SECONDS, _BYTES = 256, 20, 5.0, 400
+_CONNECTIONS = 16
+
+
+def listeners() -> Iterator[Line]:
+    """256 runs with 20 events a second each: CPU for each batch, and age at other processes."""
+    for count in (1, 10, 30):
+        with postgres() as server:
+            yield from asyncio.run(_listeners(server, count))
+
+
+async def _listeners(server: Postgres, processes: int) -> list[Line]:
+    from antiphon.store import open_store
+    from antiphon.testing.run_check import batch, begin_run, ended
+
+    url = await server.fresh()
+    store = await open_store(url)
+    claims = [await begin_run(store, str(n)) for n in range(_RUNS)]
+    ids = [claim.job.id for claim in claims]
+    followed = ids if processes == 1 else ids[: 4 * processes]
+    readers = [_reader(url, followed[n::processes]) for n in range(processes)]
+    for reader in readers:
+        assert reader.stdout is not None
+        await asyncio.to_thread(reader.stdout.readline)
+    await asyncio.sleep(1)  # they listen
+    cpu = time.process_time(), _cpu_s(server)
+    flushes, written = await _write(store, claims)
+    used = time.process_time() - cpu[0], _cpu_s(server) - cpu[1]
+    for n, claim in enumerate(claims):
+        await store.runs.end(claim, ended(str(n)), batch(10**6, 0))
+    ages: list[float] = []
+    for reader in readers:
+        found, _ = await asyncio.to_thread(reader.communicate)
+        ages += msgspec.json.decode(found, type=list[float])
+    await store.close()
+    ages.sort()
+    what = f"PostgreSQL, {processes} listening processes"
+    note = f"{written / _SECONDS:.0f} batches/s, {written / flushes:.0f} in a transaction"
+    return [
+        Line(what=f"{what}: CPU of the writer a batch", value=used[0] / written * 1e6, unit="µs"),
+        Line(what=f"{what}: of the database", value=used[1] / written * 1e6, unit="µs", note=note),
+        Line(
+            what=f"{what}: age of an event, median",
+            value=ages[len(ages) // 2] * 1000,
+            unit="ms",
+            note=f"p95 {ages[int(len(ages) * 0.95)] * 1000:.1f} ms of {len(ages)} events",
+        ),
+    ]
+
+
+async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
+    """Write events of all runs evenly; return the number of transactions and of batches."""
+    from antiphon.runs.background.event_log_writer import EventLogWriter, LogSink
+    from antiphon.runs.background.worker import LeaseConfig
+    from antiphon.wire.events import OutputTextDelta
+
+    counts = [0, 0]
+
+    class Counted:
+        async def append(self, appends: Sequence[object]) -> frozenset[str]:
+            counts[0] += 1
+            counts[1] += len(appends)
+            return await store.runs.append(appends)  # type: ignore[attr-defined, no-any-return]
+
+    runs = Counted()
+    writer = EventLogWriter(runs, flush_s=LeaseConfig().flush_s)  # type: ignore[arg-type]
+    sinks = [
+        LogSink(
+            writer, runs, claim, array("I"), conversation=None,  # type: ignore[arg-type]
+            expires_at=lambda: None, webhook=lambda response: None,
+        )
+        for claim in claims
+    ]  # fmt: skip
+
+    async def produce(sink: LogSink, start: float) -> None:
+        for n in range(int(_RATE * _SECONDS)):
+            await asyncio.sleep(max(0.0, start + n / _RATE - time.monotonic()))
+            delta = f"{time.monotonic():.6f} ".ljust(_BYTES)
+            event = OutputTextDelta(
+                item_id="msg", output_index=0, content_index=0, delta=delta, sequence_number=2 + n
+            )
+            sink.write((event,))
+
+    now = time.monotonic()
+    tasks = (produce(sink, now + n / len(sinks) / _RATE) for n, sink in enumerate(sinks))
+    await asyncio.gather(*tasks)
+    await writer.wait_until_idle()
+    return counts[0], counts[1]
+
+
+def commits() -> Iterator[Line]:
+    """Commits a second of 16 connections, with fsync: plain inserts, and appends to followed runs,
+    by turns."""
+    with postgres(fsync="on") as server:
+        yield from asyncio.run(_commits(server))
+
+
+async def _commits(server: Postgres) -> list[Line]:
+    import asyncpg
+
+    from antiphon.store import open_store
+    from antiphon.store.records import Append
+    from antiphon.testing.run_check import batch, begin_run
+
+    url = await server.fresh()
+    stores = [await open_store(url) for _ in range(_CONNECTIONS)]
+    pool = await asyncpg.create_pool(url, min_size=_CONNECTIONS, max_size=_CONNECTIONS)
+    await pool.execute("CREATE TABLE plain (n BIGINT, b BYTEA)")
+    claims = [await begin_run(store, str(n)) for n, store in enumerate(stores)]
+    reader = _reader(url, [claim.job.id for claim in claims])
+    assert reader.stdout is not None
+    await asyncio.to_thread(reader.stdout.readline)
+    await asyncio.sleep(1)
+    at = [2] * _CONNECTIONS
+    data = b"x" * 200
+
+    async def insert(n: int) -> None:
+        await pool.execute("INSERT INTO plain VALUES ($1, $2)", n, data)
+
+    async def append(n: int) -> None:
+        await stores[n].runs.append((Append(claims[n], batch(at[n], 10)),))
+        at[n] += 10
+
+    async def repeat(step: object, n: int, until: float) -> int:
+        count = 0
+        while time.monotonic() < until:
+            await step(n)  # type: ignore[operator]
+            count += 1
+        return count
+
+    rates: dict[object, list[float]] = {insert: [], append: []}
+    for step in (insert, append) * 3:
+        until = time.monotonic() + 2
+        done = await asyncio.gather(*(repeat(step, n, until) for n in range(_CONNECTIONS)))
+        rates[step].append(sum(done) / 2)
+    reader.kill()
+    reader.wait()
+    await pool.close()
+    for store in stores:
+        await store.close()
+    plain, followed = (sorted(each)[1] for each in rates.values())
+    return [
+        Line(what="PostgreSQL: commits a second, plain inserts", value=plain, unit="/s"),
+        Line(what="PostgreSQL: commits a second, followed runs", value=followed, unit="/s"),
+        Line(what="PostgreSQL: followed runs against inserts", value=followed / plain, unit="x"),
+    ]
+
+
+def _cpu_s(server: Postgres) -> float:
+    """CPU time of the processes of the database, in seconds."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return sum(Process(port=0, pid=pid).cpu_s for pid in (server.pid, *map(int, children)))
+
+
+def _reader(url: str, ids: Sequence[str]) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", "bench.eventlogs", url, *ids]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ)
+
+
+async def _follow(url: str, ids: Sequence[str]) -> list[float]:
+    from antiphon.runs.background.event_log_reader import EventLogReader
+    from antiphon.store import open_store
+
+    store = await open_store(url)
+    reader = EventLogReader(store)
+    ages: list[float] = []
+
+    async def one(response_id: str) -> None:
+        async for lines in reader.follow("t", response_id, 1):
+            now = time.monotonic()
+            for line in lines:
+                event = msgspec.json.decode(line)
+                ages.append(now - float(event["delta"])) if "delta" in event else None
+
+    tasks = [asyncio.create_task(one(each)) for each in ids]
+    await asyncio.sleep(0.5)
+    print("ready", flush=True)
+    await asyncio.gather(*tasks)
+    await store.close()
+    return ages
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(asyncio.run(_follow(sys.argv[1], sys.argv[2:]))).decode())
