@@ -138,14 +138,16 @@ def test_recent_conversation_is_opened_with_its_settings(visitor: Visitor, serve
     create(server, input="The second peony", previous_response_id=first, **fields)
     page = visitor.open("files")
     recent = page.get_by_label("Recent conversations")
-    assert "The first peony" not in recent.inner_text()
-    recent.get_by_role("button", name="The second peony").click()
-    page.get_by_text("The first peony").wait_for()
+    recent.get_by_role("button", name="The first peony").click()
+    page.get_by_role("article").get_by_text("The second peony").wait_for()
+    assert "The second peony" not in recent.inner_text()
     assert page.get_by_label("Instructions", exact=True).input_value() == "Speak of flowers."
     assert page.get_by_role("switch", name="Web search").is_checked()
     assert page.get_by_role("switch", name="find_flower").is_checked()
     visitor.answered("A question of today")
-    recent.get_by_role("button", name="A question of today").wait_for()
+    current = recent.locator("button[aria-current]")
+    current.wait_for()
+    assert current.inner_text() == "The first peony"
 
 
 def test_response_is_deleted_after_a_question(visitor: Visitor, server: Server) -> None:

@@ -203,7 +203,7 @@ function WebSearchItem({ item, live }) {
   const detail = queries.length ? queries.join(" · ") : action.url ?? action.pattern ?? "";
   const sources = action.sources ?? [];
   return html`<${Card} icon="globe" title=${title} detail=${shorten(detail)} item=${item} live=${live}>
-    ${detail && html`<p>${detail}</p>`}
+    ${detail && html`<p>${/^https?:/i.test(detail) ? html`<a href=${detail} target="_blank" rel="noopener noreferrer">${detail}</a>` : detail}</p>`}
     ${sources.length > 0 && html`<ul class="sources">${sources.map((source, index) => html`<li key=${index}>
       <a href=${/^https?:/i.test(source.url) ? source.url : undefined} target="_blank" rel="noopener noreferrer">${source.title || source.url}</a></li>`)}</ul>`}
   </${Card}>`;

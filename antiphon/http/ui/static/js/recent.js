@@ -6,10 +6,17 @@ import { branch, isRunning, openResponse, session } from "./playground/session.j
 const LIMIT = 40;
 const SHOWN = 12;
 
-/** The last response of each conversation: none of the others continues it. */
-export function newestTurns(responses) {
+/** The last response of each conversation, which none of the others continues, and as its title the
+ * first question that is known. */
+function conversations(responses) {
+  const byId = new Map(responses.map((response) => [response.id, response]));
   const continued = new Set(responses.map((response) => response.previous_response_id));
-  return responses.filter((response) => response.input_preview && !continued.has(response.id)).slice(0, SHOWN);
+  const ends = responses.filter((response) => !continued.has(response.id));
+  return ends.map((end) => {
+    let title = "";
+    for (let turn = end; turn; turn = byId.get(turn.previous_response_id)) title = turn.input_preview || title;
+    return { id: end.id, title: title || end.id };
+  }).slice(0, SHOWN);
 }
 
 export function Recent({ onOpen }) {
@@ -21,7 +28,7 @@ export function Recent({ onOpen }) {
   const ended = current && !isRunning(current) ? current.id : "";
   useEffect(() => {
     if (needed) return setTurns([]);
-    get(`/v1/responses?limit=${LIMIT}`).then(({ data }) => setTurns(newestTurns(data)), () => setTurns([]));
+    get(`/v1/responses?limit=${LIMIT}`).then(({ data }) => setTurns(conversations(data)), () => setTurns([]));
     return undefined;
   }, [ended, open, needed, key]);
   const show = (id) => openResponse(id).then(() => {
@@ -33,7 +40,7 @@ export function Recent({ onOpen }) {
   return html`<section class="recent" aria-label="Recent conversations">
     <h2>Recent</h2>
     ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
-    <ul>${turns.map((turn) => html`<li key=${turn.id}><button type="button" class="quiet" title=${turn.input_preview}
-      aria-current=${turn.id === open ? "true" : undefined} onClick=${() => show(turn.id)}>${turn.input_preview}</button></li>`)}</ul>
+    <ul>${turns.map((turn) => html`<li key=${turn.id}><button type="button" class="quiet" title=${turn.title}
+      aria-current=${turn.id === open ? "true" : undefined} onClick=${() => show(turn.id)}>${turn.title}</button></li>`)}</ul>
   </section>`;
 }
