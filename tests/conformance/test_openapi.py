@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.http.app import create_app
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.logs import open_log
 from antiphon.resources.prompts import Prompts
 from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
@@ -179,6 +185,22 @@ async def call_server(call: DocumentedClient) -> None:
         await call(id)
     for id in ("getOpenapi", "getDocs"):
         await call(id)
+
+
+@pytest.mark.requirement("OPENAPI-HOSTS")
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_reference_needs_no_key(server: Server, path: str) -> None:
+    key = AuthKey(name="a", tenant="a", sha256=hashlib.sha256(b"secret").hexdigest())
+    app = create_app(
+        server.service,
+        AuthConfig(keys=(key,)),
+        ids=lambda prefix: prefix,
+        log=open_log(io.StringIO()),
+    )
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get(path)).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 401
 
 
 @pytest.mark.requirement("OPENAPI-HOSTS")

@@ -37,7 +37,6 @@ def run(examples: int = 100, phases: str = "coverage,fuzzing,stateful") -> tuple
             f"--phases={phases}",
             f"--max-examples={examples}",
             f"--checks={','.join(_CHECKS)}",
-            "--exclude-operation-id=openWebSocket",
             "--generation-database=none",
             "--seed=1",
             "--no-color",

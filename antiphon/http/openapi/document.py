@@ -240,6 +240,7 @@ def _query_param(param: QueryParam, types: _Types) -> Json:
         "name": param.name,
         "in": "query",
         "description": param.description,
+        "allowEmptyValue": True,  # as if it were missing
         "schema": schema,
     }
 
