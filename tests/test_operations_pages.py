@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from antiphon.config.model import Model
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
+from antiphon.store import open_store
 from scripts.docs import PAGES, ROOT
+from tests.conformance.served import Server, backend_of
 
 
 @pytest.mark.parametrize("name", ["operations", "security"])
@@ -20,6 +26,21 @@ def test_settings_exist(name: str) -> None:
     )
     tools = {"code_interpreter", "antiphon_loop_stalls_total"}
     assert named - tools <= {*options(Settings), *options(Model)}
+
+
+async def test_backup_of_a_running_store_has_its_responses(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^```sh\n(python3 .*?)^```", text, re.MULTILINE | re.DOTALL)
+    source, copy = tmp_path / "responses.db", tmp_path / "copy.db"
+    command = command.replace("~/.local/share/antiphon/responses.db", str(source))
+    command = command.replace("/backup/responses.db", str(copy)).replace("python3", sys.executable)
+    server = Server(backend_of("one"), await open_store(f"sqlite:{source}"))
+    created = (await server.post()).json()
+    await asyncio.to_thread(subprocess.run, ["sh", "-c", command], check=True, timeout=60)
+    await server.close()
+    restored = Server(backend_of("one"), await open_store(f"sqlite:{copy}"))
+    assert (await restored.get(f"responses/{created['id']}")).json() == created
+    await restored.close()
 
 
 def test_alarms_use_metrics_that_exist() -> None:
