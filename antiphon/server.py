@@ -363,6 +363,7 @@ def _policy(settings: Settings) -> Policy:
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
         undecryptable_items=settings.undecryptable_items,
+        reasoning_summaries=settings.reasoning_summaries,
         summary_model=settings.summary_model,
         share_prefix_cache=settings.shares_prefix_cache,
         webhooks=settings.webhook_url is not None,

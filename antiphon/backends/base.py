@@ -46,6 +46,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     (``web_search`` …). Their items come with the reply.
     ``completes_text``: ``Backend.complete`` works.
     ``detokenizes``: ``Backend.detokenize`` works.
+    ``summarizes_reasoning``: it may summarize its reasoning if a request asks for it.
     ``reasoning_retention``: which reasoning of earlier turns the model would see again with these
     options; None if the backend does not know.
     """
@@ -54,6 +55,7 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     hosted_tools: frozenset[str] = frozenset()
     completes_text: bool = False
     detokenizes: bool = False
+    summarizes_reasoning: bool = False
     reasoning_retention: Callable[[Options], ReasoningRetention] | None = None
 
 

@@ -285,6 +285,8 @@ def _check_names(settings: Settings) -> None:
                 raise SetupError(f"models {other} and {name} are both named {called!r}")
         if twice := {name, *model.aliases} & model.adapters.keys():
             raise SetupError(f"model {name} and its adapter are both named {min(twice)!r}")
+    if settings.summary_model is not None and settings.reasoning_summaries != "model":
+        raise SetupError('summary_model needs reasoning_summaries = "model"')
     for option in ("default_model", "summary_model"):
         named = getattr(settings, option)
         if named is not None and named not in owners:

@@ -619,11 +619,19 @@ class Settings(Struct, frozen=True, kw_only=True):
             "`response.reasoning.*` (Open Responses)."
         ),
     ] = "openai"
+    reasoning_summaries: Annotated[
+        Literal["excerpt", "model"],
+        _answers(
+            "Reasoning summaries (`reasoning.summary`): the headings and first sentences of the "
+            "reasoning, while the model reasons; or written by a model (`summary_model`) "
+            "afterwards."
+        ),
+    ] = "excerpt"
     summary_model: Annotated[
         str | None,
         _answers(
-            "Model that writes reasoning summaries (`reasoning.summary`). Unset: the "
-            "model that reasoned."
+            'Model that writes reasoning summaries if `reasoning_summaries = "model"`. Unset: '
+            "the model that reasoned."
         ),
     ] = None
     keepalive_s: Annotated[

@@ -19,7 +19,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
     still be rejected. ``timeout_s``: time limit of a run; None: no limit. ``unstored_retention_s``:
     how long a background response with ``store: false`` can be retrieved after its end.
-    ``summary_model``: the model that summarizes reasoning; None: the model that answers.
+    ``reasoning_summaries``: ``excerpt`` takes them from the reasoning, ``model`` has
+    ``summary_model`` write them; None: the model that answers.
     ``share_prefix_cache``: tenants share the engines' prefix caches. ``webhooks``: send a webhook
     at the end of a background response. ``quotas``: how much each tenant may store.
     ``file_search``: responses may search vector stores.
@@ -34,6 +35,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     unavailable_tools: str = "ignore"
     reasoning_events: str = "openai"
     undecryptable_items: str = "drop"
+    reasoning_summaries: str = "excerpt"
     summary_model: str | None = None
     share_prefix_cache: bool = True
     unstored_retention_s: float = 600.0

@@ -22,6 +22,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import build_visible_history
 from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
+from antiphon.runs.replies.reasoning_excerpt import ExcerptedReply
 from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.ignored_tools import IgnoredToolLog
@@ -247,7 +248,10 @@ class Preparer:
             reply_request = replace(reply_request, wrap=wrap)
         reply = await prepare_reply(reply_request, sealer, request.context_management or ())
         level = None if request.include_reasoning is False else summary_level(request.reasoning)
-        if level is not None:
+        if level is not None and self._policy.reasoning_summaries == "excerpt":
+            waits = model.backend.capabilities.summarizes_reasoning
+            reply = ExcerptedReply(reply, level, waits=waits)
+        elif level is not None:
             tenant = tool_context.tenant
             scope = self._cache_scope(tenant, request)
             reply = SummarizedReply(reply, self._summarizer(model, level, scope, tenant))

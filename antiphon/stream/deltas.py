@@ -26,6 +26,7 @@ __all__ = [
     "Open",
     "Progress",
     "SampledTokens",
+    "Summary",
     "Text",
 ]
 
@@ -56,6 +57,12 @@ class Text(Struct, frozen=True):
     text: str
     logprobs: tuple[Logprob, ...] = ()
     channel: Channel = "text"
+
+
+class Summary(Struct, frozen=True):
+    """Add a whole part to the summary of the open reasoning item, whose text stays open."""
+
+    text: str
 
 
 class Annotate(Struct, frozen=True):
@@ -118,4 +125,15 @@ class Finish(Struct, frozen=True):
     is_answer: bool = True
 
 
-Delta = Open | Text | Annotate | Progress | Close | SampledTokens | NewPrompt | Checkpoint | Finish
+Delta = (
+    Open
+    | Text
+    | Summary
+    | Annotate
+    | Progress
+    | Close
+    | SampledTokens
+    | NewPrompt
+    | Checkpoint
+    | Finish
+)

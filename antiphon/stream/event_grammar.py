@@ -48,7 +48,7 @@ SOURCES: Mapping[str, str] = {
 }
 
 
-def _machine(source: str, *edges: tuple[str, str, str] | tuple[str, str, str, str]) -> Machine:
+def _machine(source: str, *edges: tuple[str, ...]) -> Machine:
     return {
         (edge[0], edge[1]): Edge(edge[2], edge[3] if len(edge) == 4 else source) for edge in edges
     }
@@ -98,12 +98,15 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-_SUMMARY = (
-    ("open", "reasoning_summary_part.added", "summary"),
-    ("summary", "reasoning_summary_text.delta", "summary"),
-    ("summary", "reasoning_summary_text.done", "summary complete"),
-    ("summary complete", "reasoning_summary_part.done", "open"),
-)
+def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
+    """The edges of one part of a summary, from the state ``outer`` and back to it."""
+    return (
+        (outer, "reasoning_summary_part.added", state, *source),
+        (state, "reasoning_summary_text.delta", state, *source),
+        (state, "reasoning_summary_text.done", f"{state} complete", *source),
+        (f"{state} complete", "reasoning_summary_part.done", outer, *source),
+    )
+
 
 #: Item type → its machine, for types with events between ``added`` and ``done``.
 ITEM: Mapping[str, Machine] = {
@@ -123,7 +126,8 @@ ITEM: Mapping[str, Machine] = {
         *_part("reasoning_text", "reasoning_text", "reasoning"),
         ("reasoning", "reasoning.delta", "reasoning", "or"),
         ("reasoning", "reasoning.done", "reasoning complete", "or"),
-        *_SUMMARY,
+        *_summary("open", "summary"),
+        *_summary("reasoning", "summary beside reasoning", "antiphon"),
         _END,
     ),
     "function_call": _machine(

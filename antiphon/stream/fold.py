@@ -26,10 +26,11 @@ class Fold:
     def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
         self._kinds = kinds
         self._envelope: Response | None = None
-        #: By output index: finished items, open items, and the text being written in open items.
+        #: By output index: finished items and open items.
         self.done_items: dict[int, Item] = {}
         self.open_items: dict[int, Draft] = {}
-        self.open_parts: dict[int, PartDraft] = {}
+        #: Texts being written, by output index and the item's list of parts.
+        self.open_parts: dict[tuple[int, str], PartDraft] = {}
 
     def feed(self, event: ev.Event) -> None:
         """Read the next event of the log."""
@@ -60,12 +61,13 @@ class Fold:
     def _item_done(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputItemDone)
         self.open_items.pop(event.output_index, None)
-        self.open_parts.pop(event.output_index, None)
+        for key in [key for key in self.open_parts if key[0] == event.output_index]:
+            del self.open_parts[key]
         self.done_items[event.output_index] = event.item
 
     def _annotation_added(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputTextAnnotationAdded)
-        if (part := self.open_parts.get(event.output_index)) is not None:
+        if (part := self.open_parts.get((event.output_index, "content"))) is not None:
             part.annotations.append(event.annotation)
 
     def _text_event(self, index: int, draft: Draft, event: ev.Event) -> None:
@@ -74,12 +76,13 @@ class Fold:
             draft.append_field(field, getattr(event, field))
             return
         for channel in kind.channels.values():
+            key = (index, channel.list_field)
             if type(event) is channel.part_added and _starts_channel(channel, event):
-                self.open_parts[index] = draft.open_part(channel)
+                self.open_parts[key] = draft.open_part(channel)
             elif type(event) is channel.delta:
-                part = self.open_parts.get(index)
+                part = self.open_parts.get(key)
                 if part is None or part.channel is not channel:
-                    part = self.open_parts[index] = draft.open_part(channel)
+                    part = self.open_parts[key] = draft.open_part(channel)
                 part.texts.append(event.delta)  # type: ignore[attr-defined]
                 if len(part.texts) >= MAX_PIECES:
                     part.join_pieces()
@@ -87,7 +90,7 @@ class Fold:
             elif type(event) is channel.done:
                 if channel.part is None and draft.whole_text is None:
                     draft.open_part(channel)  # the text is empty: no delta came
-                self.open_parts.pop(index, None)
+                self.open_parts.pop(key, None)
 
 
 def _starts_channel(channel: TextChannel, event: ev.Event) -> bool:

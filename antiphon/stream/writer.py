@@ -86,6 +86,14 @@ class ItemWriter:
         if channel != self._channel:
             self._open_part(channel)
 
+    def add_summary(self, text: str) -> None:
+        """Add a whole part of the summary. The part being written stays open."""
+        part, channel, self._part = self._part, self._channel, None
+        self._open_part("summary")
+        self.write(text, channel="summary")
+        self._close_part()
+        self._part, self._channel = part, channel
+
     def annotate(self, annotation: Annotation) -> None:
         """Add a citation. ``annotation`` refers to text already written into the open part."""
         part = self._part
@@ -302,7 +310,7 @@ class ResponseWriter:
                 draft = log.open_items[index]
                 kind = kinds[type(draft.shell)]
                 out._open[index] = ItemWriter.restored(
-                    out, draft, kind, index, log.open_parts.get(index)
+                    out, draft, kind, index, log.open_parts.get((index, "content"))
                 )
         return out
 

@@ -17,6 +17,7 @@ from antiphon.stream.deltas import (
     Open,
     Progress,
     SampledTokens,
+    Summary,
     Text,
 )
 from antiphon.wire.items import Item, Logprob
@@ -58,6 +59,9 @@ class ReplyRecord(Struct):
                 said = self._open(delta)
                 said.text[channel] = said.text.get(channel, "") + text
                 said.logprobs += logprobs
+            case Summary(text):
+                said = self._open(delta)
+                said.text["summary"] = "\n\n".join(filter(None, (said.text.get("summary"), text)))
             case Annotate():
                 assert self._open(delta).text, "a citation of nothing"
             case Progress():

@@ -20,6 +20,8 @@ from tests.conformance.served import Ask, engine
 from tests.dialects.families import source
 
 NOTES = "<notes>"
+#: The policy of a server whose summaries a model writes.
+BY_MODEL: dict[str, Any] = {"reasoning_summaries": "model"}
 
 
 def _last(conversation: Conversation) -> str:
@@ -39,7 +41,7 @@ def reasoning_model(summary: Any = "**Checking** Twice.", answer: Any = None) ->
 
 @pytest.mark.requirement("API-SUMMARISED")
 async def test_summary_streams_between_reasoning_and_answer(serve: Serve, ask: Ask) -> None:
-    server = serve(reasoning_model())
+    server = serve(reasoning_model(), **BY_MODEL)
     answer = await ask(server, reasoning={"effort": "high", "summary": "auto"})
     reasoning, message = answer.output
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Two and two."}]
@@ -65,7 +67,7 @@ async def test_summary_prompt_has_the_reasoning_and_the_detail(
     serve: Serve, ask_foreground: Ask
 ) -> None:
     backend = reasoning_model()
-    server = serve(backend)
+    server = serve(backend, **BY_MODEL)
     lengths = []
     for level in ("concise", "auto", "detailed"):
         await ask_foreground(server, reasoning={"summary": level})
@@ -89,7 +91,9 @@ async def test_summarizer_does_not_reason_or_has_tokens_for_it(
             return InvalidRequest("no", param="thinking_token_budget")
         return "**Checking** Twice."
 
-    answer = await ask_foreground(serve(ScriptedBackend(reply)), reasoning={"summary": "concise"})
+    answer = await ask_foreground(
+        serve(ScriptedBackend(reply), **BY_MODEL), reasoning={"summary": "concise"}
+    )
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
     first, second = asked
     assert (first.thinking_budget, second.thinking_budget) == (0, None)
@@ -98,9 +102,55 @@ async def test_summarizer_does_not_reason_or_has_tokens_for_it(
 
 async def test_generate_summary_is_accepted(serve: Serve, ask_foreground: Ask) -> None:
     answer = await ask_foreground(
-        serve(reasoning_model()), reasoning={"generate_summary": "concise"}
+        serve(reasoning_model(), **BY_MODEL), reasoning={"generate_summary": "concise"}
     )
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
+
+
+@pytest.mark.parametrize(
+    ("level", "parts"),
+    [
+        ("concise", ["**Check the units**", "**Decide**"]),
+        ("auto", ["**Check the units**", "**Decide**"]),
+        ("detailed", ["**Check the units**", "Both are metres.", "**Decide**", "It is four."]),
+    ],
+)
+@pytest.mark.requirement("API-SUMMARISED")
+async def test_summary_is_taken_from_the_reasoning_as_it_streams(
+    serve: Serve, ask: Ask, level: str, parts: list[str]
+) -> None:
+    words = (
+        "## Check the units\n\nBoth are ",
+        "metres. No",
+        " more.\n\n**Decide**\nIt is ",
+        "four.",
+    )
+    backend = reasoning_model(answer=[*reasoning_deltas(*words), *message_deltas("Four.")])
+    answer = await ask(serve(backend), reasoning={"summary": level})
+    reasoning, message = answer.output
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "".join(words)}]
+    assert [part["text"] for part in reasoning["summary"]] == parts
+    assert message["content"][0]["text"] == "Four." and len(backend.requests) == 1
+    if answer.events:
+        types = [event["type"].removeprefix("response.") for event in answer.events]
+        first = types.index("reasoning_summary_part.added")
+        assert types[first - 1 : first + 4] == [
+            "reasoning_text.delta",
+            "reasoning_summary_part.added",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.done",
+            "reasoning_summary_part.done",
+        ]
+        assert types.index("reasoning_text.done") > first + 4  # the model goes on
+
+
+async def test_excerpt_waits_for_a_backend_that_may_summarize(
+    serve: Serve, ask_foreground: Ask
+) -> None:
+    backend = reasoning_model()
+    backend.capabilities = replace(backend.capabilities, summarizes_reasoning=True)
+    answer = await ask_foreground(serve(backend), reasoning={"summary": "auto"})
+    assert answer.output[0]["summary"] == [{"type": "summary_text", "text": "Two and two."}]
 
 
 @pytest.mark.parametrize("reasoning", [None, {}, {"effort": "low"}, {"summary": None}])
@@ -108,29 +158,35 @@ async def test_no_summary_without_a_request(
     serve: Serve, ask_foreground: Ask, reasoning: Any
 ) -> None:
     backend = reasoning_model()
-    answer = await ask_foreground(serve(backend), reasoning=reasoning)
+    answer = await ask_foreground(serve(backend, **BY_MODEL), reasoning=reasoning)
     assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
 
 
-async def test_each_reasoning_item_has_its_own_summary(serve: Serve, ask: Ask) -> None:
+@pytest.mark.parametrize("how", ["excerpt", "model"])
+async def test_each_reasoning_item_has_its_own_summary(serve: Serve, ask: Ask, how: str) -> None:
     script = [
         *reasoning_deltas("One."),
         *call('{"city": "Oslo"}'),
         *reasoning_deltas("Two."),
         *message_deltas("Done."),
     ]
-    server = serve(reasoning_model(answer=script))
+    server = serve(reasoning_model(answer=script), reasoning_summaries=how)
     answer = await ask(server, reasoning={"summary": "auto"})
     kinds = [item["type"] for item in answer.output]
     assert kinds == ["reasoning", "function_call", "reasoning", "message"]
     assert all(item["summary"] for item in answer.output if item["type"] == "reasoning")
 
 
-@pytest.mark.parametrize("words", [(), (Text("Two and two."),)])
-async def test_existing_summary_is_kept(serve: Serve, ask_foreground: Ask, words: Any) -> None:
+@pytest.mark.parametrize("how", ["excerpt", "model"])
+@pytest.mark.parametrize("words", [(), (Text("Two and two. "),)])
+async def test_existing_summary_is_kept(
+    serve: Serve, ask_foreground: Ask, words: Any, how: str
+) -> None:
     told = (Open(Reasoning()), *words, Text("Adding.", channel="summary"), Close())
     backend = reasoning_model(answer=[*told, *message_deltas("Four.")])
-    answer = await ask_foreground(serve(backend), reasoning={"summary": "auto"})
+    backend.capabilities = replace(backend.capabilities, summarizes_reasoning=True)
+    server = serve(backend, reasoning_summaries=how)
+    answer = await ask_foreground(server, reasoning={"summary": "auto"})
     assert answer.output[0]["summary"] == [{"type": "summary_text", "text": "Adding."}]
     assert len(backend.requests) == 1
 
@@ -149,7 +205,9 @@ async def test_empty_reasoning_has_no_summary(serve: Serve, ask_foreground: Ask)
 async def test_failed_summary_does_not_fail_the_response(
     serve: Serve, ask: Ask, failure: Any
 ) -> None:
-    answer = await ask(serve(reasoning_model(failure)), reasoning={"summary": "detailed"})
+    answer = await ask(
+        serve(reasoning_model(failure), **BY_MODEL), reasoning={"summary": "detailed"}
+    )
     assert answer.terminal_response["status"] == "completed" and answer.text == "Four."
     assert answer.output[0]["content"][0]["text"] == "Two and two."
     assert answer.output[0]["summary"] == []

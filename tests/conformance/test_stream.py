@@ -314,9 +314,9 @@ async def test_raw_reasoning_event_names_are_configurable(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-SUMMARY")
-async def test_summary_is_empty_without_a_summarizer(serve: Serve, ask: Ask) -> None:
+async def test_summary_is_empty_without_a_sentence(serve: Serve, ask: Ask) -> None:
     asked = {"reasoning": {"effort": "low", "summary": "auto"}}
-    answer = await ask(serve([[*reasoning_deltas("Hm."), finish()]]), **asked)
+    answer = await ask(serve([[*reasoning_deltas("…"), finish()]]), **asked)
     assert answer.output[0]["summary"] == []
     assert answer.terminal_response["reasoning"] == {"effort": "low", "summary": "auto"}
 

@@ -145,6 +145,20 @@ def test_reasoning_and_its_summary_have_separate_indices() -> None:
     check(writer.take())
 
 
+def test_a_whole_part_of_the_summary_leaves_the_text_open() -> None:
+    writer = started_writer()
+    item = writer.open(it.Reasoning())
+    item.write("one ")
+    item.add_summary("First")
+    item.write("two")
+    item.add_summary("Second")
+    done = item.close()
+    assert isinstance(done, it.Reasoning)
+    assert done.content == (it.ReasoningText(text="one two"),)
+    assert done.summary == (it.SummaryText(text="First"), it.SummaryText(text="Second"))
+    check(writer.take())
+
+
 def test_open_responses_kinds_change_the_names_of_reasoning_events() -> None:
     response = Response(id="resp_1", created_at=1, model="m")
     writer = ResponseWriter(response, ids=sequential_ids(), kinds=OPEN_RESPONSES_KINDS)
@@ -284,7 +298,7 @@ _SHELLS = {
     "custom": (lambda: it.CustomToolCall(call_id="", name="f", input=""), ("text",)),
 }
 _ITEM_STORIES = st.tuples(
-    st.sampled_from(sorted(_SHELLS)), st.lists(st.tuples(st.booleans(), st.text(max_size=3)))
+    st.sampled_from(sorted(_SHELLS)), st.lists(st.tuples(st.integers(0, 2), st.text(max_size=3)))
 )
 
 
@@ -295,7 +309,7 @@ _ITEM_STORIES = st.tuples(
     status=st.sampled_from(["completed", "incomplete", "failed"]),
 )
 def test_any_run_obeys_the_grammar_and_equals_the_fold_of_its_events(
-    item_stories: list[tuple[str, list[tuple[bool, str]]]], keep_open: bool, status: str
+    item_stories: list[tuple[str, list[tuple[int, str]]]], keep_open: bool, status: str
 ) -> None:
     writer = started_writer()
     opened = []
@@ -303,8 +317,11 @@ def test_any_run_obeys_the_grammar_and_equals_the_fold_of_its_events(
         make, channels = _SHELLS[name]
         item = writer.open(make())
         opened.append(item)
-        for second, text in texts:
-            item.write(text, channel=channels[-1] if second else channels[0])  # type: ignore[arg-type]
+        for way, text in texts:
+            if way == 2 and name == "reasoning":
+                item.add_summary(text)
+            else:
+                item.write(text, channel=channels[-1] if way else channels[0])  # type: ignore[arg-type]
         if not keep_open:
             item.close()
     error = ResponseError(code="server_error", message="!") if status == "failed" else None

@@ -140,6 +140,7 @@ def demo_settings(settings: Settings, folder: Path) -> Settings:
         settings,
         models={MODEL: model},
         default_model=None,
+        reasoning_summaries="excerpt",
         summary_model=None,
         store="memory:",
         prompts_dir=folder / "prompts",

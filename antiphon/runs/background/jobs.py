@@ -143,8 +143,8 @@ class BackgroundJobs:
         reply: Reply
         try:
             await self._conversations.reacquire_lock(job.tenant, request.conversation, job.id)
-            if interrupted_in_summary(restored.log.open_items):
-                raise CannotContinue("its thinking was being summarised")
+            if interrupted_in_summary(restored.log):
+                raise CannotContinue("its reasoning was being summarized")
             reply, parent = await self._resumed_reply(claim, request, restored)
         except StoreError:
             raise

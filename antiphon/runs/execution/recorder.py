@@ -20,6 +20,7 @@ from antiphon.stream.deltas import (
     Open,
     Progress,
     SampledTokens,
+    Summary,
     Text,
 )
 from antiphon.stream.kinds import KINDS
@@ -62,6 +63,8 @@ class _DiscardingWriter:
     """Stands in for the writer of an item that is hidden from the client."""
 
     def write(self, *text: object) -> None: ...
+
+    def add_summary(self, text: str) -> None: ...
 
     def annotate(self, annotation: object) -> None: ...
 
@@ -141,6 +144,8 @@ class Recorder:
                 self._close_current(**delta.result)
             case Close():
                 self._close_call(delta)
+            case Summary():
+                self._current_item().add_summary(delta.text)
             case Annotate():
                 self._current_item().annotate(delta.annotation)
             case Progress():

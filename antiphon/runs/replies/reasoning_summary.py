@@ -1,5 +1,5 @@
-"""Reasoning summaries: if the request asks for them, a model summarizes the reasoning before the
-reasoning item closes and the answer begins.
+"""Reasoning summaries by a model: it summarizes the reasoning before the reasoning item closes and
+the answer begins.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, flatten
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, RequestError, RunError
-from antiphon.stream.deltas import Delta, Open, SampledTokens, Text
+from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
+from antiphon.stream.fold import Fold
 from antiphon.text import truncate_middle
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
 
-__all__ = ["SummarizedReply", "Summarizer", "interrupted_in_summary", "summary_level"]
+__all__ = [
+    "SummarizedReply",
+    "Summarizer",
+    "interrupted_in_summary",
+    "is_summary",
+    "summary_level",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -51,11 +58,16 @@ def summary_level(reasoning: ReasoningConfig | None) -> str | None:
     return reasoning.summary or reasoning.generate_summary or None
 
 
-def interrupted_in_summary(items: Mapping[int, Any]) -> bool:
-    """Whether one of the open items is reasoning with a partial summary. Its reply cannot be
+def interrupted_in_summary(log: Fold) -> bool:
+    """Whether an open item is reasoning with a partial summary behind its text. Its reply cannot be
     continued: the model is ahead of what was written.
     """
-    return any(isinstance(d.shell, Reasoning) and d.parts.get("summary") for d in items.values())
+    return any(
+        isinstance(draft.shell, Reasoning)
+        and "summary" in draft.part_drafts
+        and ((index, "content") not in log.open_parts or (index, "summary") in log.open_parts)
+        for index, draft in log.open_items.items()
+    )
 
 
 class Summarizer(Struct, frozen=True, kw_only=True):
@@ -123,7 +135,7 @@ class SummarizedReply(ReplyWrapper):
             async for batch in deltas:
                 pending: list[Delta] = []
                 for delta in batch:
-                    if reasoning and not isinstance(delta, Text | SampledTokens):
+                    if reasoning and not isinstance(delta, Text | Summary | SampledTokens):
                         # Ids that belong to the next item as well come with the first piece. An
                         # interruption before it is before the ids; ``interrupted_in_summary``
                         # detects a later one. Everything else does not wait for the summary.
@@ -136,7 +148,7 @@ class SummarizedReply(ReplyWrapper):
                         reasoning = None
                     if isinstance(delta, Open):
                         reasoning = [] if isinstance(delta.item, Reasoning) else None
-                    elif isinstance(delta, Text) and delta.channel == "summary":
+                    elif is_summary(delta):
                         reasoning = None  # the upstream sends a summary
                     elif isinstance(delta, Text) and reasoning is not None:
                         reasoning.append(delta.text)
@@ -150,6 +162,11 @@ class SummarizedReply(ReplyWrapper):
                     yield piece
         except (RequestError, RunError) as error:
             _log.warning("cannot summarize reasoning", why=error.message)
+
+
+def is_summary(delta: Delta) -> bool:
+    """Whether the delta is part of a summary of the reasoning."""
+    return isinstance(delta, Summary) or (isinstance(delta, Text) and delta.channel == "summary")
 
 
 def _has_ids(deltas: Iterable[Delta]) -> bool:

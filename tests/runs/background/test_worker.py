@@ -26,10 +26,18 @@ from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult, Toolset
 from antiphon.wire.events import EVENTS, Event
-from antiphon.wire.items import FunctionCall, FunctionCallOutput, McpCall, McpListTools, Message
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    McpCall,
+    McpListTools,
+    Message,
+    Reasoning,
+)
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from antiphon.wire.tools import Mcp
+from tests.conformance.scripts import message_deltas
 from tests.conformance.served import engine, local
 from tests.conformance.test_hosted import Dice
 from tests.conformance.test_tool_search import tool_call
@@ -220,6 +228,29 @@ async def test_another_service_continues_a_released_run(store: Store, pause: int
         assert [e.get("delta") for e in events] == [e.get("delta") for e in whole]
         ended = await second.retrieve("t", queued.id)
         assert ended.usage is not None and ended.usage.output_tokens == 40
+
+
+@pytest.mark.parametrize("how", ["excerpt", "model"])
+async def test_another_service_continues_interrupted_reasoning(store: Store, how: str) -> None:
+    """An excerpt goes on where it was; a summary that a model would write is left out."""
+    reasoning = [Open(Reasoning()), *(Text(f"Step {n}.\n\n") for n in range(30)), Close()]
+    backend = ScriptedBackend([[*reasoning, *message_deltas("Four.")]], wait_s=0.001, tokens=True)
+    policy = {"reasoning_summaries": how}
+    fields = {"reasoning": {"summary": "detailed"}}
+    async with serving(backend, store, **policy) as first:
+        queued = await enqueue(first, **fields)
+        await until(first, queued.id, lambda response: "Step 2" in str(response.output))
+    async with serving(backend, store, **policy) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        ended = await second.retrieve("t", queued.id)
+    item, _ = ended.output
+    assert ended.status == "completed" and isinstance(item, Reasoning)
+    assert item.content and "".join(part.text for part in item.content) == "".join(
+        f"Step {n}.\n\n" for n in range(30)
+    )
+    if how == "excerpt":
+        assert [part.text for part in item.summary] == [f"Step {n}." for n in range(30)]
 
 
 async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -> None:

@@ -80,7 +80,9 @@ class ResponsesBackend(RemoteBackend):
         super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
         self.unreadable_formats = flavour.unreadable_formats
-        self.capabilities = BackendCapabilities(images=True, hosted_tools=hosted_tools)
+        self.capabilities = BackendCapabilities(
+            images=True, hosted_tools=hosted_tools, summarizes_reasoning=True
+        )
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         _check(options, self.flavour)

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct
 from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
-from antiphon.stream.deltas import Channel, Delta, Finish, FinishReason
+from antiphon.stream.deltas import Channel, Delta, Finish, FinishReason, Summary
 from antiphon.stream.event_grammar import ITEM
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import parse_error, upstream_error
@@ -62,6 +62,8 @@ _PLAIN_STEPS: Mapping[str, frozenset[str]] = {
 _TEXT_TOOLS = ("mcp_call", "code_interpreter_call")
 #: Types of the events that complete their text.
 _TEXT_ENDS = ("response.mcp_call_arguments.done", "response.code_interpreter_call_code.done")
+#: Types of the events that complete the text of reasoning.
+_REASONING_ENDS = ("response.reasoning_text.done", "response.reasoning.done")
 #: Further fields of an image preview.
 _PREVIEW_FIELDS = ("size", "quality", "background", "output_format")
 _PHASES = get_args(it.Phase)
@@ -110,6 +112,10 @@ class _UpstreamItem:
         self.text_lengths: dict[Channel, int] = {}
         self.steps: set[str] = set()
         self.summary = 0
+        #: The text of the reasoning is complete.
+        self.text_ended = False
+        #: The part of a summary that is being written while the text is open.
+        self.inner_summary: list[str] = []
         self.annotation_count = 0
         self.call: CallBuilder | None = None
         self.is_open = self.is_done = False
@@ -267,6 +273,10 @@ class ResponsesStreamParser:
             self._annotate(item_state, event.annotation)
         elif event.type == "response.reasoning_summary_part.added" and event.summary_index:
             item_state.summary = event.summary_index
+        elif event.type in _REASONING_ENDS:
+            item_state.text_ended = True
+        elif event.type == "response.reasoning_summary_text.done":
+            self._add_inner_summary(item_state)
         elif event.type == "response.output_item.done":
             self._close(item_state)
         else:
@@ -308,6 +318,15 @@ class ResponsesStreamParser:
         text = event.delta
         if not isinstance(text, str) or not text:
             return
+        if (
+            channel == "summary"
+            and item_state.tag == "reasoning"
+            and item_state.text_lengths.get("text")
+            and not item_state.text_ended
+        ):
+            item_state.inner_summary.append(text)
+            self._text_bytes += len(text)
+            return
         if channel == "summary" and item_state.summary:
             text, item_state.summary = f"\n\n{text}", 0  # our summary has one part
         self._add_text(
@@ -332,6 +351,14 @@ class ResponsesStreamParser:
             self._builder.text(kind, text, logprobs, channel)
         elif item_state.state == "open":
             self._builder.add_arguments(text)
+
+    def _add_inner_summary(self, item_state: _UpstreamItem) -> None:
+        """Add a part of a summary that came while the text of the reasoning was open."""
+        text = "".join(item_state.inner_summary)
+        item_state.inner_summary.clear()
+        if text and self._builder.open == "reasoning":
+            item_state.text_lengths["summary"] = 1
+            self._builder.out.append(Summary(text))
 
     def _annotate(self, item_state: _UpstreamItem, raw: Json | None) -> None:
         try:
@@ -390,6 +417,7 @@ class ResponsesStreamParser:
     def _close(self, item_state: _UpstreamItem) -> None:
         item_state.is_done = True
         raw = item_state.raw
+        self._add_inner_summary(item_state)
         for channel, text in whole_texts(raw):
             if not item_state.text_lengths.get(channel):
                 self._add_text(item_state, text, channel)

@@ -328,6 +328,27 @@ def test_encrypted_reasoning_is_stored_for_its_upstream() -> None:
     assert isinstance(item, it.Reasoning) and item.summary[0].text == "First.\n\nSecond."
 
 
+@pytest.mark.requirement("API-SUMMARISED")
+def test_summary_beside_reasoning_does_not_split_its_text() -> None:
+    deltas = deltas_of(
+        [
+            added(0, {"type": "reasoning", "id": "rs_1", "summary": []}),
+            event("reasoning_text.delta", 0, content_index=0, delta="One. "),
+            event("reasoning_summary_part.added", 0, summary_index=0),
+            event("reasoning_summary_text.delta", 0, summary_index=0, delta="On"),
+            event("reasoning_summary_text.delta", 0, summary_index=0, delta="e."),
+            event("reasoning_summary_text.done", 0, summary_index=0, text="One."),
+            event("reasoning_text.delta", 0, content_index=0, delta="Two."),
+            event("reasoning_text.done", 0, content_index=0, text="One. Two."),
+            done(0, {"type": "reasoning", "id": "rs_1", "summary": []}),
+            completed(),
+        ]
+    )
+    item = response_of(deltas).output[0]
+    assert isinstance(item, it.Reasoning) and item.summary == (it.SummaryText(text="One."),)
+    assert item.content == (it.ReasoningText(text="One. Two."),)
+
+
 @pytest.mark.parametrize(
     ("fields", "most", "reason"),
     [

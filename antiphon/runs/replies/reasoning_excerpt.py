@@ -1,0 +1,197 @@
+"""Reasoning summaries without a model: headings and first sentences of the reasoning, sent while
+the model reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+
+from antiphon.backends.base import Reply
+from antiphon.backends.wrapper import ReplyWrapper
+from antiphon.conversation import ResumePoint
+from antiphon.stream.deltas import Delta, Open, SampledTokens, Summary, Text
+from antiphon.wire.items import Reasoning
+
+from .reasoning_summary import is_summary
+
+__all__ = ["Excerpt", "ExcerptedReply"]
+
+#: Level → the least number of characters from one part to the next first sentence.
+_INTERVALS: Mapping[str, int] = {"concise": 2000, "auto": 600, "detailed": 0}
+#: The longest heading or sentence in characters. The rest of a longer one is left out.
+_MAX_LENGTH = 240
+
+_HEADING = re.compile(r"#{1,6} *([^#]+)#*|\*\*([^*]+)\*\*:?")
+#: What stands before the first word of a paragraph: quotation marks of Markdown, bullets, numbers.
+_MARKER = re.compile(r"(?:> ?|[-*+•] +|\d{1,3}[.)] +){1,3}")
+#: The end of a sentence. A full stop behind a single character ends an abbreviation or a number.
+_END = re.compile(r"[。！？]|(?<!\b\w)[.!?…][\"'”’)\]]{0,2}(?=\s)")
+#: Lines that begin so contain no sentence: tables, rules, markup.
+_NO_SENTENCE = ("|", "---", "===", "<", "$$")
+_FENCES = ("```", "~~~")
+
+
+class Excerpt:
+    """Takes headings and first sentences out of a text that arrives in pieces.
+
+    A heading is a line that Markdown shows as one, or a line in bold. A first sentence begins a
+    paragraph. Each is a part of the summary. The results do not depend on how the text is cut.
+    ``level``: a key of ``_INTERVALS``.
+    """
+
+    def __init__(self, level: str) -> None:
+        self._interval = _INTERVALS[level]
+        self._reset()
+
+    def _reset(self) -> None:
+        #: Characters read, and those before the current line.
+        self._position = self._line_start = 0
+        #: The position from which the next first sentence is taken.
+        self._next_sentence = 0
+        #: The beginning of the current line.
+        self._line = ""
+        #: How much of the line was searched for the end of a sentence.
+        self._searched = 0
+        self._begins_paragraph = True
+        #: What ends the block of code that the line is in.
+        self._fence = ""
+
+    def feed(self, text: str) -> list[str]:
+        """Return the parts that ``text`` completes."""
+        parts: list[str] = []
+        first, *lines = text.split("\n")
+        self._extend_line(first, parts)
+        for line in lines:
+            self._end_line(parts)
+            self._position += 1
+            self._line_start = self._position
+            self._extend_line(line, parts)
+        return parts
+
+    def finish(self) -> list[str]:
+        """Return the part that the end of the text completes. The next text is a new one."""
+        parts: list[str] = []
+        self._end_line(parts)
+        self._reset()
+        return parts
+
+    def _extend_line(self, text: str, parts: list[str]) -> None:
+        self._position += len(text)
+        self._line += text[: _MAX_LENGTH + 1 - len(self._line)]
+        if not self._begins_paragraph or self._fence:
+            return
+        # The line is searched from where a sentence could end since the last search.
+        end = _END.search(self._line, max(0, self._searched - 4))
+        self._searched = len(self._line)
+        if end is None and len(self._line) <= _MAX_LENGTH:
+            return
+        sentence = _without_marker(self._line[: end.end() if end else None])
+        if sentence.startswith(("#", "**", *_FENCES)):
+            return  # its whole line decides
+        self._take_sentence(sentence, parts)
+        self._begins_paragraph = False
+
+    def _end_line(self, parts: list[str]) -> None:
+        """Decide on a line whose end has come."""
+        text, self._line, self._searched = self._line.strip(), "", 0
+        if self._fence:
+            if text.startswith(self._fence):
+                self._fence, self._begins_paragraph = "", True
+        elif text.startswith(_FENCES):
+            self._fence = text[:3]
+        elif not text:
+            self._begins_paragraph = True
+        elif heading := _HEADING.fullmatch(_without_marker(text)):
+            title = (heading[1] or heading[2]).strip().rstrip(":")
+            parts.append(f"**{_shortened(title)}**")
+            self._next_sentence = self._line_start + self._interval
+            self._begins_paragraph = True
+        elif self._begins_paragraph:
+            end = _END.search(text)
+            self._take_sentence(_without_marker(text[: end.end() if end else None]), parts)
+            self._begins_paragraph = False
+
+    def _take_sentence(self, sentence: str, parts: list[str]) -> None:
+        if self._line_start < self._next_sentence or sentence.startswith(_NO_SENTENCE):
+            return
+        if not any(map(str.isalnum, sentence)):
+            return
+        if sentence.count("**") % 2:
+            sentence = sentence.replace("**", "")
+        parts.append(_shortened(sentence))
+        self._next_sentence = self._line_start + self._interval
+
+
+def _without_marker(line: str) -> str:
+    line = line.strip()
+    marker = _MARKER.match(line)
+    return line[marker.end() :] if marker else line
+
+
+def _shortened(text: str) -> str:
+    """Return the text, cut between words if it is too long."""
+    if len(text) < _MAX_LENGTH:
+        return text
+    head, space, _ = text[: _MAX_LENGTH - 1].rpartition(" ")
+    return f"{head if space else text[: _MAX_LENGTH - 1]}…"
+
+
+class ExcerptedReply(ReplyWrapper):
+    """``Reply`` with excerpts of its reasoning as summaries. ``waits``: the backend may summarize
+    its reasoning itself, so excerpts wait for its end and take no place of such a summary.
+    """
+
+    def __init__(self, reply: Reply, level: str, *, waits: bool = False) -> None:
+        super().__init__(reply)
+        self._excerpt = Excerpt(level)
+        self._level = level
+        self._waits = waits
+        self._waiting: list[str] = []
+        #: The open item is reasoning without a summary of the backend.
+        self._is_reasoning = False
+
+    def resume(self, point: ResumePoint) -> Reply:
+        """Continue behind the parts of the summary that the open item has."""
+        resumed = ExcerptedReply(self._reply.resume(point), self._level, waits=self._waits)
+        last = point.open_items[-1] if point.open_items else None
+        if isinstance(last, Reasoning):
+            resumed._is_reasoning = not (self._waits and last.summary)
+            parts = resumed._excerpt.feed("".join(part.text for part in (last.content or ())))
+            resumed._waiting = parts if self._waits else []
+        return resumed
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        async with aclosing(self._reply.deltas()) as batches:
+            async for batch in batches:
+                if self._is_reasoning or any(isinstance(delta, Open) for delta in batch):
+                    yield tuple(self._with_parts(batch))
+                else:
+                    yield batch
+
+    def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
+        """Yield the deltas and the parts of the summary: each behind the text that completes it, or
+        before the end of the item."""
+        for delta in batch:
+            if self._is_reasoning and is_summary(delta):
+                self._is_reasoning = False
+                self._begin_item()
+            elif self._is_reasoning and not isinstance(delta, Text | SampledTokens):
+                self._is_reasoning = False
+                parts = self._waiting + self._excerpt.finish()
+                self._waiting = []
+                yield from map(Summary, parts)
+            if isinstance(delta, Open):
+                self._is_reasoning = isinstance(delta.item, Reasoning)
+            yield delta
+            if self._is_reasoning and isinstance(delta, Text):
+                parts = self._excerpt.feed(delta.text)
+                if self._waits:
+                    self._waiting += parts
+                else:
+                    yield from map(Summary, parts)
+
+    def _begin_item(self) -> None:
+        self._excerpt.finish()
+        self._waiting = []
