@@ -78,6 +78,11 @@ class Reply(Protocol):
         return None
 
     @property
+    def reports_tokens(self) -> bool:
+        """Whether the ids of the sampled tokens come with the deltas, if the backend knows them."""
+        return True
+
+    @property
     def dropped_ids(self) -> tuple[str, ...]:
         """Ids of the items that truncation left out."""
         return ()

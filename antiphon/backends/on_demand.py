@@ -504,9 +504,10 @@ class OnDemandReply(ReplyWrapper):
         async with self._on_demand.use() as backend:
             is_late = isinstance(self._reply, _UnpreparedReply) and self._resume_point is None
             reply = await self._ensure_prepared(backend)
-            if is_late and (prompt := reply.prompt_tokens) is not None:
-                # The run has started without knowing its prompt.
-                yield (NewPrompt(prompt.ids),)
+            if is_late:
+                # The run has started without knowing its prompt, or that it is not known.
+                prompt = reply.prompt_tokens
+                yield () if prompt is None else (NewPrompt(prompt.ids),)
             async with aclosing(reply.deltas()) as deltas:
                 async for batch in deltas:
                     yield batch

@@ -69,6 +69,10 @@ class ReplyWrapper(Reply):
         return self._reply.prompt_tokens
 
     @property
+    def reports_tokens(self) -> bool:
+        return self._reply.reports_tokens
+
+    @property
     def dropped_ids(self) -> tuple[str, ...]:
         return self._reply.dropped_ids
 

@@ -87,7 +87,9 @@ class ItemWriter:
             self._open_part(channel)
 
     def add_summary(self, text: str) -> None:
-        """Add a whole part of the summary. The part being written stays open."""
+        """Add a whole part of the summary. The text being written stays open."""
+        if self._channel == "summary":
+            self._close_part()
         part, channel, self._part = self._part, self._channel, None
         self._open_part("summary")
         self.write(text, channel="summary")

@@ -12,7 +12,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Options, PromptTokens
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import Capabilities, Sampling
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.web_search.index import PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
@@ -474,6 +474,38 @@ async def test_raw_messages_need_a_model_with_tokens(serve: Serve, ask_foregroun
         await ask_foreground(serve(ScriptedBackend()), enable_response_messages=True)
     ).rejection
     assert rejection["param"] == "enable_response_messages"
+
+
+async def test_raw_messages_need_a_reply_with_tokens(serve: Serve, ask_foreground: Ask) -> None:
+    """Retries hide the tokens of a reply whose format its engine does not enforce."""
+    scripted_engine = engine(["{}"])
+    scripted_engine.capabilities = Capabilities()
+    text = {"format": {"type": "json_object"}}
+    answer = await ask_foreground(
+        serve(local(scripted_engine)), enable_response_messages=True, text=text
+    )
+    assert (answer.rejection["http"], answer.rejection["param"]) == (
+        400,
+        "enable_response_messages",
+    )
+    assert not scripted_engine.requests
+
+
+async def test_raw_messages_of_a_loading_model_need_a_reply_with_tokens(
+    serve: Serve, ask: Ask
+) -> None:
+    scripted_engine = engine(["{}"])
+    scripted_engine.capabilities = Capabilities()
+
+    async def make(progress: object) -> LocalBackend:
+        return local(scripted_engine)
+
+    answer = await ask(
+        serve(OnDemandBackend("tiny", make, ready_timeout_s=0)),
+        enable_response_messages=True,
+        text={"format": {"type": "json_object"}},
+    )
+    assert answer.terminal_response["status"] == "failed" and not scripted_engine.requests
 
 
 @pytest.mark.requirement("TR-10")

@@ -116,6 +116,10 @@ class RetryingReply(ReplyWrapper):
     def prompt_tokens(self) -> None:
         return None
 
+    @property
+    def reports_tokens(self) -> bool:
+        return False
+
     def resume(self, point: ResumePoint) -> Reply:
         if point.sampled_ids:
             raise CannotContinue("its output had to be validated as a whole")

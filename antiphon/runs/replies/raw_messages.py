@@ -36,7 +36,7 @@ class RawMessagesReply(ReplyWrapper):
 
     ``turn_usages``: the usage of each turn of the tool loop, filled while it runs. ``items``: the
     conversation before the response. ``clock`` returns seconds. Raises ``InvalidRequest`` if the
-    backend cannot detokenize.
+    backend cannot detokenize, or if the reply does not report its tokens.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RawMessagesReply(ReplyWrapper):
         super().__init__(reply)
         self._detokenizer: Backend | None = None
         if with_messages:
-            if not backend.capabilities.detokenizes:
+            if not (backend.capabilities.detokenizes and reply.reports_tokens):
                 raise InvalidRequest(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
             self._detokenizer = backend
         self._with_metrics = with_metrics
@@ -72,6 +72,9 @@ class RawMessagesReply(ReplyWrapper):
             async for batch in deltas:
                 if len(self._times) == 1:
                     self._times.append(self._clock())
+                    if self._detokenizer is not None and not self._reply.reports_tokens:
+                        # The model was being loaded when the request was checked.
+                        raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
                 if self._with_metrics and batch and isinstance(last := batch[-1], Finish):
                     usage = _with_turns(last.usage, self._turn_usages or (last.usage,))
                     batch = (*batch[:-1], replace(last, usage=usage))
