@@ -491,23 +491,6 @@ async def test_raw_messages_need_a_reply_with_tokens(serve: Serve, ask_foregroun
     assert not scripted_engine.requests
 
 
-async def test_raw_messages_of_a_loading_model_need_a_reply_with_tokens(
-    serve: Serve, ask: Ask
-) -> None:
-    scripted_engine = engine(["{}"])
-    scripted_engine.capabilities = Capabilities()
-
-    async def make(progress: object) -> LocalBackend:
-        return local(scripted_engine)
-
-    answer = await ask(
-        serve(OnDemandBackend("tiny", make, ready_timeout_s=0)),
-        enable_response_messages=True,
-        text={"format": {"type": "json_object"}},
-    )
-    assert answer.terminal_response["status"] == "failed" and not scripted_engine.requests
-
-
 @pytest.mark.requirement("TR-10")
 async def test_timings_can_be_returned(serve: Serve, ask: Ask) -> None:
     metrics = (await ask(serve(), return_metrics=True)).terminal_response["metrics"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RunError
 from antiphon.runs.execution.token_log import append_prompt
 from antiphon.runs.replies.raw_messages import RawMessagesReply
+from antiphon.stream.deltas import Delta
 from tests.conformance.served import engine, local
 
 
@@ -41,3 +44,32 @@ async def test_prompt_of_a_later_turn_is_known() -> None:
 async def test_output_without_any_token_ids_is_an_error() -> None:
     with pytest.raises(RunError):
         (await _reply()).final_fields(array("I"), ())
+
+
+class _LoadingReply(ReplyWrapper):
+    """A reply whose model loads in the run; then it turns out that its tokens are hidden."""
+
+    is_loaded = False
+    batches = 0
+
+    @property
+    def reports_tokens(self) -> bool:
+        return not self.is_loaded
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        self.is_loaded = True
+        yield ()
+        async for batch in self._reply.deltas():
+            self.batches += 1
+            yield batch
+
+
+async def test_hidden_tokens_end_the_run_before_the_model_answers() -> None:
+    inner = _LoadingReply(await ScriptedBackend().prepare(Conversation(items=()), Options()))
+    reply = RawMessagesReply(
+        inner, local(engine(["x"])), with_messages=True, with_metrics=False, clock=lambda: 0.0
+    )
+    with pytest.raises(RunError):
+        async for _ in reply.deltas():
+            pass
+    assert inner.batches == 0
