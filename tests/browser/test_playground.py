@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import subprocess
 import sys
 from typing import Any
+
+import pytest
 
 from tests.browser.conftest import Visitor, visiting
 from tests.e2e.server import Server
@@ -268,6 +271,24 @@ def test_python_snippet_sends_the_same_request(visitor: Visitor) -> None:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
     )
     assert (ran.stdout, ran.stderr) == ("Hello there!", "")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_snippet_sends_the_same_request(visitor: Visitor) -> None:
+    page = visitor.open()
+    visitor.answered('It\'s a "quote" and a backslash \\')
+    page.get_by_role("button", name="Code", exact=True).last.click()
+    code = page.get_by_role("dialog").locator("pre").inner_text()
+    ran = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0
+    assert "event: response.completed" in ran.stdout
+
+
+def test_api_reference_is_a_click_away(visitor: Visitor) -> None:
+    page = visitor.open()
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="API reference").click()
+    opened.value.get_by_text("/v1/responses").first.wait_for()
 
 
 def test_page_asks_for_a_key_and_forgets_it(browser: Any, keyed_server: Server) -> None:

@@ -81,6 +81,7 @@ function Sidebar({ active, open, hasKey, onClose }) {
       <${Recent} onOpen=${onClose} />
       <div class="sidebar-end">
         ${hasKey && html`<button type="button" class="quiet small" onClick=${() => setKey("")}>Forget the key</button>`}
+        <a class="button quiet small" href="docs" target="_blank" rel="noopener">API reference</a>
         <span class="grow"></span>
         <${IconButton} icon=${dark ? "sun" : "moon"} label=${dark ? "Light colours" : "Dark colours"} onClick=${toggle} />
       </div>

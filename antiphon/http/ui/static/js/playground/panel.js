@@ -6,7 +6,7 @@ import { HOSTED, SAMPLING } from "./request.js";
 import { SchemaEditor } from "./schema.js";
 import { setSettings } from "./session.js";
 
-const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh"];
+const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 const Choice = ({ label, value, options, onChange, hint }) => html`<${Field} label=${label} hint=${hint}>
   <select value=${value} onChange=${(event) => onChange(event.currentTarget.value)}>
