@@ -121,3 +121,17 @@ def test_other_views_are_accessible(guest: Visitor, server: Server, view: str) -
     assert violations(page) == []
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) == 0
+
+
+@pytest.mark.parametrize("look", ["phone"], indirect=True)
+def test_escape_closes_what_covers_the_page(guest: Visitor) -> None:
+    page = guest.open()
+    for button, covering in (("Menu", "nav.sidebar.open"), ("Request settings", "aside.panel")):
+        page.get_by_role("button", name=button).click()
+        page.locator(covering).wait_for()
+        page.keyboard.press("Escape")
+        page.locator(covering).wait_for(state="detached")
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("heading", name="Models").wait_for()
+    page.locator("nav.sidebar.open").wait_for(state="detached")

@@ -1,6 +1,6 @@
 // The shell: navigation, theme, the question for a key, and which view is shown.
 import { access, setKey } from "./api.js";
-import { html, inBrowser, render, useEffect, useRef, useState, useStore } from "./lib.js";
+import { html, inBrowser, render, useEffect, useEscape, useRef, useState, useStore } from "./lib.js";
 import { Field, Icon, IconButton } from "./parts.js";
 import { Recent } from "./recent.js";
 import { Playground } from "./playground/view.js";
@@ -52,6 +52,7 @@ function App() {
   const { needed, key } = useStore(access);
   const view = VIEWS.find((each) => each.path === path) ?? VIEWS[0];
   const main = useRef(null);
+  useEscape(menu, () => setMenu(false));
   useEffect(() => {
     document.title = `${view.name} – Antiphon`;
     setMenu(false);
@@ -74,7 +75,7 @@ function Sidebar({ active, open, hasKey, onClose }) {
     setDark(!dark);
   };
   return html`${open && html`<div class="shade" onClick=${onClose}></div>`}
-    <nav class="sidebar ${open ? "open" : ""}" aria-label="Views" onKeyDown=${(event) => event.key === "Escape" && onClose()}>
+    <nav class="sidebar ${open ? "open" : ""}" aria-label="Views">
       <a class="brand" href="#/"><img src="ui/icon.svg" alt="" width="26" height="26" />Antiphon</a>
       <ul>${VIEWS.map(({ path, name, icon }) => html`<li key=${path}>
         <a href="#/${path}" aria-current=${active === path ? "page" : undefined} onClick=${onClose}><${Icon} name=${icon} />${name}</a></li>`)}</ul>

@@ -45,6 +45,18 @@ export function useStore(store, select = (value) => value) {
   return selected;
 }
 
+/** Call a function when Escape is pressed while `active`. Dialogs close by themselves first. */
+export function useEscape(active, onEscape) {
+  useEffect(() => {
+    if (!active) return undefined;
+    const onKeyDown = (event) => {
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) onEscape();
+    };
+    addEventListener("keydown", onKeyDown);
+    return () => removeEventListener("keydown", onKeyDown);
+  }, [active]);
+}
+
 /** Load a value when the component appears and when `inputs` change. */
 export function useLoaded(load, inputs) {
   const [state, setState] = useState({ loading: true });

@@ -1,6 +1,6 @@
 // The playground: a conversation, the box to write in, and the settings beside it.
 import { get } from "../api.js";
-import { html, inBrowser, useEffect, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
+import { html, inBrowser, useEffect, useEscape, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
 import { Icon, IconButton, Notice, count } from "../parts.js";
 import { Composer } from "./composer.js";
 import { Panel } from "./panel.js";
@@ -10,6 +10,8 @@ import { CodeDialog, Turn } from "./turn.js";
 
 const panelChoice = inBrowser("panel");
 const isWide = () => matchMedia("(min-width: 1200px)").matches;
+/** Whether the settings cover the conversation, as in playground.css. */
+const isOverlay = () => matchMedia("(max-width: 1000px)").matches;
 let restored = false;
 
 const EXAMPLES = [
@@ -36,6 +38,7 @@ export function Playground() {
       if (!names.includes(settings.model)) setSettings({ model: names[0] ?? "" });
     }, (error) => setTrouble(error.message));
   }, []);
+  useEscape(open && isOverlay(), () => toggle(false));
   const toggle = (shown) => {
     setOpen(shown);
     if (isWide()) panelChoice.write(shown);
