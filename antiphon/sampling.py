@@ -7,7 +7,19 @@ from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["SamplingOptions"]
+__all__ = ["SamplingOptions", "Session"]
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """The conversation that a request belongs to, for routers in front of several engines.
+
+    Both values are digests with a secret key: they reveal neither the conversation nor the tenant.
+    ``key``: the same for all requests of a conversation. ``tenant_key``: the same for all requests
+    of a tenant.
+    """
+
+    key: str
+    tenant_key: str
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):
@@ -26,6 +38,7 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     different scopes share no cached prefix, and none is counted. None: all share.
     ``tenant``: who generates. An engine whose slots are all in use serves waiting tenants in turn.
     It is not sent to other servers.
+    ``session``: the conversation, for the choice among several engines. None: unknown.
     ``priority``: lower values are scheduled earlier, as in vLLM.
     ``adapter``: the name of a LoRA adapter of the engine.
     ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
@@ -48,6 +61,7 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     cache_scope: str | None = None
     tenant: str = ""
+    session: Session | None = None
     priority: int | None = None
     adapter: str | None = None
     trace: Mapping[str, str] = {}

@@ -48,7 +48,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "grammar_check", "wire", "stream"},
-    "upstream": {"errors", "installation"},
+    "upstream": {"errors", "installation", "sampling"},
     "engines": {*ROOTS, "dialects", "upstream"},
     "embeddings": {*ROOTS, "engines", "upstream"},
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},

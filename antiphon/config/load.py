@@ -215,7 +215,11 @@ _TABLES: Mapping[str, type[Model] | type[McpServer] | type[Tenant]] = {
 def _from_file(option: Option, value: Any, where: str) -> Any:
     if option.name in _TABLES and isinstance(value, dict):
         return {
-            name: from_table(_TABLES[option.name], table, f"{where}{option.name}.{name}.")
+            name: from_table(
+                _TABLES[option.name],
+                _join_source(table) if option.name == "models" else table,
+                f"{where}{option.name}.{name}.",
+            )
             for name, table in value.items()
         }
     if option.name == "keys" and isinstance(value, list):
@@ -224,6 +228,14 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
             for number, table in enumerate(value)
         )
     return from_value(option, value, where)
+
+
+def _join_source(table: Any) -> Any:
+    """A model's table, with a list of addresses in ``source`` as one text."""
+    source = table.get("source") if isinstance(table, dict) else None
+    if isinstance(source, list) and source and all(isinstance(each, str) for each in source):
+        return {**table, "source": ",".join(source)}
+    return table
 
 
 def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Model]) -> Any:

@@ -31,7 +31,8 @@ class Model(Struct, frozen=True, kw_only=True):
         str,
         declare(
             "Model source: a GGUF file, a folder with one, `hf:owner/repo/file.gguf`, "
-            "`owner/repo:Q4_K_M`, a Hugging Face folder, or the URL of an upstream. Not "
+            "`owner/repo:Q4_K_M`, a Hugging Face folder, or the URL of an upstream; a list "
+            "of URLs, or one text with commas, for several servers of the same model. Not "
             "needed by an engine that brings its own model."
         ),
     ] = ""
@@ -142,6 +143,13 @@ class Model(Struct, frozen=True, kw_only=True):
     upstream_model: Annotated[
         str | None,
         declare("Model name sent to the upstream. Unset: the upstream's only or first model."),
+    ] = None
+    router: Annotated[
+        Literal["vllm-router", "smg", "sglang", "llm-d", "dynamo"] | None,
+        declare(
+            "The router at the upstream's address, which keeps each conversation on one engine "
+            "by a key that Antiphon sends."
+        ),
     ] = None
     api_key: Annotated[
         str | None,

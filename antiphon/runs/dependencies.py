@@ -10,6 +10,7 @@ from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.resources.prompts import Prompts
+from antiphon.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.stream.kinds import Kind, kinds_for
@@ -56,6 +57,16 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
             return None
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
+
+    def session(self, tenant: str, identity: str) -> Session:
+        """Return the session of a tenant's conversation: digests that reveal neither, the same on
+        all servers with the same key. ``identity``: what identifies the conversation, the same on
+        every turn."""
+        content = identity.encode("utf-8", "surrogatepass")
+        return Session(
+            key=self.seal.digest(content, purpose="session", tenant=tenant),
+            tenant_key=self.seal.digest(b"", purpose="session tenant", tenant=tenant),
+        )
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from antiphon.runs.request.mcp_approvals import (
 )
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import build_options
+from antiphon.runs.request.session_identity import session_identity
 from antiphon.runs.request.tool_selection import ToolSelection, select_tools
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
@@ -89,6 +90,7 @@ class Preparer:
         self._clock = dependencies.clock
         self._ids = dependencies.ids
         self._cache_scope = dependencies.cache_scope
+        self._session = dependencies.session
         self._tracer = dependencies.tracer
         self._attachments = attachments
         self._providers = providers
@@ -168,7 +170,12 @@ class Preparer:
             backend=self._traced(
                 self._attachments.resolving_backend(model.backend, tenant, len(prompt_items)), model
             ),
-            options=await self._build_options(resolved, tools, tool_context),
+            options=await self._build_options(
+                resolved,
+                tools,
+                tool_context,
+                session_identity(request, context.chain, context.input, response_id),
+            ),
         )
         claimed = approved if claim else ()
         spent = await claim_approvals(
@@ -218,13 +225,19 @@ class Preparer:
         return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
 
     async def _build_options(
-        self, request: CreateResponse, tools: ToolSelection, tool_context: ResponseContext
+        self,
+        request: CreateResponse,
+        tools: ToolSelection,
+        tool_context: ResponseContext,
+        identity: str | None = None,
     ) -> Options:
         """Build the options for the first prompt, with the functions that the server's tools
-        declare."""
+        declare. ``identity``: of the conversation; None if nothing will be generated."""
         toolsets = await declared_toolsets(tools, tool_context)
         tenant = tool_context.tenant
-        options = build_options(request, self._cache_scope(tenant, request), tenant=tenant)
+        session = None if identity is None else self._session(tenant, identity)
+        scope = self._cache_scope(tenant, request)
+        options = build_options(request, scope, tenant=tenant, session=session)
         return with_functions(options, tools, toolsets, tool_context.items)
 
     # --- the reply -------------------------------------------------------------------------------

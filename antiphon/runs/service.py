@@ -248,7 +248,11 @@ class Service:
             raise text_completion_unsupported(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         scope = self._dependencies.cache_scope(tenant, request)
-        options = build_options(request, scope, tenant=tenant)
+        cache_key = request.prompt_cache_key
+        session = (
+            self._dependencies.session(tenant, f"cache key {cache_key}") if cache_key else None
+        )
+        options = build_options(request, scope, tenant=tenant, session=session)
         reply = await model.backend.complete(prompt, options)
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 

@@ -7,26 +7,36 @@ same ``RetryPolicy``.
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
 from antiphon.errors import BackendError, SetupError
+from antiphon.sampling import Session
 
-from .errors import error_from_response
+from .errors import UpstreamDown, error_from_response
 from .http import HttpClient, HttpResponse
+from .replicas import DNS_PREFIX, Replica, ReplicaPool, split_addresses
 from .retries import RetryPolicy, UpstreamHealth
+from .routers import Router, SessionTokens
 from .sse import MAX_RESPONSE_BYTES, SseParser
 
-__all__ = ["RetryPolicy", "Upstream"]
+__all__ = ["Resolver", "RetryPolicy", "Upstream", "resolve_host"]
 
 _log = structlog.get_logger(__name__)
 
 #: Seconds to wait for the end of the body after ``[DONE]``, so that the connection can be reused.
 _DRAIN_S = 0.25
+#: Seconds after which a name that stands for several replicas is resolved again.
+_RESOLVE_S = 10.0
+#: Seconds that a probe of a replica may take.
+_PROBE_S = 5.0
 #: The most bytes of an error response that are read, and the seconds to read them.
 _ERROR_BYTES, _ERROR_S = 64 * 1024, 5.0
 _HEADERS: Mapping[str, str] = {
@@ -37,16 +47,32 @@ _HEADERS: Mapping[str, str] = {
 }
 
 
-#: A response, its parser, and its first payloads.
-_StartedStream = tuple[HttpResponse, SseParser, list[bytes]]
+#: A response, its parser, its first payloads, and the replica that answers.
+_StartedStream = tuple[HttpResponse, SseParser, list[bytes], Replica]
+
+#: Returns the IP addresses of a host.
+Resolver = Callable[[str], Awaitable[list[str]]]
+
+
+async def resolve_host(host: str) -> list[str]:
+    """Return the IP addresses of a host: IPv4 if it has any, else IPv6. Raises ``OSError``."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    for family in (socket.AF_INET, socket.AF_INET6):
+        if addresses := [str(each[4][0]) for each in found if each[0] == family]:
+            return addresses
+    return []
 
 
 class Upstream:
-    """The server at ``url``.
+    """The server at ``url``, or several that serve the same model.
 
-    ``connect_s``: seconds for a connection. ``silence_s``: the longest time in seconds without
-    data, including the time for the prompt. ``pause``: how to sleep; tests replace it. Raises
-    ``SetupError`` for an invalid address or header.
+    ``url``: an address, several with commas between them, or ``dns+http://…`` with a name that
+    stands for several servers. ``connect_s``: seconds for a connection. ``silence_s``: the longest
+    time in seconds without data, including the time for the prompt. ``router``: how the router at
+    this address keeps conversations together. ``pause``: how to sleep, and ``resolve``: how to
+    find a name's addresses; tests replace them. Raises ``SetupError`` for an invalid address or
+    header.
     """
 
     def __init__(
@@ -58,10 +84,18 @@ class Upstream:
         connect_s: float = 10,
         silence_s: float = 600,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        router: Router | None = None,
+        resolve: Resolver = resolve_host,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise SetupError(f"invalid upstream address {url!r}: it must begin with http(s)://")
-        self.url = url.rstrip("/")
+        addresses = split_addresses(url)
+        self.url = addresses[0].removeprefix(DNS_PREFIX)
+        self._resolve = resolve if addresses[0].startswith(DNS_PREFIX) else None
+        self._resolved_at: float | None = None
+        roots = (each.removeprefix(DNS_PREFIX).removesuffix("/v1") for each in addresses)
+        self._pool = ReplicaPool(roots, time.monotonic)
+        self._probes: set[asyncio.Task[None]] = set()
+        self._router = router
+        self._session_tokens = SessionTokens()
         self._key = key
         headers = {**_HEADERS, **(headers or {})}
         if key:
@@ -76,7 +110,9 @@ class Upstream:
 
     @property
     def root(self) -> str:
-        """The address without a final ``/v1``: the base of routes that are not OpenAI's."""
+        """The address without a final ``/v1``: the base of routes that are not OpenAI's. Requests
+        to it are sent to any replica.
+        """
         return self.url.removesuffix("/v1")
 
     @property
@@ -88,18 +124,33 @@ class Upstream:
     async def close(self) -> None:
         """Close all connections. Later requests fail."""
         self._closed = True
+        for probe in self._probes:
+            probe.cancel()
         await self._client.close()
 
     async def request_json(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
-        """Send a short request and return the JSON response. Without ``body`` it is a GET. Not
-        retried. Raises ``BackendError``.
+        """Send a short request and return the JSON response. Without ``body`` it is a GET. Only
+        retried on other replicas, if one cannot be reached. Raises ``BackendError``.
         """
-        method = "GET" if body is None else "POST"
         encoded = b"" if body is None else msgspec.json.encode(body)
-        self._check_open()
+        tried: list[Replica] = []
+        while True:
+            self._check_open()
+            await self._refresh()
+            replica = self._pool.choose(None, tried)
+            try:
+                return await self._request_json(replica, url, encoded, wait_s)
+            except UpstreamDown as error:
+                self._pool.report_failure(replica, error)
+                tried.append(replica)
+                if len(tried) >= len(self._pool):
+                    raise
+
+    async def _request_json(self, replica: Replica, url: str, body: bytes, wait_s: float) -> Any:
+        method, url = "POST" if body else "GET", self._replica_url(replica, url)
         try:
             async with asyncio.timeout(wait_s):
-                answer = await self._client.request(method, url, encoded)
+                answer = await self._client.request(method, url, body, host=replica.host)
                 with closing(answer):
                     content = await _read_all(answer)
             if answer.status != 200:
@@ -110,9 +161,15 @@ class Upstream:
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BackendError("The upstream's response is not JSON.") from None
 
-    def retry_policy(self) -> RetryPolicy:
-        """A new retry policy for one request."""
-        return RetryPolicy(self.root, self._pause, self._health)
+    def retry_policy(self, session: Session | None = None) -> RetryPolicy:
+        """A new retry policy for one request. ``session``: its conversation."""
+        return RetryPolicy(
+            self._pool,
+            self._pause,
+            self._health,
+            session=session,
+            is_routed=self._router is not None,
+        )
 
     async def stream(
         self,
@@ -127,18 +184,21 @@ class Upstream:
         request. Raises ``BackendError``.
         """
         retry_policy = retry_policy or self.retry_policy()
-        answer, reader, payloads = await self._start(url, body, headers, retry_policy)
-        with closing(answer):
-            try:
-                while payloads:
-                    yield payloads
-                    payloads = await _next_payloads(answer, reader)
-            except OSError as error:
-                broken = _read_error(error)
-                _log.warning("upstream failed", upstream=self.root, error=str(broken))
-                raise broken from None
-            if reader.done:
-                await _drain(answer)
+        answer, reader, payloads, replica = await self._start(url, body, headers, retry_policy)
+        try:
+            with closing(answer):
+                try:
+                    while payloads:
+                        yield payloads
+                        payloads = await _next_payloads(answer, reader)
+                except OSError as error:
+                    broken = _read_error(error)
+                    _log.warning("upstream failed", upstream=replica.root, error=str(broken))
+                    raise broken from None
+                if reader.done:
+                    await _drain(answer)
+        finally:
+            replica.running -= 1
         if reader.done:
             yield []
 
@@ -147,30 +207,44 @@ class Upstream:
     ) -> _StartedStream:
         """The response up to its first payloads, after as many attempts as allowed."""
         while True:
+            self._check_open()
+            await self._refresh()
+            session, is_retry = retry_policy.session, retry_policy.is_retry
+            replica = retry_policy.next_replica()
+            replica.running += 1
             try:
-                started = await self._attempt(url, body, headers)
+                sent_headers = {**(headers or {}), **self._session_headers(session, is_retry)}
+                sent_body = self._with_session(body, session)
+                answer, reader, payloads = await self._attempt(
+                    replica, url, sent_body, sent_headers
+                )
+                self._remember_token(session, answer)
                 retry_policy.accept()
-                return started
+                return answer, reader, payloads, replica
             except BackendError as error:
+                replica.running -= 1
                 await retry_policy.wait_before_retry(error)
+            except BaseException:
+                replica.running -= 1
+                raise
 
     async def _attempt(
-        self, url: str, body: bytes, headers: Mapping[str, str] | None
-    ) -> _StartedStream:
-        self._check_open()
+        self, replica: Replica, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[HttpResponse, SseParser, list[bytes]]:
+        url = self._replica_url(replica, url)
         try:
-            answer = await self._client.request("POST", url, body, headers)
+            answer = await self._client.request("POST", url, body, headers, host=replica.host)
         except OSError as error:
             raise _connect_error(error) from None
         try:
             if answer.status != 200:
-                await self._raise_error(answer)
+                await self._raise_error(answer, replica)
             reader = SseParser()
             if answer.media_type == "application/json":  # the server did not stream
                 return answer, reader, [await _read_all(answer)]
             payloads = await _next_payloads(answer, reader)
             if not payloads and not reader.done:
-                raise BackendError("The upstream's answer broke off.")
+                raise UpstreamDown("The upstream's answer broke off.")
             return answer, reader, payloads
         except OSError as error:
             answer.close()
@@ -179,7 +253,83 @@ class Upstream:
             answer.close()
             raise
 
-    async def _raise_error(self, answer: HttpResponse) -> None:
+    # --- replicas and sessions -------------------------------------------------------------------
+
+    def _replica_url(self, replica: Replica, url: str) -> str:
+        return replica.root + url.removeprefix(self.root)
+
+    async def _refresh(self) -> None:
+        """Resolve the name of the replicas again if it is time, and probe those that were down."""
+        now = time.monotonic()
+        if self._resolve is not None and (
+            self._resolved_at is None or now - self._resolved_at >= _RESOLVE_S
+        ):
+            self._resolved_at = now
+            await self._resolve_replicas(self._resolve)
+        if len(self._pool) > 1:
+            for replica in self._pool.due():
+                replica.is_probing = True
+                probe = asyncio.create_task(self._probe(replica))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
+
+    async def _resolve_replicas(self, resolve: Resolver) -> None:
+        parts = urlsplit(self.root)
+        port = f":{parts.port}" if parts.port is not None else ""
+        try:
+            addresses = await resolve(parts.hostname or "")
+        except OSError as error:
+            _log.warning("upstream name cannot be resolved", upstream=self.root, error=str(error))
+            return
+        if addresses:
+            hosts = (f"[{each}]" if ":" in each else each for each in sorted(addresses))
+            roots = [f"{parts.scheme}://{host}{port}{parts.path}" for host in hosts]
+            self._pool.replace(roots, parts.netloc)
+
+    async def _probe(self, replica: Replica) -> None:
+        """Ask a replica that was down for its models. Any answer but a failure shows that it is
+        up."""
+        url = self._replica_url(replica, f"{self.versioned}/models")
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                with closing(await self._client.request("GET", url, host=replica.host)) as answer:
+                    is_up = answer.status < 500
+        except OSError:
+            is_up = False
+        finally:
+            replica.is_probing = False
+        if is_up:
+            _log.info("upstream is up again", upstream=replica.root)
+            self._pool.report_up(replica)
+        else:
+            self._pool.report_failure(replica, UpstreamDown("The upstream does not answer."))
+
+    def _session_headers(self, session: Session | None, is_retry: bool) -> dict[str, str]:
+        """What the router has to know about the conversation. A retry is sent as a session of its
+        own: the engine of the conversation may be the one that failed."""
+        if self._router is None or session is None:
+            return {}
+        headers = self._router.headers(session, is_retry=is_retry)
+        token = None if is_retry else self._session_tokens.get(session.key)
+        if self._router.token_header is not None and token is not None:
+            headers[self._router.token_header] = token
+        return headers
+
+    def _with_session(self, body: bytes, session: Session | None) -> bytes:
+        """Add the router's fields to a body, which is a JSON object."""
+        fields = {} if self._router is None or session is None else self._router.fields(session)
+        if not fields:
+            return body
+        rest = body.lstrip()[1:].lstrip()
+        comma = b"" if rest.startswith(b"}") else b","
+        return msgspec.json.encode(fields)[:-1] + comma + rest
+
+    def _remember_token(self, session: Session | None, answer: HttpResponse) -> None:
+        name = None if self._router is None else self._router.token_header
+        if name is not None and session is not None and (token := answer.headers.get(name)):
+            self._session_tokens.put(session.key, token)
+
+    async def _raise_error(self, answer: HttpResponse, replica: Replica) -> None:
         body = bytearray()
         with suppress(OSError):  # the part received so far is enough
             async with asyncio.timeout(_ERROR_S):
@@ -189,7 +339,9 @@ class Upstream:
         if not error.permanent:
             error.retry_after_s = _retry_after_s(answer.headers.get("retry-after"))
             raise error
-        _log.warning("upstream refused", upstream=self.root, status=answer.status, error=str(error))
+        _log.warning(
+            "upstream refused", upstream=replica.root, status=answer.status, error=str(error)
+        )
         raise error
 
     def _redact_key(self, error: BackendError) -> BackendError:
@@ -243,11 +395,11 @@ def _retry_after_s(value: str | None) -> float | None:
 
 
 def _connect_error(error: OSError) -> BackendError:
-    return BackendError(f"The upstream cannot be reached: {_reason(error)}.")
+    return UpstreamDown(f"The upstream cannot be reached: {_reason(error)}.")
 
 
 def _read_error(error: OSError) -> BackendError:
-    return BackendError(f"The upstream's answer broke off: {_reason(error)}.")
+    return UpstreamDown(f"The upstream's answer broke off: {_reason(error)}.")
 
 
 def _reason(error: OSError) -> str:

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from antiphon.errors import BackendError, SetupError
 
 from .client import Upstream
+from .routers import find_router
 
 __all__ = [
     "EndpointOptions",
@@ -32,6 +33,7 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     every request. ``body``: further fields of every request body. ``connect_s``, ``silence_s``:
     timeouts in seconds. ``tools`` (engine ``responses``): types of hosted tools that the upstream
     runs. ``tokenizer`` (engine ``completions``): where the model's tokenizer is.
+    ``router``: the router at the address, from the model's own setting.
     """
 
     flavour: str | None = None
@@ -41,6 +43,7 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     silence_s: float = 600
     tools: list[str] = field(default_factory=list)
     tokenizer: str | None = None
+    router: str | None = None
 
 
 def open_upstream(
@@ -51,12 +54,17 @@ def open_upstream(
         endpoint = msgspec.convert(dict(options), EndpointOptions)
     except msgspec.ValidationError as error:
         raise SetupError(f"models.{name}.engine_options: {error}") from None
+    try:
+        router = find_router(endpoint.router)
+    except SetupError as error:
+        raise SetupError(f"models.{name}.router: {error}") from None
     upstream = Upstream(
         url,
         key=key,
         headers=endpoint.headers,
         connect_s=endpoint.connect_s,
         silence_s=endpoint.silence_s,
+        router=router,
     )
     return upstream, endpoint
 

@@ -17,6 +17,7 @@ from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, context_lengt
 
 __all__ = [
     "ABORT_REASONS",
+    "UpstreamDown",
     "UpstreamErrorFields",
     "error_from_response",
     "parse_error",
@@ -139,6 +140,19 @@ _FIELD_IN_MESSAGE = re.compile(r"([a-z_]+) must (be|has) ")
 _FIELD_PREFIX = re.compile(r"^(body|sampling_params)\.")
 
 
+#: Addresses inside a network, which routers repeat in their messages: those with a port, an IP
+#: address or a name without a public domain.
+_ADDRESS = re.compile(
+    r"https?://(?:[^\s/\"'()<>]+:\d+|[\d.]+|\[[^\]\s]*\]|[^\s./:\"'()<>]+|[^\s/:\"'()<>]+\."
+    r"(?:local|internal|svc|lan|cluster))(?=[/\s\"'()<>?#]|$)[^\s\"'()<>]*"
+    r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
+)
+
+
+class UpstreamDown(BackendError):
+    """The upstream cannot be reached, or its connection broke."""
+
+
 class UpstreamErrorFields(Struct):
     message: str = ""
     code: str | None = None
@@ -170,7 +184,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
     ):  # SGLang reports an invalid request as 500 within a stream
         status = 400
     if fields.code in _MODERATION_CODES:
-        message = fields.message[:_MAX_MESSAGE] or "It was refused by moderation."
+        message = _public_text(fields.message) or "It was refused by moderation."
         return BackendError(message, code="image_content_policy_violation", permanent=True)
     if status == 403 and _FLAGGED.search(fields.message):
         status = 400
@@ -185,7 +199,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
         return BackendError(_TRANSIENT_ERRORS.get(status, "The upstream failed."))
     if 400 <= status:
         where = f" (its '{fields.param[:100]}')" if fields.param and path != fields.param else ""
-        message = fields.message[:_MAX_MESSAGE] or f"it answered {status}"
+        message = _public_text(fields.message) or f"it answered {status}"
         return BackendError(
             f"The upstream refused the request{where}: {message}",
             code=fields.code if fields.code in _PASSED_ON_CODES else "invalid_prompt",
@@ -200,6 +214,11 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
             for_operator=True,
         )
     return BackendError(f"The upstream failed: it answered {status}.", permanent=True)
+
+
+def _public_text(message: str) -> str:
+    """An upstream's message for the client, shortened and without addresses of engines."""
+    return _ADDRESS.sub("…", message[:_MAX_MESSAGE])
 
 
 def _is_too_long(status: int, fields: UpstreamErrorFields) -> bool:

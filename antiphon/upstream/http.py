@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from antiphon.errors import SetupError
@@ -84,15 +85,26 @@ class HttpClient:
         url: str,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
+        *,
+        host: str | None = None,
     ) -> HttpResponse:
         """Send a request and return the response once its headers have arrived. ``headers``: added
-        to the session's, or replacing them. Raises ``OSError``; ``TimeoutError`` if it takes too
-        long.
+        to the session's, or replacing them. ``host``: the server's name, if ``url`` has its IP
+        address. Raises ``OSError``; ``TimeoutError`` if it takes too long.
         """
         session = self._open()
+        name = None
+        if host is not None:
+            headers = {**(headers or {}), "host": host}
+            name = urlsplit(f"//{host}").hostname if url.startswith("https:") else None
         try:
             response = await session.request(
-                method, url, data=body or None, headers=headers, allow_redirects=False
+                method,
+                url,
+                data=body or None,
+                headers=headers,
+                allow_redirects=False,
+                server_hostname=name,
             )
         except Exception as error:
             raise _failure(error) from None

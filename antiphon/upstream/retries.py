@@ -10,12 +10,17 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import BackendError
+from antiphon.sampling import Session
+
+from .replicas import Replica, ReplicaPool
 
 __all__ = ["RetryPolicy", "RetryState", "UpstreamHealth", "track_retries"]
 
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 4
+#: Behind a router, which retries as well.
+_ROUTED_ATTEMPTS = 3
 #: Seconds before the second attempt; each later one waits twice as long.
 _FIRST_PAUSE_S = 0.25
 #: The longest time in seconds that one request waits between its attempts. If the next wait ends
@@ -48,38 +53,75 @@ class UpstreamHealth(Struct):
 
 
 class RetryPolicy:
-    """Retries of one request to the upstream ``root``. ``pause``: how to sleep."""
+    """Retries of one request to an upstream, on its other replicas first.
+
+    ``pause``: how to sleep. ``session``: the conversation of the request. ``is_routed``: a router
+    retries as well.
+    """
 
     def __init__(
         self,
-        root: str,
+        pool: ReplicaPool,
         pause: Callable[[float], Awaitable[object]],
-        health: UpstreamHealth | None = None,
+        health: UpstreamHealth,
+        *,
+        session: Session | None = None,
+        is_routed: bool = False,
     ) -> None:
-        self._root = root
+        self._pool = pool
         self._pause = pause
-        self._health = health or UpstreamHealth()
+        self._health = health
+        self._tried: list[Replica] = []
+        #: Replicas to which the request was sent again without a pause.
+        self._quick_retries = 0
         self._attempt = 0
         self._waited_s = 0.0
         self._is_over = False
-        self._max_attempts = 1 if self._health.is_failing else _ATTEMPTS
+        attempts = _ROUTED_ATTEMPTS if is_routed else _ATTEMPTS
+        self._max_attempts = 1 if health.is_failing else attempts
+        self.session = session
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether the request has failed before."""
+        return bool(self._tried)
+
+    def next_replica(self) -> Replica:
+        """Choose the replica of the next attempt."""
+        key = None if self.session is None else self.session.key
+        replica = self._pool.choose(key, self._tried)
+        self._tried.append(replica)
+        return replica
 
     def accept(self) -> None:
         """The upstream has accepted the request."""
+        self._pool.report_success(self._tried[-1])
         self._health.is_failing = False
         self._set_retrying(is_retrying=False)
 
+    def restart(self) -> None:
+        """The reply has made progress: its next failure is counted as the first one."""
+        del self._tried[:-1]
+        self._quick_retries = self._attempt = 0
+        self._waited_s, self._is_over = 0.0, False
+
     async def wait_before_retry(self, error: BackendError) -> None:
-        """Wait before the next attempt. Raises ``error`` if it is permanent, and if the attempts
-        are used up with a code on which clients wait or stop.
+        """Wait before the next attempt, unless another replica can be tried at once. Raises
+        ``error`` if it is permanent, and if the attempts are used up with a code on which clients
+        wait or stop.
         """
+        if self._tried and not self._is_over:
+            self._pool.report_failure(self._tried[-1], error)
         if error.permanent or self._is_over:
             self._set_retrying(is_retrying=False)
             raise error
+        root = self._tried[-1].root if self._tried else None
+        if self._quick_retries < len(self._pool) and self._pool.has_others(self._tried):
+            self._quick_retries += 1
+            _log.warning("upstream failed, trying another", upstream=root, error=str(error))
+            return
         self._attempt += 1
-        _log.warning(
-            "upstream failed", upstream=self._root, attempt=self._attempt, error=str(error)
-        )
+        _log.warning("upstream failed", upstream=root, attempt=self._attempt, error=str(error))
         wait_s = error.retry_after_s
         if wait_s is None:
             wait_s = _FIRST_PAUSE_S * 2 ** (self._attempt - 1)

@@ -343,3 +343,17 @@ def test_tables_of_tenants(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(SetupError, match="ANTIPHON_TENANTS"):
         load(environ={"ANTIPHON_TENANTS": "a=1"})
+
+
+def test_source_may_be_a_list_of_addresses(tmp_path: Path) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text(
+        '[models.fleet]\nsource = ["http://a:1", "http://b:1"]\nengine = "completions"\n'
+        'router = "smg"\n'
+    )
+    model = load(file=file, environ={}).settings.models["fleet"]
+    assert (model.source, model.router) == ("http://a:1,http://b:1", "smg")
+    for bad in ("source = [1]", "source = []", 'source = "http://a"\nrouter = "nginx"'):
+        file.write_text(f"[models.fleet]\n{bad}\n")
+        with pytest.raises(SetupError, match=r"models\.fleet\.(source|router) must be"):
+            load(file=file, environ={})

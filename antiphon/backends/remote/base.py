@@ -322,7 +322,7 @@ class UpstreamReply(Reply):
         ``BackendError`` for an endless answer.
         """
         backend, has_output, output_bytes = self._backend, False, 0
-        retry_policy = backend.upstream.retry_policy()
+        retry_policy = backend.upstream.retry_policy(self._options.session)
         while True:
             parser = backend.stream_parser(
                 self._conversation, self._options, self._shown, self.input_tokens

@@ -151,7 +151,7 @@ class CompletionsEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         accepts_images = self._image_encoder is not None
         check_request(prompt, sampling, self._card, self._tokenizer, accepts_images=accepts_images)
-        patience, started = self._upstream.retry_policy(), False
+        patience, started = self._upstream.retry_policy(sampling.session), False
         while True:
             try:
                 async with aclosing(self._generate_once(prompt, sampling, patience)) as chunks:

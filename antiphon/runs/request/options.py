@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
+from antiphon.sampling import Session
 from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
@@ -54,10 +55,14 @@ def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
 
 
 def build_options(
-    request: CreateResponse, cache_scope: str | None = None, *, tenant: str = ""
+    request: CreateResponse,
+    cache_scope: str | None = None,
+    *,
+    tenant: str = "",
+    session: Session | None = None,
 ) -> Options:
-    """Build the backend's options from a tenant's request, without its tools. ``cache_scope``: see
-    ``RunDependencies.cache_scope``. Raises ``InvalidRequest``."""
+    """Build the backend's options from a tenant's request, without its tools. ``cache_scope`` and
+    ``session``: see ``RunDependencies``. Raises ``InvalidRequest``."""
     return Options(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         text=_format(request),
@@ -85,6 +90,7 @@ def build_options(
         cache_salt=request.cache_salt,
         cache_scope=cache_scope,
         tenant=tenant,
+        session=session,
         trace=request.trace or {},
         extra={**given_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )

@@ -1,0 +1,52 @@
+"""What identifies the conversation of a request, the same on every turn.
+
+Routers in front of several engines keep a conversation on one engine by a digest of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.store.records import StoredResponse
+from antiphon.wire.items import Item, Message
+from antiphon.wire.request import CreateResponse
+
+__all__ = ["session_identity"]
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def session_identity(
+    request: CreateResponse,
+    chain: tuple[StoredResponse, ...],
+    input: Iterable[Item],
+    response_id: str,
+) -> str:
+    """Return the client's ``prompt_cache_key``, the conversation's id, or the id of the first
+    response of the chain.
+
+    A client that stores nothing sends the whole conversation each time: what stays is its first
+    user message. ``chain``: the responses that the request continues, oldest first. ``input``: the
+    items of the request. ``response_id``: the id of its response.
+    """
+    if request.prompt_cache_key:
+        return f"cache key {request.prompt_cache_key}"
+    if request.conversation is not None:
+        return f"conversation {request.conversation.id}"
+    is_stored = request.store is not False
+    if chain:
+        first = chain[0]
+        is_stored, response_id, input = first.response.store, first.response.id, first.input
+    text = None if is_stored else _first_user_message(input)
+    return f"response {response_id}" if text is None else f"message {text}"
+
+
+def _first_user_message(input: Iterable[Item]) -> str | None:
+    """The first user message as JSON, without its id."""
+    for item in input:
+        if isinstance(item, Message) and item.role == "user":
+            return _encode(replace(item, id="")).decode()
+    return None

@@ -1,0 +1,139 @@
+"""The replicas of an upstream: which one a request is sent to, and which ones are down.
+
+A session stays on the replica that rendezvous hashing gives it, unless that replica is down or has
+clearly more requests than the others. Sans-IO: the caller sends, probes and reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from hashlib import blake2b
+from math import ceil
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from antiphon.errors import BackendError, SetupError
+
+from .errors import UpstreamDown
+
+__all__ = ["DNS_PREFIX", "Replica", "ReplicaPool", "split_addresses"]
+
+#: Prefix of an address whose name stands for several replicas: ``dns+http://engines:8000``.
+DNS_PREFIX = "dns+"
+#: A replica may have this many times as many requests as the average before its sessions move
+#: ("consistent hashing with bounded loads"), and always this many.
+_LOAD_FACTOR, _MIN_LOAD = 1.25, 4
+#: Failures in a row after which a replica that still answers is down.
+_MAX_FAILURES = 3
+#: Seconds before a replica that is down is probed: the first time, and at most.
+_FIRST_PROBE_S, _MAX_PROBE_S = 1.0, 30.0
+
+
+class Replica(Struct, eq=False, kw_only=True):
+    """One server of an upstream.
+
+    ``root``: its address without a final ``/v1``. ``host``: the name that it is called by, if
+    ``root`` has its IP address. ``running``: requests that it works on. ``failures``: in a row.
+    ``probe_at``: when it has to be probed, if it ``is_down``.
+    """
+
+    root: str
+    host: str | None = None
+    running: int = 0
+    failures: int = 0
+    is_down: bool = False
+    is_probing: bool = False
+    probe_at: float = 0.0
+
+
+class ReplicaPool:
+    """The replicas of one upstream. ``clock``: seconds, monotonic."""
+
+    def __init__(self, roots: Iterable[str], clock: Callable[[], float]) -> None:
+        self._replicas = tuple(Replica(root=root) for root in roots)
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def replace(self, roots: Collection[str], host: str) -> None:
+        """Replace the replicas by those at ``roots``, which all have the name ``host``. Replicas
+        that were known keep their state. Requests that run on one that has gone end there."""
+        known = {each.root: each for each in self._replicas}
+        self._replicas = tuple(
+            known.get(root) or Replica(root=root, host=host) for root in dict.fromkeys(roots)
+        )
+
+    def choose(self, session_key: str | None, tried: Collection[Replica] = ()) -> Replica:
+        """Choose the replica for a request.
+
+        ``tried``: those that have failed it already, chosen last. Without a session, the replica
+        with the fewest requests is chosen.
+        """
+        candidates = (
+            [each for each in self._replicas if each not in tried and not each.is_down]
+            or [each for each in self._replicas if each not in tried]
+            or [each for each in self._replicas if not each.is_down]
+            or list(self._replicas)
+        )
+        if session_key is None:
+            return min(candidates, key=lambda each: each.running)
+        candidates.sort(key=lambda each: _weight(session_key, each.root), reverse=True)
+        running = sum(each.running for each in candidates) + 1
+        limit = max(_MIN_LOAD, ceil(running / len(candidates) * _LOAD_FACTOR))
+        return next((each for each in candidates if each.running < limit), candidates[0])
+
+    def has_others(self, tried: Collection[Replica]) -> bool:
+        """Whether there is a replica that is up and has not been tried."""
+        return any(not each.is_down and each not in tried for each in self._replicas)
+
+    def due(self) -> list[Replica]:
+        """The replicas that have to be probed now."""
+        now = self._clock()
+        return [
+            each
+            for each in self._replicas
+            if each.is_down and not each.is_probing and each.probe_at <= now
+        ]
+
+    def report_success(self, replica: Replica) -> None:
+        """A request was answered."""
+        replica.failures, replica.is_down = 0, False
+
+    def report_up(self, replica: Replica) -> None:
+        """A probe was answered. Another failure of a request marks the replica as down again."""
+        replica.is_down = False
+
+    def report_failure(self, replica: Replica, error: BackendError) -> None:
+        """A request or a probe failed. A replica that does not answer, or says when to come back,
+        is down at once; one that sends errors is down after several in a row."""
+        if error.permanent:
+            return  # the request's own fault
+        replica.failures += 1
+        waits = error.retry_after_s is not None
+        if not (waits or isinstance(error, UpstreamDown) or replica.failures >= _MAX_FAILURES):
+            return
+        pause_s = _FIRST_PROBE_S * 2 ** min(replica.failures - 1, 5)
+        replica.is_down = True
+        replica.probe_at = self._clock() + min(error.retry_after_s or pause_s, _MAX_PROBE_S)
+
+
+def split_addresses(text: str) -> list[str]:
+    """Split a list of addresses with commas between them. Raises ``SetupError`` for an invalid one,
+    and for addresses of which only one may be given."""
+    addresses = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
+    for address in addresses or [text]:
+        if not address.removeprefix(DNS_PREFIX).startswith(("http://", "https://")):
+            raise SetupError(f"invalid upstream address {address!r}: it must begin with http(s)://")
+    paths = {urlsplit(each.removeprefix(DNS_PREFIX)).path for each in addresses}
+    if len(paths) > 1:
+        raise SetupError(f"the addresses of one upstream must have the same path: {text}")
+    if len(addresses) > 1 and any(each.startswith(DNS_PREFIX) for each in addresses):
+        raise SetupError(f"an address with {DNS_PREFIX} must be the only one: {text}")
+    return addresses
+
+
+def _weight(session_key: str, root: str) -> bytes:
+    """The weight of a replica for a session (rendezvous hashing)."""
+    return blake2b(f"{session_key} {root}".encode(), digest_size=8).digest()
