@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.attachments.samples import pdf
 from tests.browser.conftest import Visitor, visiting
 from tests.e2e.server import Server
 from tests.tools.mcp.process import Toys
@@ -204,6 +205,16 @@ def test_files_are_attached_by_drop_and_paste(visitor: Visitor, server: Server) 
     assert file["filename"] == "notes.md"
     assert base64.b64decode(file["file_data"].partition(",")[2]) == b"Saturn has rings."
     assert text == {"type": "input_text", "text": "what is in the file"}
+
+
+def test_model_reads_a_dropped_pdf(visitor: Visitor) -> None:
+    page = visitor.open()
+    content = base64.b64encode(pdf("Jupiter has many moons.")).decode()
+    page.evaluate(GIVE, ["moons.pdf", "application/pdf", content, "drop"])
+    turn = visitor.answered("what is in the file")
+    turn.get_by_role("link", name="Details").click()
+    page.get_by_role("tab", name="Prompt").click()
+    assert "Jupiter has many moons." in page.get_by_label("Prompt and output").inner_text()
 
 
 def test_refused_request_says_why_and_can_be_edited(visitor: Visitor) -> None:
