@@ -24,6 +24,7 @@ from antiphon.capabilities import Capability, list_capabilities
 from antiphon.config.report import shown_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
+from antiphon.engines.llama.zero_pages import new_ranges, release_zero_pages, writable_ranges
 from antiphon.errors import SetupError
 from antiphon.fair_limiter import tenant_share
 from antiphon.http import uvicorn_server
@@ -123,7 +124,9 @@ async def serve(
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
-        app = await stack.enter_async_context(open_app(settings, log=log, origins=origins))
+        app = await stack.enter_async_context(
+            open_app(settings, log=log, origins=origins, owns_process=True)
+        )
         url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:
@@ -152,14 +155,20 @@ async def serve(
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, *, log: Any = None, origins: Mapping[str, str] | None = None
+    settings: Settings,
+    *,
+    log: Any = None,
+    origins: Mapping[str, str] | None = None,
+    owns_process: bool = False,
 ) -> AsyncIterator[App]:
     """Open store, models, tools and service, and yield the ASGI app over them.
 
     Serve the app with any ASGI server, or mount it in another app. At the end of the block runs
     have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; by
     default lines on standard error. ``origins``: where settings come from, by name, as ``load``
-    returns them; operators see them. Raises ``SetupError``.
+    returns them; operators see them. ``owns_process``: nothing else runs in this process until the
+    app is open; then memory that models have cleared but not used goes back to the system. Raises
+    ``SetupError``.
     """
     log = log or _open_log(settings)
     shown = _shown_settings(settings, origins or {})
@@ -178,9 +187,12 @@ async def open_app(
         fetcher = open_fetcher(settings)
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
+        ranges = writable_ranges() if owns_process else ()
         with progress_bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
+        if owns_process:
+            release_zero_pages(new_ranges(ranges, writable_ranges()))
         _check_embeddings(settings.file_search_embeddings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
         containers, providers = await _tools(stack, settings, store, seal, fetcher, documents, log)

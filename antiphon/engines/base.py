@@ -49,7 +49,6 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     ``adapters``: name of a LoRA adapter → its file or folder, or the upstream's name for it.
     ``separate_caches``: requests have different ``Sampling.cache_scope``. A cache that cannot be
     divided among them is not used.
-    ``loads_alone``: nothing else runs in this process until the model is loaded.
     ``engine_options``: the engine's own options by their own names; they override the other fields.
     ``progress``: called with a name, the bytes read so far and, if known, the bytes in all; from
     any thread.
@@ -63,7 +62,6 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     projector: Path | None = None
     adapters: Mapping[str, str] = {}
     separate_caches: bool = False
-    loads_alone: bool = False
     engine_options: Mapping[str, Any] = {}
     progress: Callable[[str, int, int | None], None] | None = None
 

@@ -39,8 +39,6 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     options = replace(
         _load_options(name, model, settings),
         projector=_projector(model),
-        # Models are loaded one after the other at start, before requests are answered.
-        loads_alone=model.load == "start" and not model.idle_unload_s,
     )
     return await _local_backend(await load(path, options), model, settings)
 

@@ -35,7 +35,6 @@ from .slots import Slot, Slots
 from .socket_client import LlamaSocket
 from .stream import LlamaStream
 from .tokenizer import LlamaTokenizer, require_llama
-from .zero_pages import new_ranges, release_zero_pages, writable_ranges
 
 __all__ = ["LlamaEngine", "load", "start_server"]
 
@@ -105,12 +104,9 @@ async def load(
         # On CPUs ggml's plain attention is twice as fast as its fused one for long contexts.
         fields["flash_attn_type"] = 0
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
-    ranges = writable_ranges()
     server = await asyncio.to_thread(
         start_server, path, threads, fields, projector, list(adapters.values())
     )
-    if options.loads_alone:
-        await asyncio.to_thread(release_zero_pages, new_ranges(ranges, writable_ranges()))
     card = gguf_card(options.name or path.stem, context, head, tokenizer)
     return LlamaEngine(
         server,

@@ -2,7 +2,10 @@
 
 llama.cpp clears its KV cache while it loads a model, which makes every page of it resident: 720 MiB
 for the small default model. A page of zeros can be dropped without a change, because the next
-access finds zeros again. Then memory grows with the tokens that are really in the cache."""
+access finds zeros again. Then memory grows with the tokens that are really in the cache.
+
+This needs a moment in which no other thread of the process writes: ``antiphon serve`` does it once,
+after it has loaded its models and before it answers requests."""
 
 from __future__ import annotations
 
