@@ -187,12 +187,8 @@ async def open_app(
         fetcher = open_fetcher(settings)
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
-        ranges = writable_ranges() if owns_process else ()
-        with progress_bar() as progress:
-            models = await catalog.load(settings, progress, now=int(_clock()))
+        models = await _load_models(settings, owns_process=owns_process)
         stack.push_async_callback(models.close)
-        if owns_process:
-            release_zero_pages(new_ranges(ranges, writable_ranges()))
         _check_embeddings(settings.file_search_embeddings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
         containers, providers = await _tools(stack, settings, store, seal, fetcher, documents, log)
@@ -229,6 +225,15 @@ async def open_app(
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         asgi = _app(settings, service, log, metrics, models, tracer, shown)
         yield App(asgi, service, models, abilities)
+
+
+async def _load_models(settings: Settings, *, owns_process: bool) -> catalog.Catalog:
+    ranges = writable_ranges() if owns_process else ()
+    with progress_bar() as progress:
+        models = await catalog.load(settings, progress, now=int(_clock()))
+    if owns_process:
+        release_zero_pages(new_ranges(ranges, writable_ranges()))
+    return models
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
