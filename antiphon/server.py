@@ -217,14 +217,20 @@ async def open_app(
             )
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
-        metrics = Metrics()
-        if settings.stall_log_ms:
-            await stack.enter_async_context(
-                LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
-            )
+        metrics = await _watched_metrics(stack, settings, log)
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         asgi = _app(settings, service, log, metrics, models, tracer, shown)
         yield App(asgi, service, models, abilities)
+
+
+async def _watched_metrics(stack: AsyncExitStack, settings: Settings, log: Any) -> Metrics:
+    """Return the metrics, with the stalls of the event loop counted."""
+    metrics = Metrics()
+    if settings.stall_log_ms:
+        await stack.enter_async_context(
+            LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
+        )
+    return metrics
 
 
 async def _load_models(settings: Settings, *, owns_process: bool) -> catalog.Catalog:
