@@ -523,4 +523,5 @@ def _retention(settings: Settings) -> Retention:
         max_responses=settings.retention_responses or None,
         max_bytes=settings.retention_bytes or None,
         max_log_age_s=settings.retention_events_s or None,
+        max_usage_age_s=settings.retention_usage_days * 86_400 or None,
     )

@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -248,6 +249,34 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", default="default", help="tenant of the key")
 
 
+def _usage_arguments(parser: argparse.ArgumentParser) -> None:
+    from .usage import GROUPS
+
+    width = parser.add_mutually_exclusive_group()
+    width.add_argument("--day", action="store_true", help="sums of days (default)")
+    width.add_argument("--hour", action="store_true", help="sums of hours")
+    parser.add_argument(
+        "--by",
+        action="append",
+        choices=list(GROUPS),
+        help="one row for each; may be repeated",
+    )
+    parser.add_argument(
+        "--last", type=_period_count, metavar="N", help="how many (default: 7 days or 24 hours)"
+    )
+    parser.add_argument("--csv", action="store_true", help="print CSV")
+
+
+def _period_count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= _MAX_PERIODS:
+        raise ValueError
+    return number
+
+
+_MAX_PERIODS = 10_000
+
+
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["add", "remove", "list", "count"])
     parser.add_argument(
@@ -334,6 +363,19 @@ def _models(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from .models import run
 
     run(loaded, arguments.action, arguments.name)
+
+
+def _usage(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    from .usage import run
+
+    run(
+        loaded,
+        by_hour=arguments.hour,
+        periods=arguments.last or (24 if arguments.hour else 7),
+        groups=tuple(dict.fromkeys(arguments.by or ())),
+        as_csv=arguments.csv,
+        now=int(time.time()),  # noqa: TID251 - the clock of the command
+    )
 
 
 def _pull(loaded: Loaded, arguments: argparse.Namespace) -> None:
@@ -491,6 +533,12 @@ COMMANDS: Mapping[str, Command] = {
         flags=("port", "chat_url", "chat_key"),
         takes="[list|load|unload|pull] [MODEL] ",
         arguments=_models_arguments,
+    ),
+    "usage": Command(
+        help="Show what the requests to a running server used.",
+        run=_usage,
+        flags=("port", "chat_url", "chat_key"),
+        arguments=_usage_arguments,
     ),
     "pull": Command(
         help="Download a model.",

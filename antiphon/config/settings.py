@@ -194,6 +194,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _storage("Maximum size of stored responses in bytes; 0 for no limit.", ge=0)
     ] = 0
 
+    retention_usage_days: Annotated[
+        float,
+        _storage(
+            "Days for which the sums of what requests used are kept; 0 keeps them forever.", ge=0
+        ),
+    ] = 400
+
     webhook_url: Annotated[
         str | None,
         _hooks("URL that receives webhooks when background responses end. Unset: no webhooks."),
@@ -260,7 +267,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         _access(
             "Names of the API keys that may manage the server at run time: load, unload and "
-            "download models. Without API keys: every client on this machine."
+            "download models, and read the usage of all tenants. Without API keys: every client on "
+            "this machine."
         ),
     ] = ()
     allow_unauthenticated: Annotated[

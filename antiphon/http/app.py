@@ -34,6 +34,7 @@ from antiphon.http.routes.files import FileRoutes
 from antiphon.http.routes.health import HealthRoutes
 from antiphon.http.routes.managed_models import ManagedModelRoutes, ManagesModels
 from antiphon.http.routes.models import ModelRoutes
+from antiphon.http.routes.organization_usage import OrganizationUsageRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
@@ -156,6 +157,7 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
             "/antiphon/responses/{response_id}/transcript", responses.transcript, methods=["GET"]
         ),
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
+        *_organization_routes(OrganizationUsageRoutes(service, access)),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
@@ -184,6 +186,14 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route("/ready", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
         *(_page_routes(PageRoutes()) if access.page else ()),
+    ]
+
+
+def _organization_routes(usage: OrganizationUsageRoutes) -> list[Route]:
+    path = "/v1/organization/usage"
+    return [
+        Route(path + "/completions", usage.completions, methods=["GET"]),
+        Route(path + "/embeddings", usage.embeddings, methods=["GET"]),
     ]
 
 
@@ -222,7 +232,9 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     """The routes of OpenAI's older APIs."""
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
-        lambda tenant, request, index: deps.service.create(tenant, request.requests[index]),
+        lambda context, request, index: deps.service.create(
+            context.tenant, request.requests[index], api_key=context.key
+        ),
         deps,
         Operation(
             id="createChatCompletion",
@@ -235,8 +247,11 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     )
     completions = CompletionsEndpoint(
         parse_completion_request,
-        lambda tenant, request, index: deps.service.complete(
-            tenant, request.requests[index], request.prompts[index]
+        lambda context, request, index: deps.service.complete(
+            context.tenant,
+            request.requests[index],
+            request.prompts[index],
+            api_key=context.key,
         ),
         deps,
         Operation(

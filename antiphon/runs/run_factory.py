@@ -25,11 +25,13 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.tracing.base import TraceHeaders
 from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response, Usage
 
 from .dependencies import RunDependencies
 from .preparer import PreparedRequest
 from .request.initial_response import initial_response
 from .request.options import hidden_item_types
+from .usage_counter import UsageCounter, UsageMeter
 
 __all__ = ["RunFactory"]
 
@@ -37,23 +39,37 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 class RunFactory:
-    """Creates runs. ``supervisor`` waits for the foreground runs when the server stops."""
+    """Creates runs. ``supervisor`` waits for the foreground runs when the server stops. ``usage``
+    counts runs that are not stored; ``api_key`` is the name of the key that is charged."""
 
-    def __init__(self, dependencies: RunDependencies, supervisor: Supervisor) -> None:
+    def __init__(
+        self, dependencies: RunDependencies, supervisor: Supervisor, usage: UsageCounter
+    ) -> None:
         self._dependencies = dependencies
+        self._usage = usage
         self._supervisor = supervisor
         #: Background runs are released when the server stops, not failed: nobody drains this one.
         self._background_supervisor = Supervisor()
 
-    def foreground_run(self, tenant: str, prepared: PreparedRequest, held: HeldConversation) -> Run:
+    def foreground_run(
+        self,
+        tenant: str,
+        prepared: PreparedRequest,
+        held: HeldConversation,
+        *,
+        api_key: str | None = None,
+    ) -> Run:
         """Create a run for the caller to drive. ``held``: its conversation, unlocked at its end."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if response.store and not all(stored.response.store for stored in chain):
             # It continues a response that is not stored, so its history is stored as its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
-        spec = self._spec(prepared.reply, input, held.release)
-        save = self._save(tenant, held.lock, request.trace or {}) if response.store else None
+        meter = self._meter(tenant, api_key, prepared.model.name)
+        spec = self._spec(prepared.reply, input, held.release, meter)
+        save = None
+        if response.store:
+            save = self._save(tenant, held.lock, request.trace or {}, meter)
         writer = ResponseWriter(
             response, ids=self._dependencies.ids, kinds=self._dependencies.kinds
         )
@@ -72,14 +88,22 @@ class RunFactory:
         )
 
     def completion_run(
-        self, request: CreateResponse, model: CatalogModel, reply: Reply, response_id: str
+        self,
+        tenant: str,
+        request: CreateResponse,
+        model: CatalogModel,
+        reply: Reply,
+        response_id: str,
+        *,
+        api_key: str | None = None,
     ) -> Run:
         """Create a run that continues raw text. Nothing of it is stored."""
         dependencies = self._dependencies
         name, now = request.model or model.name, int(dependencies.clock())
         response = initial_response(request, id=response_id, model=name, created_at=now)
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
-        return Run(writer, self._spec(reply, (), _release_nothing), self._supervisor)
+        meter = self._meter(tenant, api_key, model.name)
+        return Run(writer, self._spec(reply, (), _release_nothing, meter), self._supervisor)
 
     def background_run(
         self,
@@ -104,9 +128,21 @@ class RunFactory:
         spec = replace(spec, parent_tokens=parent, keepalive_s=0)
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
+    def _meter(self, tenant: str, api_key: str | None, model: str) -> UsageMeter:
+        clock = self._dependencies.clock
+        return UsageMeter(tenant=tenant, api_key=api_key, model=model, started=clock(), clock=clock)
+
     def _spec(
-        self, reply: Reply, input: tuple[Item, ...], release: Callable[[], Awaitable[None]]
+        self,
+        reply: Reply,
+        input: tuple[Item, ...],
+        release: Callable[[], Awaitable[None]],
+        meter: UsageMeter | None = None,
     ) -> RunSpec:
+        def count(response: Response, usage: Usage | None) -> None:
+            if meter is not None:
+                self._usage.add(meter.record(response, usage))
+
         policy = self._dependencies.policy
         return RunSpec(
             reply=reply,
@@ -119,11 +155,12 @@ class RunFactory:
             keepalive_events=policy.keepalive_events,
             timeout_s=policy.timeout_s,
             release=release,
+            count=count,
             reraise=policy.reraise,
         )
 
     def _save(
-        self, tenant: str, lock: ConversationLock | None, trace: TraceHeaders
+        self, tenant: str, lock: ConversationLock | None, trace: TraceHeaders, meter: UsageMeter
     ) -> Callable[[StoredResponse], Awaitable[None]]:
         """Return the function that stores the response. A failed response is stored, but is not
         added to its conversation. ``lock``: that of the conversation."""
@@ -131,11 +168,12 @@ class RunFactory:
         store, save_retry_s = self._dependencies.store, self._dependencies.policy.save_retry_s
 
         async def save(stored: StoredResponse) -> None:
+            usage = meter.record(stored.response)
             with tracer.start("store response", trace):
                 if stored.response.status not in ("completed", "incomplete"):
-                    await store.save(tenant, stored)
+                    await store.save(tenant, stored, usage=usage)
                 elif not await retry_until_available(
-                    lambda: store.save(tenant, stored, lock=lock), limit_s=save_retry_s
+                    lambda: store.save(tenant, stored, lock=lock, usage=usage), limit_s=save_retry_s
                 ):
                     raise ConversationLost
 

@@ -59,6 +59,7 @@ from .policy import Policy
 from .preparer import PreparedRequest, Preparer
 from .response_quota import ResponseQuota
 from .run_factory import RunFactory
+from .usage_counter import UsageCounter
 
 __all__ = [
     "CatalogModel",
@@ -143,7 +144,9 @@ class Service:
             Attachments(self.files, fetcher=features.fetcher, documents=features.documents),
             providers,
         )
-        self._runs = RunFactory(dependencies, self._supervisor)
+        #: What requests used.
+        self.usage_counter = UsageCounter(store.usage_log, clock)
+        self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter)
         self._jobs = BackgroundJobs(
             dependencies, self._preparer, self._runs, self.conversations, self.prompts
         )
@@ -210,6 +213,7 @@ class Service:
         """
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
+        await self.usage_counter.close()
 
     # --- runs ------------------------------------------------------------------------------------
 
@@ -218,14 +222,15 @@ class Service:
         tenant: str,
         request: CreateResponse,
         *,
+        api_key: str | None = None,
         session_chains: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
         """Prepare a run, which the caller drives.
 
-        ``session_chains``: responses that can be continued besides the stored ones. If ``generate``
-        is False, the model only caches the prompt. Raises ``RequestError`` for everything that
-        cannot be honoured.
+        ``api_key``: the name of the key that is charged. ``session_chains``: responses that can be
+        continued besides the stored ones. If ``generate`` is False, the model only caches the
+        prompt. Raises ``RequestError`` for everything that cannot be honoured.
         """
         if generate and request.store is not False:
             await self.store_health.require()
@@ -233,10 +238,15 @@ class Service:
         prepared = accepted.prepared
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
-        return self._runs.foreground_run(tenant, prepared, accepted.held)
+        return self._runs.foreground_run(tenant, prepared, accepted.held, api_key=api_key)
 
     async def complete(
-        self, tenant: str, request: CreateResponse, prompt: str | tuple[int, ...]
+        self,
+        tenant: str,
+        request: CreateResponse,
+        prompt: str | tuple[int, ...],
+        *,
+        api_key: str | None = None,
     ) -> Run:
         """Prepare a run that continues raw text, which the caller drives. Nothing of it is stored.
         Only the sampling options of the request apply. Raises ``RequestError``.
@@ -254,19 +264,29 @@ class Service:
         )
         options = build_options(request, scope, tenant=tenant, session=session)
         reply = await model.backend.complete(prompt, options)
-        return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
+        response_id = self._dependencies.ids("resp")
+        return self._runs.completion_run(
+            tenant, request, model, reply, response_id, api_key=api_key
+        )
 
-    async def compact(self, tenant: str, request: CompactRequest) -> CompactionRun:
+    async def compact(
+        self, tenant: str, request: CompactRequest, *, api_key: str | None = None
+    ) -> CompactionRun:
         """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
         stored. Raises ``RequestError``.
         """
         accepted = await self._accept(tenant, request.as_create(), claim=False)
         prepared = accepted.prepared
-        run = self._runs.foreground_run(tenant, prepared, accepted.held)
+        run = self._runs.foreground_run(tenant, prepared, accepted.held, api_key=api_key)
         return CompactionRun(run, prepared.context)
 
     async def enqueue(
-        self, tenant: str, request: CreateResponse, response_id: str | None = None
+        self,
+        tenant: str,
+        request: CreateResponse,
+        response_id: str | None = None,
+        *,
+        api_key: str | None = None,
     ) -> EnqueuedRun:
         """Store a background run. If ``response_id`` is given and exists, no second run is created.
         Raises ``RequestError``.
@@ -275,7 +295,9 @@ class Service:
             return existing
         accepted = await self._accept(tenant, request, response_id=response_id)
         try:
-            response = await self._jobs.enqueue(tenant, accepted.prepared, accepted.held.lock)
+            response = await self._jobs.enqueue(
+                tenant, accepted.prepared, accepted.held.lock, api_key=api_key
+            )
         except RunError:  # a concurrent call may have created it
             await accepted.held.release()
             if (existing := await self._existing_run(tenant, response_id)) is None:

@@ -26,6 +26,7 @@ from .records import (
 )
 from .runs import RunStore
 from .skills import SkillStore
+from .usage import UsageLog, UsageRecord
 from .vectors import VectorIndex
 
 __all__ = ["Retention", "Store"]
@@ -44,6 +45,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     #: Seconds for which the events of a background run are kept after its end, for readers that
     #: reconnect.
     max_log_age_s: float | None = 3600
+    #: Seconds for which the sums of the usage log are kept.
+    max_usage_age_s: float | None = None
 
     @property
     def bounds_size(self) -> bool:
@@ -78,8 +81,17 @@ class Store(Protocol):
     def vectors(self) -> VectorIndex:
         """The vector stores of this store."""
 
+    @property
+    def usage_log(self) -> UsageLog:
+        """What the requests used."""
+
     async def save(
-        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        *,
+        lock: ConversationLock | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         """Store a response, replacing one with the same id. Return when it is durable.
 
@@ -87,7 +99,7 @@ class Store(Protocol):
         the output to this conversation in the same transaction, if it still exists. False, and
         nothing is stored, if the response has lost this lock: other responses may have been added.
         A response with a ``lock`` that is stored already is left as it is, so a caller without an
-        answer can repeat the call.
+        answer can repeat the call. ``usage`` is added to the usage log in the same transaction.
         """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
@@ -158,7 +170,7 @@ class Store(Protocol):
         Expired are: responses beyond ``retention`` (``now``, in unix seconds, is compared with
         ``created_at``), responses with an expiry time in the past, events of runs that ended more
         than ``max_log_age_s`` ago, files, contents of vector stores, and claims of approvals older
-        than ``max_age_s``. Responses of active runs
+        than ``max_age_s``. Old rows of the usage log are summed up. Responses of active runs
         are counted but not deleted. Afterwards the bounds hold. A sweep works in short steps,
         between which other calls proceed.
         """

@@ -22,6 +22,7 @@ from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
 from .records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
+from .usage import UsageQuery, UsageRecord, UsageTotals
 from .vectors import IndexedChunk, IndexedFile, IndexUsage
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "claim_of",
     "conversation_of",
     "encode",
+    "encode_usage",
     "event_batch_of",
     "file_batch_of",
     "file_of",
@@ -45,7 +47,9 @@ __all__ = [
     "summary_filters",
     "summary_of",
     "summary_row",
+    "usage_filters",
     "usage_of",
+    "usage_totals_of",
     "vector_store_of",
 ]
 
@@ -240,3 +244,27 @@ def claim_of(row: Row) -> Claim:
     tenant, name, model, request, prompt, epoch, attempts = row
     job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
     return Claim(job=job, epoch=epoch, attempts=attempts)
+
+
+def encode_usage(records: Sequence[UsageRecord]) -> str:
+    """Return records as a JSON list of rows."""
+    return encode(records).decode()
+
+
+def usage_filters(query: UsageQuery, lists: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments of a query of usage. ``lists``: tenants, keys and models, as the
+    database takes lists."""
+    groups = (name in query.group_by for name in ("tenant", "api_key", "model"))
+    return (query.start, query.end, query.width, query.kind, *lists, *groups)
+
+
+def usage_totals_of(rows: Sequence[Row]) -> tuple[UsageTotals, ...]:
+    """Read rows whose columns are the fields, and sort them."""
+    names = UsageTotals.__struct_fields__
+    totals = (UsageTotals(**dict(zip(names, row, strict=True))) for row in rows)
+    return tuple(
+        sorted(
+            totals,
+            key=lambda each: (each.start, each.tenant or "", each.api_key or "", each.model or ""),
+        )
+    )

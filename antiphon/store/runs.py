@@ -22,6 +22,7 @@ from .records import (
     WebhookEvent,
 )
 from .subscriptions import Subscription
+from .usage import UsageRecord
 
 __all__ = ["RunListener", "RunStore"]
 
@@ -110,14 +111,15 @@ class RunStore(Protocol):
         conversation: str | None = None,
         expires_at: int | None = None,
         webhook: WebhookEvent | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         """Store the last events of a run (``batch.count`` may be 0) and its response in a terminal
         state, in one transaction.
 
         ``conversation``: append the input and the output to it, if it still exists; its lock is
         released. ``expires_at``: unix seconds at which the response is deleted. ``webhook`` is kept
-        until it is delivered, even if the response is deleted. False, and nothing is stored, if the
-        run was lost.
+        until it is delivered, even if the response is deleted. ``usage`` is added to the usage log.
+        False, and nothing is stored, if the run was lost.
         """
 
     async def take_due_webhooks(

@@ -14,7 +14,7 @@ from .items import Item, Message
 from .parts import InputText, OutputText, PlainText
 from .response import ConversationRef, Response, ResponseError, ResponseStatus, Usage
 
-__all__ = ["ResponseSummary", "Transcript", "summarize"]
+__all__ = ["ResponseSummary", "Transcript", "is_call", "summarize"]
 
 #: Characters of a preview.
 _PREVIEW = 300
@@ -80,10 +80,14 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
     )
 
 
+def is_call(item: Item) -> bool:
+    """Whether an item is the call of a tool."""
+    return str(item.__struct_config__.tag).endswith(_CALL)
+
+
 def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
-    kinds = (str(item.__struct_config__.tag) for item in output)
-    calls = (kind.removesuffix(_CALL) for kind in kinds if kind.endswith(_CALL))
-    return tuple(dict.fromkeys(calls))
+    calls = (str(item.__struct_config__.tag) for item in output if is_call(item))
+    return tuple(dict.fromkeys(call.removesuffix(_CALL) for call in calls))
 
 
 def _is_message(item: Item) -> bool:

@@ -12,6 +12,7 @@ from antiphon.errors import BackendError, RunError
 from antiphon.store.base import Retention, Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
+from antiphon.store.usage import UsageRecord
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
@@ -262,10 +263,15 @@ async def test_response_is_stored_before_its_terminal_event(serve: Serve) -> Non
 
     class Slow(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+            self,
+            tenant: str,
+            stored: StoredResponse,
+            *,
+            lock: ConversationLock | None = None,
+            usage: UsageRecord | None = None,
         ) -> bool:
             await asyncio.sleep(0)
-            is_saved = await super().save(tenant, stored, lock=lock)
+            is_saved = await super().save(tenant, stored, lock=lock, usage=usage)
             order.append("kept")
             return is_saved
 
@@ -299,7 +305,12 @@ async def _message_texts(server: Server, send: Any) -> None:
 async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
     class Full(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+            self,
+            tenant: str,
+            stored: StoredResponse,
+            *,
+            lock: ConversationLock | None = None,
+            usage: UsageRecord | None = None,
         ) -> bool:
             raise RunError("The store could not be written.")
 

@@ -29,6 +29,7 @@ from antiphon.engines.completions.engine import CompletionsEngine
 from antiphon.engines.completions.servers import FLAVOURS as IDS
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
+from antiphon.store.usage import UsageRecord
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import PageIndex
@@ -104,10 +105,15 @@ class CountingStore(MemoryStore):
         self.saved: list[str] = []
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        *,
+        lock: ConversationLock | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         self.saved.append(stored.response.status)
-        return await super().save(tenant, stored, lock=lock)
+        return await super().save(tenant, stored, lock=lock, usage=usage)
 
 
 class UpstreamServer(Server):

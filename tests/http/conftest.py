@@ -135,7 +135,7 @@ class FakeService:
             FakeModel("upstream", (), None),
         )
 
-    async def create(self, tenant: str, request: Any) -> FakeRun:
+    async def create(self, tenant: str, request: Any, *, api_key: str | None = None) -> FakeRun:
         self._record("create", tenant, request)
         run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)
         self.runs.append(run)

@@ -9,6 +9,7 @@ from antiphon.errors import InvalidRequest, StoreError
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
+from antiphon.store.usage import UsageRecord
 from antiphon.wire import events as ev
 from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.items import Item, Message
@@ -24,9 +25,14 @@ class LostAnswers(MemoryStore):
         self.lost = lost
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        *,
+        lock: ConversationLock | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
-        is_saved = await super().save(tenant, stored, lock=lock)
+        is_saved = await super().save(tenant, stored, lock=lock, usage=usage)
         if self.lost:
             self.lost -= 1
             raise StoreError("The store does not answer.")

@@ -18,6 +18,7 @@ from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.run_lease_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store
+from antiphon.testing.usage_check import CHECKS as USAGE_CHECKS
 from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
 
 
@@ -38,6 +39,7 @@ ALL_CHECKS = {
     **FILE_CHECKS,
     **QUOTA_CHECKS,
     **SKILL_CHECKS,
+    **USAGE_CHECKS,
     **VECTOR_CHECKS,
 }
 
@@ -65,6 +67,7 @@ async def test_check_store_runs_every_check() -> None:
         FILE_CHECKS,
         QUOTA_CHECKS,
         SKILL_CHECKS,
+        USAGE_CHECKS,
         VECTOR_CHECKS,
     )
     assert len(ALL_CHECKS) == sum(map(len, batteries)), "two checks have one name"

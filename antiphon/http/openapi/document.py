@@ -66,6 +66,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/embeddings": ("Embeddings", "Vectors of texts."),
     "/v1/chat": ("Chat Completions", "OpenAI's older APIs, translated to responses."),
     "/v1/completions": ("Chat Completions", ""),
+    "/v1/organization": ("Usage", "What all tenants used, for operators."),
     "/v1": ("Other", "Further endpoints."),
     "/antiphon": ("Administration", "Endpoints of this server that OpenAI has no equivalent of."),
     "": ("Operations", "For monitoring, and vLLM's endpoints about tokens."),

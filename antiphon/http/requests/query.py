@@ -80,6 +80,11 @@ class Query:
             _check(name, value, options)
         return values
 
+    def values(self, name: str) -> tuple[str, ...] | None:
+        """Return a list; None if the parameter is missing."""
+        values = self._values.get(name)
+        return None if values is None else tuple(values)
+
     def value(self, name: str) -> str | None:
         """Return the last value; None if there is none or it is empty."""
         return self._values.get(name, [""])[-1] or None

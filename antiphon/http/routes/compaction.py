@@ -41,7 +41,9 @@ class CompactEndpoint:
         request = parse_compact_request(body, self._deps.limits.body)
         timing = RunTiming(context.started, self._deps.clock)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
-            compaction = await self._deps.service.compact(context.tenant, request)
+            compaction = await self._deps.service.compact(
+                context.tenant, request, api_key=context.key
+            )
             run = compaction.run
             context.model, context.response_id = run.response.model, run.id
             try:

@@ -66,14 +66,14 @@ _RequestT = TypeVar("_RequestT", bound=CompletionsRequest)
 class CompletionsEndpoint(Generic[_RequestT]):
     """The endpoint as an ASGI app.
 
-    ``read`` parses a body. ``start_run`` creates the run of a choice; its arguments are tenant,
-    request and index. ``operation``: its description.
+    ``read`` parses a body. ``start_run`` creates the run of a choice; its arguments are the
+    context, the request and the index. ``operation``: its description.
     """
 
     def __init__(
         self,
         read: Callable[[bytes, BodyLimits], _RequestT],
-        start_run: Callable[[str, _RequestT, int], Awaitable[Run]],
+        start_run: Callable[[RequestContext, _RequestT, int], Awaitable[Run]],
         deps: EndpointDependencies,
         operation: Operation,
     ) -> None:
@@ -90,7 +90,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
             request = request.with_trace(context.span.headers)
         stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
-            runs = await self._runs(context.tenant, request)
+            runs = await self._runs(context, request)
             context.model, context.response_id = runs[0].response.model, runs[0].id
             try:
                 if request.stream:
@@ -112,11 +112,11 @@ class CompletionsEndpoint(Generic[_RequestT]):
         )
         await reply(scope, receive, send)
 
-    async def _runs(self, tenant: str, request: _RequestT) -> list[Run]:
+    async def _runs(self, context: RequestContext, request: _RequestT) -> list[Run]:
         """Create all runs before the first byte is sent: a refusal covers the whole request."""
         try:
             return [
-                await self._start_run(tenant, request, at) for at in range(len(request.requests))
+                await self._start_run(context, request, at) for at in range(len(request.requests))
             ]
         except RequestError as error:
             request.paths.translate(error)

@@ -46,6 +46,13 @@ class EmbeddingsEndpoint:
                 role="query" if parsed.input_type == "query" else "passage",
                 dimensions=parsed.dimensions,
             )
+        self._deps.service.usage_counter.add_embeddings(
+            context.tenant,
+            context.key,
+            result.model.name,
+            result.tokens,
+            latency_s=self._deps.clock() - context.started,
+        )
         context.model = result.model.name
         context.usage = Usage(input_tokens=result.tokens, total_tokens=result.tokens)
         self._deps.metrics.record_embeddings(result.model.name, result.tokens)

@@ -105,7 +105,7 @@ class CreateEndpoint:
         timing = RunTiming(context.started, self._deps.clock)
         stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
-            run = await self._deps.service.create(context.tenant, request)
+            run = await self._deps.service.create(context.tenant, request, api_key=context.key)
             context.model, context.response_id = run.response.model, run.id
             sink = _ClientSink(run, stream, timing)
             try:
@@ -128,7 +128,9 @@ class CreateEndpoint:
     ) -> None:
         """Start a run that continues without its client, and answer with its events or its end."""
         context = request_context(scope)
-        queued = await self._deps.service.enqueue(context.tenant, request, response_id)
+        queued = await self._deps.service.enqueue(
+            context.tenant, request, response_id, api_key=context.key
+        )
         response, headers = queued.response, _ignored(queued.ignored_tools)
         if not queued.created:
             headers.append(repeats.REPLAYED_HEADER)

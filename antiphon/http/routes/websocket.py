@@ -172,7 +172,11 @@ class _Connection:
         request = with_trace(frame.request, self._context)
         async with deps.slot(self._context):
             run = await deps.service.create(
-                tenant, request, session_chains=self.recent, generate=frame.generate
+                tenant,
+                request,
+                api_key=self._context.key,
+                session_chains=self.recent,
+                generate=frame.generate,
             )
             self._context.model, self._context.response_id = run.response.model, run.id
             try:

@@ -20,6 +20,7 @@ from antiphon.errors import StoreError
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.records import Append, Claim, EventBatch, StoredResponse, WebhookEvent
 from antiphon.store.runs import RunStore
+from antiphon.store.usage import UsageRecord
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
 
@@ -102,6 +103,7 @@ class LogSink(EventSink):
         conversation: str | None,
         expires_at: Callable[[], int | None],
         webhook: Callable[[Response], WebhookEvent | None],
+        usage: Callable[[Response], UsageRecord],
     ) -> None:
         self._log_writer = log_writer
         self._store = store
@@ -112,6 +114,7 @@ class LogSink(EventSink):
         self._conversation = conversation
         self._expires_at = expires_at
         self._build_webhook = webhook
+        self._usage_of = usage
         self._events: list[Event] = []
         self._in_flight = 0
         self._lost = False
@@ -145,6 +148,7 @@ class LogSink(EventSink):
         batch = self._batch()
         self._in_flight = batch.count
         webhook = self._build_webhook(stored.response)
+        usage = self._usage_of(stored.response)
         is_stored = not self._lost and await retry_until_available(
             lambda: self._store.end(
                 self.claim,
@@ -153,6 +157,7 @@ class LogSink(EventSink):
                 conversation=self._conversation if _joins_conversation(stored) else None,
                 expires_at=self._expires_at(),
                 webhook=webhook,
+                usage=usage,
             )
         )
         if not is_stored:

@@ -20,10 +20,12 @@ from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
+from antiphon.runs.execution.token_log import total_counts
 from antiphon.runs.preparer import PreparedRequest, Preparer
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
+from antiphon.runs.usage_counter import UsageMeter
 from antiphon.store.records import (
     Claim,
     ConversationLock,
@@ -34,7 +36,7 @@ from antiphon.store.records import (
 )
 from antiphon.stream.writer import ResponseWriter
 from antiphon.tracing.base import Span
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, Usage
 
 from .event_codec import encode_events
 from .event_log_writer import EventLogWriter, LogSink
@@ -75,11 +77,16 @@ class BackgroundJobs:
         self._prepared_requests: dict[str, PreparedRequest] = {}
 
     async def enqueue(
-        self, tenant: str, prepared: PreparedRequest, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        prepared: PreparedRequest,
+        lock: ConversationLock | None = None,
+        *,
+        api_key: str | None = None,
     ) -> Response:
         """Store a job with its first events. Returns the queued response. ``lock``: that of its
-        conversation. Raises ``RunError`` if a response of this id is stored already, and
-        ``InvalidRequest`` if the lock was lost."""
+        conversation. ``api_key``: the name of the key that is charged. Raises ``RunError`` if a
+        response of this id is stored already, and ``InvalidRequest`` if the lock was lost."""
         dependencies = self._dependencies
         response = replace(prepared.response, status="queued")
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
@@ -91,7 +98,9 @@ class BackgroundJobs:
             id=response.id,
             model=prepared.model.name,
             request=_encode(
-                StoredRequest.seal(prepared.request, response.tools, dependencies.seal, tenant)
+                StoredRequest.seal(
+                    prepared.request, response.tools, dependencies.seal, tenant, api_key=api_key
+                )
             ),
             prompt=array("I", prompt_tokens.ids).tobytes() if prompt_tokens is not None else b"",
         )
@@ -162,6 +171,7 @@ class BackgroundJobs:
             conversation=request.conversation.id if request.conversation else None,
             expires_at=self._expires_at(stored.response),
             webhook=self._webhook,
+            usage=self._meter(job, request, stored.response).record,
         )
         return ClaimedRun(run, sink, span)
 
@@ -177,12 +187,27 @@ class BackgroundJobs:
         response = writer.finalize("cancelled", at=int(dependencies.clock()), usage=None)
         writer.emit_terminal()
         events = writer.take()
+        request = _decode_request(claim.job.request)
+        meter = self._meter(claim.job, request, stored.response)
+        read, sampled = 0, 0
+        if restored.tokens:
+            read, sampled = total_counts(restored.prompt, restored.tokens)
         await dependencies.store.runs.end(
             claim,
             StoredResponse(response=response, input=stored.input),
             EventBatch(first=restored.next_event, count=len(events), lines=encode_events(events)),
             expires_at=self._expires_at(response)(),
             webhook=self._webhook(response),
+            usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
+        )
+
+    def _meter(self, job: Job, request: StoredRequest, response: Response) -> UsageMeter:
+        return UsageMeter(
+            tenant=job.tenant,
+            api_key=request.api_key,
+            model=job.model,
+            started=response.created_at,
+            clock=self._dependencies.clock,
         )
 
     async def _restored(self, claim: Claim) -> RestoredRun:

@@ -25,20 +25,28 @@ _PURPOSE = "tools of a background run"
 class StoredRequest(CreateResponse, frozen=True, kw_only=True):
     """A request without its input, which the stored response holds, and without secrets.
 
-    ``sealed_tools``: the encrypted tools with their secrets; None if they have none."""
+    ``sealed_tools``: the encrypted tools with their secrets; None if they have none. ``api_key``:
+    the name of the key that is charged."""
 
     sealed_tools: str | None = None
+    api_key: str | None = None
 
     @classmethod
     def seal(
-        cls, request: CreateResponse, public_tools: tuple[Tool, ...], seal: Encryptor, tenant: str
+        cls,
+        request: CreateResponse,
+        public_tools: tuple[Tool, ...],
+        seal: Encryptor,
+        tenant: str,
+        *,
+        api_key: str | None = None,
     ) -> StoredRequest:
         """Return a request as it is stored. ``public_tools``: its tools without secrets."""
         sealed = None
         if request.tools != public_tools:
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)
-        fields = asdict(request) | {"input": None, "tools": public_tools, "sealed_tools": sealed}
-        return cls(**fields)
+        fields = asdict(request) | {"input": None, "tools": public_tools}
+        return cls(**fields, sealed_tools=sealed, api_key=api_key)
 
     def with_secrets(self, seal: Encryptor, tenant: str) -> StoredRequest:
         """Return the request with the secrets of its tools. Raises ``CannotContinue``."""

@@ -88,10 +88,11 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     ``reply``: the prepared model call. ``input``: the response's own input items.
     ``parent_tokens``: the token ids of the conversation before this response. ``save`` stores the
     response; None if it is not stored or the sink stores it. ``clock`` returns unix seconds.
-    ``release`` unlocks the conversation before the terminal event is sent. ``first_delta_wait_s``:
-    how long the first events are held back if the reply may fail early, so that a rejection can be
-    an HTTP error. ``keepalive_events``: the dialect of events has keepalives; otherwise comments
-    take their place. ``reraise``: raise unexpected exceptions (for tests).
+    ``count`` counts the usage of a response that ``save`` does not store. ``release`` unlocks the
+    conversation before the terminal event is sent. ``first_delta_wait_s``: how long the first
+    events are held back if the reply may fail early, so that a rejection can be an HTTP error.
+    ``keepalive_events``: the dialect of events has keepalives; otherwise comments take their place.
+    ``reraise``: raise unexpected exceptions (for tests).
     """
 
     reply: Reply
@@ -102,6 +103,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     keepalive_s: float
     timeout_s: float | None
     release: Callable[[], Awaitable[None]]
+    count: Callable[[Response, Usage | None], None] | None = None
     first_delta_wait_s: float = 0
     keepalive_events: bool = True
     reraise: bool = False
@@ -317,6 +319,8 @@ class Run:
         if self._spec.save is not None:
             await self._flush()
             await self._spec.save(stored)
+        else:
+            self._count(response)
         await self._emit_end(stored)
 
     async def _fail_response(self, error: RunError) -> None:
@@ -328,6 +332,7 @@ class Run:
             self.response = self._writer.finalize(
                 "failed", at=int(self._spec.clock()), usage=Usage(), error=_response_error(error)
             )
+            self._count(self.response)
             raise error
         response = self._writer.finalize(
             "failed",
@@ -343,6 +348,9 @@ class Run:
                 await self._spec.save(stored)
             except RunError:
                 _log.warning("cannot store a failed response", response=self.id)
+                self._count(response)
+        else:
+            self._count(response)
         await self._emit_end(stored)
 
     def _cancel_response(self) -> None:
@@ -352,6 +360,12 @@ class Run:
             self.response = self._writer.finalize(
                 "cancelled", at=int(self._spec.clock()), usage=None
             )
+            self._count(self.response, self._partial_usage())
+
+    def _count(self, response: Response, usage: Usage | None = None) -> None:
+        """Count the usage of a response that is not stored. ``usage``: instead of its own."""
+        if self._spec.count is not None:
+            self._spec.count(response, usage)
 
     async def _emit_end(self, stored: StoredResponse) -> None:
         """Unlock, then send the last events."""

@@ -25,6 +25,7 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.single_process import SingleProcessRuns
+from antiphon.store.usage import UsageRecord
 
 __all__ = ["MemoryRuns"]
 
@@ -67,6 +68,7 @@ class _SaveResponse(Protocol):
         *,
         expires_at: int | None = None,
         listed: bool = True,
+        usage: UsageRecord | None = None,
     ) -> None: ...
 
 
@@ -168,6 +170,7 @@ class MemoryRuns(SingleProcessRuns):
         conversation: str | None = None,
         expires_at: int | None = None,
         webhook: WebhookEvent | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         self._check()
         run = self._claimed_run(claim)
@@ -183,6 +186,7 @@ class MemoryRuns(SingleProcessRuns):
             conversation,
             expires_at=expires_at,
             listed=stored.response.store,
+            usage=usage,
         )
         self._locks.remove_holder(claim.job.tenant, claim.job.id)
         self._subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])

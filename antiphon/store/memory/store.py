@@ -22,6 +22,7 @@ from antiphon.store.records import (
 )
 from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import item_kind
+from antiphon.store.usage import UsageRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary, summarize
@@ -29,6 +30,7 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 from .files import MemoryFiles
 from .runs import MemoryRuns
 from .skills import MemorySkills
+from .usage import MemoryUsage
 from .vectors import MemoryVectorIndex
 
 __all__ = ["MemoryStore"]
@@ -98,24 +100,30 @@ class MemoryStore:
         self._sweep_record: SweepRecord | None = None
         self._order = 0
         self._closed = False
+        self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
         self.skills = MemorySkills(self._check)
         self.vectors = MemoryVectorIndex(self._check)
         self.files = MemoryFiles(self._check, on_deleted=self.vectors.forget_file)
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        *,
+        lock: ConversationLock | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         self._check()
         if lock is None:
-            self._save(tenant, stored)
+            self._save(tenant, stored, usage=usage)
             return True
         name = stored.response.id
         if (tenant, name) in self._rows:
             return True
         is_locked = self.runs.is_locked(tenant, name, lock)
         if is_locked:
-            self._save(tenant, stored, lock.conversation)
+            self._save(tenant, stored, lock.conversation, usage=usage)
         return is_locked
 
     def _save(
@@ -126,7 +134,10 @@ class MemoryStore:
         *,
         expires_at: int | None = None,
         listed: bool = True,
+        usage: UsageRecord | None = None,
     ) -> None:
+        if usage is not None:
+            self.usage_log.add_now(usage)
         key = (tenant, stored.response.id)
         old = self._rows.get(key)
         if old is not None:
@@ -257,6 +268,7 @@ class MemoryStore:
         log_age_s = retention.max_log_age_s
         self.files.expire(now)
         self.vectors.expire(now)
+        self.usage_log.sweep(now, retention.max_usage_age_s)
         if retention.max_age_s is not None:
             before = now - retention.max_age_s
             self._approvals = {

@@ -18,6 +18,10 @@ INSERT INTO items (tenant, id, response) SELECT $1, unnest($2::text[]), $3
 ON CONFLICT DO NOTHING
 
 -- save_summary
+WITH used AS (
+    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $12::json)
+    ON CONFLICT DO NOTHING
+)
 INSERT INTO summaries
     (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -773,3 +777,83 @@ RETURNING skill_versions.seq
 -- The default one, with its skill, where there is no other.
 DELETE FROM skills WHERE tenant = $1 AND id = $2 AND chosen = $3
 AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1 RETURNING seq
+
+-- add_usage
+INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $1::json)
+ON CONFLICT DO NOTHING
+
+-- usage_totals
+SELECT start - start % $3::bigint AS bucket, CASE WHEN $8::boolean THEN tenant END AS tenant_group,
+    CASE WHEN $9::boolean THEN api_key END AS api_key_group, CASE WHEN $10::boolean THEN model END AS model_group,
+    sum(requests)::bigint, sum(failed_requests)::bigint, sum(cancelled_requests)::bigint,
+    sum(input_tokens)::bigint, sum(cached_tokens)::bigint, sum(output_tokens)::bigint,
+    sum(reasoning_tokens)::bigint, sum(tool_calls)::bigint, sum(latency_ms)::bigint
+FROM (
+    SELECT
+        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
+    FROM usage_rows WHERE start >= $1 AND start < $2
+    UNION ALL
+    SELECT
+        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
+    FROM usage_sums WHERE width IN (60, 3600, 86400) AND start >= $1 AND start < $2
+) AS u WHERE kind = $4
+AND ($5::text[] IS NULL OR tenant = ANY($5))
+AND ($6::text[] IS NULL OR api_key = ANY($6))
+AND ($7::text[] IS NULL OR model = ANY($7))
+GROUP BY 1, 2, 3, 4
+ORDER BY bucket
+
+-- roll_up_usage_rows
+WITH old AS (
+    DELETE FROM usage_rows WHERE id IN (
+        SELECT id FROM usage_rows WHERE start < $2 ORDER BY start LIMIT $3
+    ) RETURNING *
+)
+INSERT INTO usage_sums SELECT $1::bigint, start - start % $1::bigint, kind, tenant, api_key, model,
+    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
+    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
+    sum(latency_ms)
+FROM old GROUP BY 1, 2, 3, 4, 5, 6
+ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
+    requests = usage_sums.requests + excluded.requests,
+    failed_requests = usage_sums.failed_requests + excluded.failed_requests,
+    cancelled_requests = usage_sums.cancelled_requests + excluded.cancelled_requests,
+    input_tokens = usage_sums.input_tokens + excluded.input_tokens,
+    cached_tokens = usage_sums.cached_tokens + excluded.cached_tokens,
+    output_tokens = usage_sums.output_tokens + excluded.output_tokens,
+    reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
+    tool_calls = usage_sums.tool_calls + excluded.tool_calls,
+    latency_ms = usage_sums.latency_ms + excluded.latency_ms
+RETURNING start
+
+-- roll_up_usage_sums
+WITH old AS (
+    DELETE FROM usage_sums WHERE (width, start, kind, tenant, api_key, model) IN (
+        SELECT width, start, kind, tenant, api_key, model FROM usage_sums
+        WHERE width = $1::bigint AND start < $3::bigint ORDER BY start LIMIT $4
+    ) RETURNING *
+)
+INSERT INTO usage_sums SELECT $2::bigint, start - start % $2::bigint, kind, tenant, api_key, model,
+    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
+    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
+    sum(latency_ms)
+FROM old GROUP BY 1, 2, 3, 4, 5, 6
+ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
+    requests = usage_sums.requests + excluded.requests,
+    failed_requests = usage_sums.failed_requests + excluded.failed_requests,
+    cancelled_requests = usage_sums.cancelled_requests + excluded.cancelled_requests,
+    input_tokens = usage_sums.input_tokens + excluded.input_tokens,
+    cached_tokens = usage_sums.cached_tokens + excluded.cached_tokens,
+    output_tokens = usage_sums.output_tokens + excluded.output_tokens,
+    reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
+    tool_calls = usage_sums.tool_calls + excluded.tool_calls,
+    latency_ms = usage_sums.latency_ms + excluded.latency_ms
+RETURNING start
+
+-- expire_usage
+DELETE FROM usage_sums WHERE (width, start, kind, tenant, api_key, model) IN (
+    SELECT width, start, kind, tenant, api_key, model FROM usage_sums
+    WHERE width IN (60, 3600, 86400) AND start < $1 LIMIT $2
+) RETURNING start

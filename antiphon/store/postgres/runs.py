@@ -24,6 +24,7 @@ from antiphon.store.records import (
 from antiphon.store.row_mapping import claim_of, event_batch_of
 from antiphon.store.runs import RunListener
 from antiphon.store.subscriptions import Subscription, Subscriptions
+from antiphon.store.usage import UsageRecord
 
 from .notifications import Notice, RunNotifications
 from .pool import ConnectionPool, Transaction, index_key
@@ -159,9 +160,10 @@ class PostgresRuns:
         conversation: str | None = None,
         expires_at: int | None = None,
         webhook: WebhookEvent | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         return await self._pool.run_to_completion(
-            self._end(claim, stored, batch, conversation, expires_at, webhook)
+            self._end(claim, stored, batch, conversation, expires_at, webhook, usage)
         )
 
     async def _end(
@@ -172,6 +174,7 @@ class PostgresRuns:
         conversation: str | None,
         expires_at: int | None,
         webhook: WebhookEvent | None,
+        usage: UsageRecord | None,
     ) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
         async with self._pool.transaction() as transaction:
@@ -187,6 +190,7 @@ class PostgresRuns:
                 conversation,
                 expires_at=expires_at,
                 listed=stored.response.store,
+                usage=usage,
             )
             await transaction.rows("forget_hold", tenant, name)
             if webhook is not None:

@@ -20,6 +20,7 @@ from antiphon.store.records import (
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
+    encode_usage,
     item_kind,
     item_of,
     items_of,
@@ -29,6 +30,7 @@ from antiphon.store.row_mapping import (
     summary_of,
     summary_row,
 )
+from antiphon.store.usage import UsageRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
@@ -38,6 +40,7 @@ from .pool import ConnectionPool, Transaction, index_key
 from .runs import PostgresRuns, has_lock
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_response
+from .usage import PostgresUsage
 from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
@@ -52,6 +55,7 @@ class PostgresStore:
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool)
+        self.usage_log = PostgresUsage(pool)
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
@@ -61,18 +65,23 @@ class PostgresStore:
         return cls(await ConnectionPool.open(url, connections=connections))
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        *,
+        lock: ConversationLock | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         name = stored.response.id
         async with self._pool.transaction() as transaction:
             if lock is None:
-                await _save(transaction, tenant, stored)
+                await _save(transaction, tenant, stored, usage=usage)
                 return True
             is_locked = await has_lock(transaction, tenant, name, lock)
             if await transaction.value("is_stored", tenant, name):
                 return True
             if is_locked:
-                await _save(transaction, tenant, stored, lock.conversation)
+                await _save(transaction, tenant, stored, lock.conversation, usage=usage)
             return is_locked
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
@@ -255,11 +264,13 @@ async def _save(
     *,
     expires_at: int | None = None,
     listed: bool = True,
+    usage: UsageRecord | None = None,
 ) -> None:
     """Store a response. ``listed``: its items can be referenced."""
     values: list[Any] = list(response_row(tenant, stored, expires_at))
     row = await transaction.value("save", *values)
-    await transaction.rows("save_summary", row, tenant, *summary_row(stored))
+    used = encode_usage(() if usage is None else (usage,))
+    await transaction.rows("save_summary", row, tenant, *summary_row(stored), used)
     added = (*stored.input, *stored.response.output)
     await transaction.rows("forget_items", row)
     if listed and added:

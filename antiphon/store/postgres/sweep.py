@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.eviction import TenantTotals
+from antiphon.store.usage import usage_cutoffs
 
 from .partitions import EventPartitions
 from .pool import ConnectionPool, Transaction
@@ -22,6 +23,8 @@ __all__ = ["PostgresSweep", "delete_response"]
 
 #: Rows that one transaction changes at most, and files, which are larger.
 _ROWS, _FILES = 500, 10
+#: Small rows of the usage log that one transaction sums up.
+_USAGE_ROWS = 5000
 #: Rows of one tenant that are looked up at a time.
 _TENANT_ROWS = 50
 #: Seconds after which a transaction that deletes responses ends: others wait for its lock.
@@ -83,6 +86,14 @@ class PostgresSweep:
         if retention.max_log_age_s is not None:
             before = int(now - retention.max_log_age_s)
             steps.append(_query("bury_runs", before, _ROWS, max(now, 1)))
+        for rollup, before in usage_cutoffs(now):
+            if rollup.width == 0:
+                steps.append(_query("roll_up_usage_rows", rollup.to, before, _USAGE_ROWS))
+            else:
+                row = (rollup.width, rollup.to, before, _USAGE_ROWS)
+                steps.append(_query("roll_up_usage_sums", *row))
+        if retention.max_usage_age_s is not None:
+            steps.append(_query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
         return steps
 
     async def _drop_buried(self) -> bool:

@@ -542,3 +542,84 @@ DELETE FROM skill_versions WHERE seq = (
 -- drop_last_version
 DELETE FROM skills WHERE tenant = ? AND id = ? AND chosen = ?
 AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1
+
+-- add_usage
+INSERT OR IGNORE INTO usage_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- usage_totals
+SELECT start - start % ?3 AS bucket, CASE WHEN ?8 THEN tenant END AS tenant_group,
+    CASE WHEN ?9 THEN api_key END AS api_key_group, CASE WHEN ?10 THEN model END AS model_group,
+    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
+    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
+    sum(latency_ms)
+FROM (
+    SELECT
+        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
+    FROM usage_rows WHERE start >= ?1 AND start < ?2
+    UNION ALL
+    SELECT
+        start, kind, tenant, api_key, model, requests, failed_requests, cancelled_requests,
+        input_tokens, cached_tokens, output_tokens, reasoning_tokens, tool_calls, latency_ms
+    FROM usage_sums WHERE width IN (60, 3600, 86400) AND start >= ?1 AND start < ?2
+) AS u WHERE kind = ?4
+AND (?5 IS NULL OR tenant IN (SELECT value FROM json_each(?5)))
+AND (?6 IS NULL OR api_key IN (SELECT value FROM json_each(?6)))
+AND (?7 IS NULL OR model IN (SELECT value FROM json_each(?7)))
+GROUP BY 1, 2, 3, 4
+ORDER BY bucket
+
+-- roll_up_usage_rows
+INSERT INTO usage_sums SELECT ?1, start - start % ?1, kind, tenant, api_key, model,
+    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
+    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
+    sum(latency_ms)
+FROM (SELECT * FROM usage_rows WHERE start < ?2 ORDER BY start, id LIMIT ?3)
+GROUP BY 1, 2, 3, 4, 5, 6
+ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
+    requests = usage_sums.requests + excluded.requests,
+    failed_requests = usage_sums.failed_requests + excluded.failed_requests,
+    cancelled_requests = usage_sums.cancelled_requests + excluded.cancelled_requests,
+    input_tokens = usage_sums.input_tokens + excluded.input_tokens,
+    cached_tokens = usage_sums.cached_tokens + excluded.cached_tokens,
+    output_tokens = usage_sums.output_tokens + excluded.output_tokens,
+    reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
+    tool_calls = usage_sums.tool_calls + excluded.tool_calls,
+    latency_ms = usage_sums.latency_ms + excluded.latency_ms
+
+-- drop_usage_rows
+DELETE FROM usage_rows WHERE id IN (
+    SELECT id FROM usage_rows WHERE start < ?1 ORDER BY start, id LIMIT ?2
+)
+
+-- roll_up_usage_sums
+INSERT INTO usage_sums SELECT ?2, start - start % ?2, kind, tenant, api_key, model,
+    sum(requests), sum(failed_requests), sum(cancelled_requests), sum(input_tokens),
+    sum(cached_tokens), sum(output_tokens), sum(reasoning_tokens), sum(tool_calls),
+    sum(latency_ms)
+FROM (
+    SELECT * FROM usage_sums WHERE width = ?1 AND start < ?3
+    ORDER BY start, kind, tenant, api_key, model LIMIT ?4
+)
+GROUP BY 1, 2, 3, 4, 5, 6
+ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
+    requests = usage_sums.requests + excluded.requests,
+    failed_requests = usage_sums.failed_requests + excluded.failed_requests,
+    cancelled_requests = usage_sums.cancelled_requests + excluded.cancelled_requests,
+    input_tokens = usage_sums.input_tokens + excluded.input_tokens,
+    cached_tokens = usage_sums.cached_tokens + excluded.cached_tokens,
+    output_tokens = usage_sums.output_tokens + excluded.output_tokens,
+    reasoning_tokens = usage_sums.reasoning_tokens + excluded.reasoning_tokens,
+    tool_calls = usage_sums.tool_calls + excluded.tool_calls,
+    latency_ms = usage_sums.latency_ms + excluded.latency_ms
+
+-- drop_usage_sums
+DELETE FROM usage_sums WHERE rowid IN (
+    SELECT rowid FROM usage_sums WHERE width = ?1 AND start < ?2
+    ORDER BY start, kind, tenant, api_key, model LIMIT ?3
+)
+
+-- expire_usage
+DELETE FROM usage_sums WHERE rowid IN (
+    SELECT rowid FROM usage_sums WHERE width IN (60, 3600, 86400) AND start < ?1 LIMIT ?2
+)

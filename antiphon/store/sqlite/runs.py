@@ -27,6 +27,7 @@ from antiphon.store.records import (
 )
 from antiphon.store.row_mapping import claim_of, event_batch_of
 from antiphon.store.single_process import SingleProcessRuns
+from antiphon.store.usage import UsageRecord
 
 from .database import Database
 
@@ -56,6 +57,7 @@ class _SaveResponse(Protocol):
         *,
         expires_at: int | None = None,
         listed: bool = True,
+        usage: UsageRecord | None = None,
     ) -> Callable[[sqlite3.Connection], None]: ...
 
 
@@ -193,6 +195,7 @@ class SqliteRuns(SingleProcessRuns):
         conversation: str | None = None,
         expires_at: int | None = None,
         webhook: WebhookEvent | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         save_response = self._save(
             claim.job.tenant,
@@ -200,6 +203,7 @@ class SqliteRuns(SingleProcessRuns):
             conversation,
             expires_at=expires_at,
             listed=stored.response.store,
+            usage=usage,
         )
 
         def work(connection: sqlite3.Connection) -> bool:

@@ -32,6 +32,7 @@ from antiphon.store.row_mapping import (
     summary_of,
     summary_row,
 )
+from antiphon.store.usage import UsageRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
@@ -41,6 +42,7 @@ from .files import SqliteFiles
 from .runs import SqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
+from .usage import SqliteUsage, add_usage
 from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
@@ -56,6 +58,7 @@ class SqliteStore:
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
+        self.usage_log = SqliteUsage(database)
 
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
@@ -70,14 +73,19 @@ class SqliteStore:
     # --- the contract ----------------------------------------------------------------------------
 
     async def save(
-        self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        *,
+        lock: ConversationLock | None = None,
+        usage: UsageRecord | None = None,
     ) -> bool:
         if lock is None:
-            await self._database.write(self._save_work(tenant, stored))
+            await self._database.write(self._save_work(tenant, stored, usage=usage))
             return True
         key = (tenant, stored.response.id)
         is_locked = self.runs.is_locked(*key, lock)
-        save_response = self._save_work(tenant, stored, lock.conversation)
+        save_response = self._save_work(tenant, stored, lock.conversation, usage=usage)
 
         def work(connection: sqlite3.Connection) -> bool:
             if connection.execute(self._queries["row_of"], key).fetchone() is not None:
@@ -291,6 +299,7 @@ class SqliteStore:
         *,
         expires_at: int | None = None,
         listed: bool = True,
+        usage: UsageRecord | None = None,
     ) -> Callable[[sqlite3.Connection], None]:
         """Return the work that stores a response. ``listed``: its items can be referenced."""
         added = (*stored.input, *stored.response.output)
@@ -307,6 +316,8 @@ class SqliteStore:
                 connection.execute(self._queries["save_items"], arguments)
             if conversation is not None:
                 self._append_items(connection, tenant, conversation, added)
+            if usage is not None:
+                add_usage(connection, self._queries, usage)
 
         return work
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.eviction import TenantTotals
+from antiphon.store.usage import Rollup, usage_cutoffs
 
 from .database import Database
 
@@ -21,6 +22,8 @@ __all__ = ["SqliteSweep", "free_unneeded"]
 
 #: Rows that one write changes at most, and files, which are larger.
 _ROWS, _FILES = 500, 10
+#: Small rows of the usage log that one write sums up.
+_USAGE_ROWS = 5000
 #: Rows of one tenant that are looked up at a time.
 _TENANT_ROWS = 50
 #: Seconds after which a write that deletes responses ends.
@@ -66,7 +69,24 @@ class SqliteSweep:
             steps.append(self._query("expire_approvals", int(now - retention.max_age_s), _ROWS))
         if retention.max_log_age_s is not None:
             steps.append(self._query("bury_runs", int(now - retention.max_log_age_s), _ROWS))
+        steps += [self._roll_up(rollup, before) for rollup, before in usage_cutoffs(now)]
+        if retention.max_usage_age_s is not None:
+            steps.append(self._query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
         return steps
+
+    def _roll_up(self, rollup: Rollup, before: int) -> _Step:
+        """Return the step that adds old rows of the usage log to coarser sums."""
+        queries = self._queries
+        table = "rows" if rollup.width == 0 else "sums"
+        width = () if rollup.width == 0 else (rollup.width,)
+
+        def step(connection: sqlite3.Connection) -> int:
+            arguments = (*width, rollup.to, before, _USAGE_ROWS)
+            connection.execute(queries[f"roll_up_usage_{table}"], arguments)
+            dropped = (*width, before, _USAGE_ROWS)
+            return connection.execute(queries[f"drop_usage_{table}"], dropped).rowcount
+
+        return step
 
     def _query(self, name: str, *arguments: Any) -> _Step:
         """Return the step that runs one query."""

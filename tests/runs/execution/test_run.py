@@ -20,6 +20,7 @@ from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
+from antiphon.store.usage import UsageRecord
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
@@ -146,10 +147,15 @@ async def test_response_is_stored_before_its_terminal_event() -> None:
 
     class Watched(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+            self,
+            tenant: str,
+            stored: StoredResponse,
+            *,
+            lock: ConversationLock | None = None,
+            usage: UsageRecord | None = None,
         ) -> bool:
             await asyncio.sleep(0)
-            is_saved = await super().save(tenant, stored, lock=lock)
+            is_saved = await super().save(tenant, stored, lock=lock, usage=usage)
             order.append("saved")
             return is_saved
 
@@ -164,7 +170,12 @@ async def test_response_is_stored_before_its_terminal_event() -> None:
 async def test_store_error_fails_the_response() -> None:
     class Full(MemoryStore):
         async def save(
-            self, tenant: str, stored: StoredResponse, *, lock: ConversationLock | None = None
+            self,
+            tenant: str,
+            stored: StoredResponse,
+            *,
+            lock: ConversationLock | None = None,
+            usage: UsageRecord | None = None,
         ) -> bool:
             raise RunError("The store could not be written.")
 

@@ -1,0 +1,222 @@
+"""Endpoints of ``/v1/organization/usage``: operators read what all tenants used.
+
+Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from starlette.requests import Request
+
+from antiphon.errors import Forbidden, InvalidRequest
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests.query import Query, QueryParam
+from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
+from antiphon.wire.organization_usage import (
+    CompletionsUsage,
+    CompletionsUsageBucket,
+    CompletionsUsagePage,
+    EmbeddingsUsage,
+    EmbeddingsUsageBucket,
+    EmbeddingsUsagePage,
+)
+from antiphon.wire.parsing.errors import missing_parameter
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["OrganizationUsageRoutes"]
+
+
+class _Width(Struct, frozen=True):
+    """A width of buckets in seconds, and how many of them a page has and may have."""
+
+    seconds: int
+    default_limit: int
+    max_limit: int
+
+
+#: OpenAI's widths and limits.
+_WIDTHS: Mapping[str, _Width] = {
+    "1m": _Width(60, 60, 1440),
+    "1h": _Width(3600, 24, 168),
+    "1d": _Width(86_400, 7, 31),
+}
+#: Name in the API → name in the store.
+_GROUPS: Mapping[str, Literal["tenant", "api_key", "model"]] = {
+    "project_id": "tenant",
+    "api_key_id": "api_key",
+    "model": "model",
+}
+_MAX_TIME = 2**40
+_PAGE = "page_"
+
+_Time = Annotated[int, Meta(ge=0, le=_MAX_TIME)]
+_PARAMS = (
+    QueryParam(name="start_time", type=_Time, description="Begin in unix seconds. Required."),
+    QueryParam(name="end_time", type=_Time, description="End in unix seconds. Missing: now."),
+    QueryParam(
+        name="bucket_width",
+        type=Literal["1m", "1h", "1d"],
+        description="Width of the buckets. They begin at full minutes, hours and days in UTC.",
+        default="1d",
+    ),
+    QueryParam(
+        name="group_by",
+        type=tuple[Literal["project_id", "api_key_id", "model"], ...],
+        description="What has sums of its own. Projects are tenants.",
+    ),
+    QueryParam(name="project_ids", type=tuple[str, ...], description="Only these tenants."),
+    QueryParam(
+        name="api_key_ids", type=tuple[str, ...], description="Only API keys with these names."
+    ),
+    QueryParam(name="models", type=tuple[str, ...], description="Only these models."),
+    QueryParam(
+        name="limit",
+        type=Annotated[int, Meta(ge=1, le=1440)],
+        description="The largest number of buckets: of minutes up to 1440 (60 if missing), of hours"
+        " up to 168 (24), of days up to 31 (7).",
+    ),
+    QueryParam(name="page", type=str, description="`next_page` of the page before."),
+)
+
+
+class _Listing(Struct, frozen=True):
+    """A page of buckets: the sums to read, and where the whole list ends."""
+
+    query: UsageQuery
+    end: int
+
+
+class OrganizationUsageRoutes:
+    """All routes below ``/v1/organization/usage``."""
+
+    def __init__(self, service: Service, access: AuthConfig) -> None:
+        self._service = service
+        self._access = access
+
+    @operation("usage-completions", query=_PARAMS, answer=CompletionsUsagePage, errors=(403,))
+    async def completions(self, request: Request) -> Reply:
+        """Return what responses and completions used, by time."""
+        listing = self._listing(request, "completion")
+        totals = await self._service.usage_counter.totals(listing.query)
+        buckets = (
+            CompletionsUsageBucket(
+                start_time=start, end_time=end, results=tuple(map(_completions_usage, found))
+            )
+            for start, end, found in _buckets(listing.query, totals)
+        )
+        page = CompletionsUsagePage(data=tuple(buckets), **_more(listing))
+        return json_reply(page)
+
+    @operation("usage-embeddings", query=_PARAMS, answer=EmbeddingsUsagePage, errors=(403,))
+    async def embeddings(self, request: Request) -> Reply:
+        """Return what embeddings used, by time."""
+        listing = self._listing(request, "embedding")
+        totals = await self._service.usage_counter.totals(listing.query)
+        buckets = (
+            EmbeddingsUsageBucket(
+                start_time=start, end_time=end, results=tuple(map(_embeddings_usage, found))
+            )
+            for start, end, found in _buckets(listing.query, totals)
+        )
+        return json_reply(EmbeddingsUsagePage(data=tuple(buckets), **_more(listing)))
+
+    def _listing(self, request: Request, kind: UsageKind) -> _Listing:
+        """Read the query. Raises ``Forbidden`` and ``InvalidRequest``."""
+        if not holds_role(request.scope, self._access, self._access.operators):
+            raise Forbidden("You may not read the usage of this server.")
+        query = Query(request.scope)
+        for name in ("user_ids", "batch"):
+            if query.value(name) is not None:
+                raise InvalidRequest(
+                    f"Unsupported parameter: '{name}' is not supported by this server.",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+        start = query.number("start_time", low=0, high=_MAX_TIME)
+        if start is None:
+            raise missing_parameter("start_time")
+        end = query.number("end_time", low=0, high=_MAX_TIME)
+        if end is None:
+            end = max(start, int(self._service.usage_counter.clock())) + 1
+        if end <= start:
+            raise InvalidRequest("end_time must be after start_time.", param="end_time")
+        width = _WIDTHS[query.choice("bucket_width", _WIDTHS, "1d")]
+        limit = query.number("limit", low=1, high=width.max_limit) or width.default_limit
+        first = _page_start(query.value("page"), start - start % width.seconds, end, width)
+        groups = query.choices("group_by", tuple(_GROUPS))
+        usage_query = UsageQuery(
+            start=first,
+            end=min(end, first + limit * width.seconds),
+            width=width.seconds,
+            kind=kind,
+            group_by=frozenset(_GROUPS[name] for name in groups),
+            tenants=query.values("project_ids"),
+            api_keys=query.values("api_key_ids"),
+            models=query.values("models"),
+        )
+        return _Listing(usage_query, end)
+
+
+def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
+    """Return where a page starts; None: the first page, at ``first``."""
+    if page is None:
+        return first
+    digits = page.removeprefix(_PAGE)
+    start = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 14 else -1
+    if not page.startswith(_PAGE) or not first <= start < end or start % width.seconds:
+        raise InvalidRequest("The page does not belong to this query.", param="page")
+    return start
+
+
+def _more(listing: _Listing) -> dict[str, Any]:
+    """Return whether there is a next page, and its name."""
+    after = listing.query.end
+    if after >= listing.end:
+        return {"has_more": False}
+    return {"has_more": True, "next_page": f"{_PAGE}{after}"}
+
+
+def _buckets(
+    query: UsageQuery, totals: Iterable[UsageTotals]
+) -> Iterable[tuple[int, int, tuple[UsageTotals, ...]]]:
+    """Yield start, end and sums of all buckets, also of those without sums."""
+    found = {start: tuple(sums) for start, sums in groupby(totals, key=lambda each: each.start)}
+    for start in range(query.start, query.end, query.width):
+        yield start, start + query.width, found.get(start, ())
+
+
+def _completions_usage(totals: UsageTotals) -> CompletionsUsage:
+    return CompletionsUsage(
+        input_tokens=totals.input_tokens,
+        input_cached_tokens=totals.cached_tokens,
+        output_tokens=totals.output_tokens,
+        num_model_requests=totals.requests,
+        project_id=totals.tenant,
+        api_key_id=totals.api_key,
+        model=totals.model,
+        num_failed_requests=totals.failed_requests,
+        num_cancelled_requests=totals.cancelled_requests,
+        num_tool_calls=totals.tool_calls,
+        output_reasoning_tokens=totals.reasoning_tokens,
+        latency_ms=totals.latency_ms,
+    )
+
+
+def _embeddings_usage(totals: UsageTotals) -> EmbeddingsUsage:
+    return EmbeddingsUsage(
+        input_tokens=totals.input_tokens,
+        num_model_requests=totals.requests,
+        project_id=totals.tenant,
+        api_key_id=totals.api_key,
+        model=totals.model,
+        latency_ms=totals.latency_ms,
+    )

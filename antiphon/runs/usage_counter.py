@@ -1,0 +1,153 @@
+"""Counts what requests use, for the usage log of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import StoreError
+from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, UsageTotals
+from antiphon.wire.response import Response, Usage
+from antiphon.wire.response_list import is_call
+
+__all__ = ["UsageCounter", "UsageMeter"]
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds that a record waits for others to share its transaction.
+_FLUSH_S = 1.0
+#: Records that are kept while the store does not answer; more are dropped.
+_MAX_RECORDS = 100_000
+#: Characters of a name that are kept. Databases cannot index much longer ones.
+_MAX_NAME = 256
+
+
+class UsageMeter(Struct, frozen=True, kw_only=True):
+    """Who is charged for a response. ``started``: when it was requested, in unix seconds.
+    ``model``: the served model's own name. ``clock`` returns unix seconds."""
+
+    tenant: str
+    api_key: str | None
+    model: str
+    started: float
+    clock: Callable[[], float]
+
+    def record(self, response: Response, usage: Usage | None = None) -> UsageRecord:
+        """Return the record of a response that ends now. ``usage``: instead of the response's."""
+        used = usage or response.usage or Usage()
+        return self.record_of(
+            response.id,
+            used,
+            failed=response.status == "failed",
+            cancelled=response.status == "cancelled",
+            tool_calls=sum(map(is_call, response.output)),
+        )
+
+    def record_of(
+        self,
+        id: str,
+        used: Usage,
+        *,
+        kind: UsageKind = "completion",
+        failed: bool = False,
+        cancelled: bool = False,
+        tool_calls: int = 0,
+    ) -> UsageRecord:
+        """Return the record of a request that ends now."""
+        now = self.clock()
+        return UsageRecord(
+            id=id,
+            start=int(now),
+            kind=kind,
+            tenant=_name(self.tenant),
+            api_key=_name(self.api_key or ""),
+            model=_name(self.model),
+            failed_requests=int(failed),
+            cancelled_requests=int(cancelled),
+            input_tokens=used.input_tokens,
+            cached_tokens=used.input_tokens_details.cached_tokens,
+            output_tokens=used.output_tokens,
+            reasoning_tokens=used.output_tokens_details.reasoning_tokens,
+            tool_calls=tool_calls,
+            latency_ms=max(0, round((now - self.started) * 1000)),
+        )
+
+
+class UsageCounter:
+    """Adds the records of requests that nothing is stored of, many at a time, and reads sums. One
+    instance per process. ``clock`` returns unix seconds."""
+
+    def __init__(self, log: UsageLog, clock: Callable[[], float]) -> None:
+        self._log = log
+        self.clock = clock
+        self._records: list[UsageRecord] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    def add(self, record: UsageRecord) -> None:
+        """Add a record soon."""
+        self._records.append(record)
+        self._schedule()
+
+    def add_embeddings(
+        self, tenant: str, api_key: str | None, model: str, tokens: int, *, latency_s: float
+    ) -> None:
+        """Add the record of a request for embeddings, which has no id of its own."""
+        started = self.clock() - latency_s
+        meter = UsageMeter(
+            tenant=tenant, api_key=api_key, model=model, started=started, clock=self.clock
+        )
+        used = Usage(input_tokens=tokens, total_tokens=tokens)
+        self.add(meter.record_of(f"embd_{secrets.token_hex(16)}", used, kind="embedding"))
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._start_flush)
+
+    def _start_flush(self) -> None:
+        self._timer = None
+        task = asyncio.create_task(self.flush(), name="usage")
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+
+    async def flush(self) -> None:
+        """Add the waiting records now. If the store does not answer, they are added later."""
+        records, self._records = self._records, []
+        if not records:
+            return
+        try:
+            await self._log.add(records)
+        except StoreError as error:
+            if len(records) > _MAX_RECORDS:
+                _log.error("usage is not counted", requests=len(records), error=error.message)
+                return
+            self._records = records + self._records
+            self._schedule()
+        except asyncio.CancelledError:
+            self._records = records + self._records
+            raise
+
+    async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
+        """Return sums, including what this process has counted so far. Raises ``StoreError``."""
+        await self.flush()
+        return await self._log.totals(query)
+
+    async def close(self) -> None:
+        """Add the waiting records."""
+        if self._flushes:
+            await asyncio.wait(set(self._flushes))
+        await self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._records:
+            _log.error("usage is not counted", requests=len(self._records))
+
+
+def _name(text: str) -> str:
+    """Return a name as it is stored: shortened, without U+0000, which PostgreSQL cannot store."""
+    return text[:_MAX_NAME].replace("\0", "\ufffd")

@@ -1,0 +1,40 @@
+"""The SQLite usage log."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import astuple
+
+from antiphon.store.row_mapping import encode, usage_filters, usage_totals_of
+from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
+
+from .database import Database
+
+__all__ = ["SqliteUsage", "add_usage"]
+
+
+class SqliteUsage:
+    """``UsageLog`` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, records: Sequence[UsageRecord]) -> None:
+        queries = self._database.queries
+        await self._database.write(lambda connection: add_usage(connection, queries, *records))
+
+    async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
+        named = (query.tenants, query.api_keys, query.models)
+        lists = [None if names is None else encode(names).decode() for names in named]
+        arguments = usage_filters(query, lists)
+        return usage_totals_of(await self._database.rows("usage_totals", arguments, tuple))
+
+
+def add_usage(
+    connection: sqlite3.Connection, queries: Mapping[str, str], *records: UsageRecord
+) -> None:
+    """Add records in the transaction of the caller."""
+    for record in records:
+        connection.execute(queries["add_usage"], astuple(record))

@@ -1,0 +1,226 @@
+"""What requests used: counted for every kind of request, and read by operators."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.errors import BackendError, StoreError
+from antiphon.http.app import create_app
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.logs import open_log
+from antiphon.runs.execution.run import EventSink, ReaderGone
+from antiphon.store.base import Store
+from antiphon.store.memory.store import MemoryStore
+from antiphon.store.usage import UsageQuery, UsageTotals
+from antiphon.stream.deltas import Open
+from antiphon.wire.items import Message
+from antiphon.wire.parsing.requests import parse_create_response
+from tests.conformance.breaking import SteppedBackend
+from tests.conformance.conftest import Serve
+from tests.conformance.served import NOW, Ask, Server, engine, local
+from tests.conformance.test_tool_search import tool_call
+
+DAY = 86_400
+MIDNIGHT = NOW - NOW % DAY
+
+
+async def totals(server: Server, **fields: Any) -> list[UsageTotals]:
+    query = UsageQuery(**{"start": MIDNIGHT, "end": MIDNIGHT + DAY, "width": DAY, **fields})
+    return list(await server.service.usage_counter.totals(query))
+
+
+async def results(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    reply = await client.get(
+        "/v1/organization/usage/completions", params={"start_time": NOW, **query}
+    )
+    assert reply.status_code == 200, reply.text
+    return [result for bucket in reply.json()["data"] for result in bucket["results"]]
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+async def test_every_response_counts_once(ask: Ask, serve: Serve) -> None:
+    server = serve()
+    answer = await ask(server)
+    stored = answer.terminal_response["store"]
+    (sums,) = await totals(server, group_by={"tenant", "api_key", "model"})
+    usage = answer.terminal_response["usage"]
+    assert (sums.tenant, sums.api_key, sums.model) == ("default", "", "tiny")
+    assert (sums.requests, sums.failed_requests, sums.cancelled_requests) == (1, 0, 0)
+    assert (sums.input_tokens, sums.output_tokens) == (
+        usage["input_tokens"],
+        usage["output_tokens"],
+    )
+    assert stored and usage["output_tokens"] > 0
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+async def test_requests_that_are_not_stored_count(serve: Serve) -> None:
+    server = serve(["Hello!"] * 4)
+    assert (await server.post(store=False)).status_code == 200
+    assert (await server.post(store=False, background=True)).status_code == 200
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hi"}],
+        "n": 2,
+    }
+    answer = await server.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    (sums,) = await totals(server)
+    assert sums.requests >= 3, "the background run may still be running"
+    assert sums.output_tokens > 0
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+async def test_tool_calls_count(serve: Serve) -> None:
+    server = serve(local(engine([tool_call("f", {})])))
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert (await server.post(tools=[tool])).status_code == 200
+    (sums,) = await totals(server)
+    assert (sums.requests, sums.tool_calls) == (1, 1)
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+@pytest.mark.parametrize("store", [True, False])
+async def test_failed_responses_count(serve: Serve, store: bool) -> None:
+    server = serve(SteppedBackend([Open(Message(role="assistant", content=())), BackendError("x")]))
+    assert (await server.post(store=store)).status_code >= 500
+    (sums,) = await totals(server)
+    assert (sums.requests, sums.failed_requests, sums.input_tokens) == (1, 1, 3)
+
+
+class _Gone(EventSink):
+    """A reader that has left."""
+
+    def write(self, events: Any) -> None:
+        raise ReaderGone
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+@pytest.mark.parametrize("store", [True, False])
+async def test_an_abandoned_response_counts_what_was_read(serve: Serve, store: bool) -> None:
+    server = serve(["Hello!"])
+    body = b'{"model": "tiny", "input": "hi", "store": %s}' % (b"true" if store else b"false")
+    run = await server.service.create("default", parse_create_response(body), api_key="k")
+    with pytest.raises(ReaderGone):
+        await run.drive(_Gone())
+    (sums,) = await totals(server, group_by={"api_key"})
+    assert (sums.api_key, sums.requests, sums.cancelled_requests) == ("k", 1, 1)
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+async def test_a_cancelled_background_response_counts(serve: Serve) -> None:
+    backend = SteppedBackend([asyncio.Event()])
+    server = serve(backend)
+    queued = (await server.post(background=True)).json()
+    await server.client.post(f"/v1/responses/{queued['id']}/cancel")
+    (sums,) = await totals(server)
+    assert (sums.requests, sums.cancelled_requests) == (1, 1)
+
+
+class _Client:
+    """Clients of one server with the keys ``root`` (an operator), ``a`` and ``b``."""
+
+    def __init__(self, server: Server) -> None:
+        keys = tuple(
+            AuthKey(name=name, tenant=tenant, sha256=hashlib.sha256(name.encode()).hexdigest())
+            for name, tenant in (("root", "ops"), ("a", "t"), ("b", "t"))
+        )
+        numbers = iter(range(1000))
+        self._app = create_app(
+            server.service,
+            AuthConfig(keys=keys, operators=("root",)),
+            ids=lambda prefix: f"{prefix}_k{next(numbers)}",
+            log=open_log(server.log),
+        )
+
+    def of(self, key: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(self._app),
+            base_url="http://localhost",
+            headers={"authorization": f"Bearer {key}"},
+        )
+
+
+@pytest.mark.requirement("API-USAGE-OPERATORS")
+async def test_operators_read_the_usage_of_all_keys(serve: Serve) -> None:
+    server = serve(ScriptedBackend(["Hello!"] * 9))
+    clients = _Client(server)
+    async with clients.of("root") as root, clients.of("a") as a, clients.of("b") as b:
+        body = {"model": "gpt-5.5", "input": "hi"}
+        for client, extra in ((a, {}), (a, {"store": False}), (b, {"background": True})):
+            assert (await client.post("/v1/responses", json=body | extra)).status_code == 200
+        while sum(each.requests for each in await totals(server)) < 3:
+            await asyncio.sleep(0)  # until the background run has ended
+        refused = await a.get("/v1/organization/usage/completions", params={"start_time": NOW})
+        assert refused.status_code == 403
+        by_key = await results(root, **{"group_by[]": ["api_key_id", "project_id"]})
+        assert [
+            (each["project_id"], each["api_key_id"], each["num_model_requests"]) for each in by_key
+        ] == [("t", "a", 2), ("t", "b", 1)]
+        (by_model,) = await results(root, group_by="model", api_key_ids="a")
+        assert (by_model["model"], by_model["num_model_requests"]) == ("tiny", 2)
+        assert by_model["project_id"] is None and by_model["api_key_id"] is None
+        assert await results(root, models="other") == []
+
+
+@pytest.mark.requirement("API-USAGE-OPERATORS")
+async def test_usage_comes_in_pages_of_buckets(serve: Serve) -> None:
+    server = serve(["Hello!"] * 2)
+    await server.post()
+    server.now += 2 * DAY
+    await server.post()
+    query = {"start_time": NOW, "limit": 2}
+    first = (await server.get("organization/usage/completions", **query)).json()
+    assert first["object"] == "page" and first["has_more"]
+    assert [bucket["start_time"] - MIDNIGHT for bucket in first["data"]] == [0, DAY]
+    assert [len(bucket["results"]) for bucket in first["data"]] == [1, 0]
+    page = {**query, "page": first["next_page"]}
+    second = (await server.get("organization/usage/completions", **page)).json()
+    assert [bucket["start_time"] - MIDNIGHT for bucket in second["data"]] == [2 * DAY]
+    assert not second["has_more"] and second["next_page"] is None
+    assert second["data"][0]["results"][0]["num_model_requests"] == 1
+
+
+@pytest.mark.requirement("API-USAGE-OPERATORS")
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"start_time": ""}, "start_time"),
+        ({"start_time": "x"}, "start_time"),
+        ({"end_time": "1"}, "end_time"),
+        ({"bucket_width": "1w"}, "bucket_width"),
+        ({"limit": "32"}, "limit"),
+        ({"group_by": "user_id"}, "group_by"),
+        ({"user_ids": "x"}, "user_ids"),
+        ({"page": "page_1"}, "page"),
+        ({"page": "page_²"}, "page"),
+    ],
+)
+async def test_invalid_queries_name_the_parameter(
+    query: dict[str, str], param: str, serve: Serve
+) -> None:
+    reply = await serve().get("organization/usage/completions", **{"start_time": NOW, **query})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.requirement("API-USAGE-LOG")
+async def test_usage_waits_for_a_store_that_does_not_answer(serve: Serve) -> None:
+    store: Store = MemoryStore()
+    server = serve(["Hello!"], on=store)
+    await server.post(store=False)
+    add = store.usage_log.add
+    store.usage_log.add = _fail  # type: ignore[method-assign]
+    await server.service.usage_counter.flush()
+    store.usage_log.add = add  # type: ignore[method-assign]
+    (sums,) = await totals(server)
+    assert sums.requests == 1
+
+
+async def _fail(records: Any) -> None:
+    raise StoreError("The store does not answer.")
