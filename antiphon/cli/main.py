@@ -268,10 +268,9 @@ def _usage_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _period_count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= _MAX_PERIODS:
-        raise ValueError
-    return number
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_PERIODS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MAX_PERIODS}")
+    return int(text)
 
 
 _MAX_PERIODS = 10_000

@@ -26,6 +26,8 @@ _WIDTHS: Mapping[str, tuple[int, int, str]] = {
     "1h": (3600, 168, "%Y-%m-%d %H:%M"),
     "1d": (86_400, 31, "%Y-%m-%d"),
 }
+#: Narrower terminals break the lines; no column is left out.
+_MIN_WIDTH = 140
 #: Heading → field of a result.
 _COLUMNS: Mapping[str, str] = {
     "requests": "num_model_requests",
@@ -57,10 +59,11 @@ def run(
     table = Table(box=None)
     for at, name in enumerate(heading):
         is_number = at > len(groups)
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else cell for cell in row))
-    Console(highlight=False, markup=False).print(table)
+    width_of_screen = max(Console().width, _MIN_WIDTH)
+    Console(highlight=False, markup=False, width=width_of_screen).print(table)
 
 
 def _rows(
