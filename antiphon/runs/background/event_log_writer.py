@@ -103,7 +103,7 @@ class LogSink(EventSink):
         conversation: str | None,
         expires_at: Callable[[], int | None],
         webhook: Callable[[Response], WebhookEvent | None],
-        usage: Callable[[Response], UsageRecord],
+        usage: Callable[[Response], UsageRecord | None],
     ) -> None:
         self._log_writer = log_writer
         self._store = store

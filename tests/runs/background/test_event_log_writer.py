@@ -37,6 +37,7 @@ async def test_writer_rests_longer_the_more_runs_share_an_append(
             conversation=None,
             expires_at=lambda: None,
             webhook=lambda response: None,
+            usage=lambda response: None,
         )
         for claim in claims
     ]
