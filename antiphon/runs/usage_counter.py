@@ -14,7 +14,7 @@ from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, U
 from antiphon.wire.response import Response, Usage
 from antiphon.wire.response_list import is_call
 
-__all__ = ["UsageCounter", "UsageMeter"]
+__all__ = ["UsageCounter", "UsageKind", "UsageMeter", "UsageQuery", "UsageTotals"]
 
 _log = structlog.get_logger(__name__)
 

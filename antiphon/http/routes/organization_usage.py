@@ -18,7 +18,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import Query, QueryParam
-from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
+from antiphon.runs.usage_counter import UsageKind, UsageQuery, UsageTotals
 from antiphon.wire.organization_usage import (
     CompletionsUsage,
     CompletionsUsageBucket,
