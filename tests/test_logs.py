@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -54,6 +55,25 @@ def test_tracebacks_omit_secrets_and_local_variables(style: Style) -> None:
     assert "ValueError: refused Bearer [redacted]" in text
     assert CANARY not in text
     assert CANARY[::-1] not in text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"status": 200, "ms": 1.5, "path": "/v1/responses", "model": None},
+        {"text": "with blanks", "quote": "it's", "line": "a\nb", "equals": "a=b", "empty": ""},
+        {"nested": {"a": [1, "b c"]}, "event": "longer than the column of the event, by far"},
+        {"logger": "uvicorn"},
+    ],
+)
+def test_human_line_is_what_structlog_renders(fields: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    event = {"event": "request", **fields}
+    open_log(stream, style="human").warning(**event)
+    line = stream.getvalue().rstrip("\n")
+    event |= {"level": "warning", "timestamp": line.split(" ")[0]}
+    assert line == structlog.dev.ConsoleRenderer(colors=False)(None, "warning", event)
 
 
 def test_token_counts_are_not_redacted() -> None:
