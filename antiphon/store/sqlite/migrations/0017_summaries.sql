@@ -18,15 +18,15 @@ CREATE TRIGGER responses_unlisted AFTER UPDATE OF live ON responses WHEN new.liv
 END;
 -- Of earlier responses there are no previews, and their calls are not known.
 INSERT INTO summaries
-SELECT seq, tenant, coalesce(body ->> '$.status', 'completed'), coalesce(body ->> '$.model', ''),
-    parent, body ->> '$.conversation.id',
-    coalesce(body ->> '$.background', 0), body ->> '$.error' IS NOT NULL, '', '',
+SELECT seq, tenant, coalesce(json_extract(body, '$.status'), 'completed'), coalesce(json_extract(body, '$.model'), ''),
+    parent, json_extract(body, '$.conversation.id'),
+    coalesce(json_extract(body, '$.background'), 0), json_extract(body, '$.error') IS NOT NULL, '', '',
     CAST(json_object(
-        'id', id, 'created_at', created_at, 'status', coalesce(body ->> '$.status', 'completed'),
-        'model', coalesce(body ->> '$.model', ''),
-        'background', json(iif(body ->> '$.background', 'true', 'false')),
-        'previous_response_id', parent, 'usage', json(body -> '$.usage'),
-        'error', json(body -> '$.error'), 'conversation', json(body -> '$.conversation')
+        'id', id, 'created_at', created_at, 'status', coalesce(json_extract(body, '$.status'), 'completed'),
+        'model', coalesce(json_extract(body, '$.model'), ''),
+        'background', json(iif(json_extract(body, '$.background'), 'true', 'false')),
+        'previous_response_id', parent, 'usage', json(json_extract(body, '$.usage')),
+        'error', json(json_extract(body, '$.error')), 'conversation', json(json_extract(body, '$.conversation'))
     ) AS BLOB)
 FROM (SELECT seq, tenant, id, parent, created_at, CAST(body AS TEXT) AS body FROM responses
     WHERE live = 1) ORDER BY seq;
