@@ -20,6 +20,7 @@ from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.models.factories import backend_factory
 from antiphon.plugins import load_plugin, load_plugins, plugin_names
+from antiphon.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.server import open_app
 from antiphon.store import open_store
@@ -70,6 +71,7 @@ async def sandbox_of(settings: Settings) -> Any:
         library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
         clock=lambda: 0.0,
         ids=lambda prefix: prefix,
+        quotas=NO_QUOTAS,
     )
     with capture_logs():
         async with opened as containers:

@@ -225,7 +225,9 @@ async def test_store_is_swept_at_the_start(
         assert (await client.get("models")).status_code == 200
 
     await run_server(use, retention_days=2, retention_responses=5, retention_bytes=0)
-    assert swept == [Retention(max_age_s=172_800, max_responses=5, max_bytes=None)]
+    (retention,) = swept
+    assert retention.max_age_s == 172_800
+    assert (retention.max_responses, retention.max_bytes) == (5, None)
 
 
 @pytest.mark.requirement("API-WEBHOOKS")

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,10 +18,8 @@ class JournalStore(MemoryStore):
         super().__init__()
         self._path = path
 
-    async def save(
-        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
-    ) -> None:
-        await super().save(tenant, stored, conversation=conversation)
+    async def save(self, tenant: str, stored: StoredResponse, **more: Any) -> None:
+        await super().save(tenant, stored, **more)
         await asyncio.to_thread(self._append, msgspec.json.encode(stored.response) + b"\n")
 
     def _append(self, line: bytes) -> None:
