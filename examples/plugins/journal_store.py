@@ -18,9 +18,11 @@ class JournalStore(MemoryStore):
         super().__init__()
         self._path = path
 
-    async def save(self, tenant: str, stored: StoredResponse, **more: Any) -> None:
-        await super().save(tenant, stored, **more)
-        await asyncio.to_thread(self._append, msgspec.json.encode(stored.response) + b"\n")
+    async def save(self, tenant: str, stored: StoredResponse, **more: Any) -> bool:
+        is_saved = await super().save(tenant, stored, **more)
+        if is_saved:
+            await asyncio.to_thread(self._append, msgspec.json.encode(stored.response) + b"\n")
+        return is_saved
 
     def _append(self, line: bytes) -> None:
         with self._path.open("ab") as file:
