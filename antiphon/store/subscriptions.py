@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from .records import EventBatch
@@ -65,6 +65,7 @@ class Subscription:
     async def wait(self) -> None:
         """Wait until a batch is buffered or ``is_stale`` is set."""
         while not self._batches and not self.is_stale:
+            self._subscriptions.on_wait(self._key)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
@@ -89,9 +90,11 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions of a process, by run."""
+    """All subscriptions of a process, by run. ``on_wait`` is called whenever a reader begins to
+    wait for the next batch of a run."""
 
     def __init__(self) -> None:
+        self.on_wait: Callable[[_Key], None] = lambda key: None
         self._by_run: dict[_Key, set[Subscription]] = {}
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:

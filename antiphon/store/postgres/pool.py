@@ -19,15 +19,17 @@ from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.installation import needs_extra
 from antiphon.store.sql import migrations, queries
 
-__all__ = ["ConnectionPool", "Transaction", "index_key"]
+__all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
 
 _T = TypeVar("_T")
+
+#: Called with the payloads of a channel.
+NoticeHandlers = Mapping[str, Callable[[str], None]]
 
 _log = structlog.get_logger(__name__)
 
 #: Advisory lock for migrations.
 _MIGRATION_LOCK = 0x616E7401
-_CHANNEL = "antiphon"
 _TIMEOUT_S = 30.0
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
 #: Interval of checks that the listening connection is alive.
@@ -190,19 +192,17 @@ class ConnectionPool:
 
     # --- listening -------------------------------------------------------------------------------
 
-    def listen(self, on_notice: Callable[[str], None], on_gap: Callable[[], None]) -> None:
-        """Listen from now on and reconnect after outages.
+    def listen(self, handlers: NoticeHandlers, on_gap: Callable[[], None]) -> None:
+        """Listen to channels from now on and reconnect after outages.
 
-        ``on_notice`` is called with each payload, ``on_gap`` when notifications may have been
-        missed.
+        The handler of a channel is called with each payload, ``on_gap`` when notifications may have
+        been missed.
         """
         if self._closed:
             return
-        self._listen_task = asyncio.create_task(self._listen_loop(on_notice, on_gap), name="listen")
+        self._listen_task = asyncio.create_task(self._listen_loop(handlers, on_gap), name="listen")
 
-    async def _listen_loop(
-        self, on_notice: Callable[[str], None], on_gap: Callable[[], None]
-    ) -> None:
+    async def _listen_loop(self, handlers: NoticeHandlers, on_gap: Callable[[], None]) -> None:
         wait = _RETRY_S
 
         def on_connected() -> None:
@@ -212,7 +212,7 @@ class ConnectionPool:
 
         while True:
             try:
-                await self._listen_once(on_notice, on_connected)
+                await self._listen_once(handlers, on_connected)
             except (
                 self._driver.PostgresError,
                 self._driver.InterfaceError,
@@ -224,7 +224,7 @@ class ConnectionPool:
             wait = min(2 * wait, _RETRY_MAX_S)
 
     async def _listen_once(
-        self, on_notice: Callable[[str], None], on_connected: Callable[[], None]
+        self, handlers: NoticeHandlers, on_connected: Callable[[], None]
     ) -> None:
         """Listen until the connection is lost."""
         connection = await self._driver.connect(
@@ -233,7 +233,10 @@ class ConnectionPool:
         lost = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(_CHANNEL, lambda *notice: on_notice(notice[3]))
+            for channel in handlers:
+                await connection.add_listener(
+                    channel, lambda *notice: handlers[notice[2]](notice[3])
+                )
             on_connected()
             while not lost.is_set():
                 with suppress(TimeoutError):

@@ -393,15 +393,22 @@ WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
 RETURNING tenant, id, model, request, prompt, epoch, attempts
 
 -- append
--- One statement, one notice: commits that notify wait for one another. The rows of the runs are
--- locked: who takes a run away waits until this is there, and what comes later is refused.
-WITH asked AS (
-    SELECT * FROM unnest($2::text[], $3::text[], $4::int[])
+-- A plain insert, without a notification: commits that notify wait for one another. The rows of the
+-- runs are locked: who takes a run away waits until this is there, and what comes later is refused.
+-- The answer: which runs are the caller's, and their rows with the other processes that follow them.
+-- Each run is looked up by itself (a limit and a lock see to that), whatever the planner knows.
+WITH asked AS MATERIALIZED (
+    SELECT r.seq, a.epoch, a.place FROM unnest($2::text[], $3::text[], $4::int[])
     WITH ORDINALITY AS a (tenant, id, epoch, place)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM runs WHERE tenant = a.tenant AND id = a.id LIMIT 1
+    ) AS r
+    ORDER BY r.seq
 ), mine AS MATERIALIZED (
-    SELECT r.seq, a.place FROM asked AS a
-    JOIN runs AS r ON r.tenant = a.tenant AND r.id = a.id AND r.epoch = a.epoch
-    WHERE r.ended_at IS NULL ORDER BY r.seq FOR NO KEY UPDATE OF r
+    SELECT r.seq, a.place, r.followers, r.followed_until FROM asked AS a CROSS JOIN LATERAL (
+        SELECT seq, followers, followed_until FROM runs
+        WHERE seq = a.seq AND epoch = a.epoch AND ended_at IS NULL FOR NO KEY UPDATE
+    ) AS r
 ), kept AS (
     INSERT INTO event_batches (run, first, count, lines, tokens)
     SELECT m.seq, b.first, b.count, b.lines, b.tokens
@@ -411,14 +418,12 @@ WITH asked AS (
     ON CONFLICT DO NOTHING
 ), spoken AS (
     UPDATE runs SET attempts = 0 FROM mine WHERE runs.seq = mine.seq AND runs.attempts <> 0
-), said AS (
-    SELECT coalesce(array_agg(place), '{}') AS places, string_agg(seq::text, ',') AS grown
-    FROM mine
 )
-SELECT places, CASE WHEN grown IS NOT NULL THEN pg_notify('antiphon', CASE
-    WHEN length(grown) < 7900 THEN format('{"by":"%s","grown":[%s]}', $1::text, grown)
-    ELSE format('{"by":"%s","all":true}', $1::text)
-END) END FROM said
+SELECT (SELECT coalesce(array_agg(place), '{}') FROM mine), f.places, f.seqs, f.names FROM (
+    SELECT array_agg(m.place) AS places, array_agg(m.seq) AS seqs, array_agg(p.name) AS names
+    FROM mine AS m CROSS JOIN unnest(m.followers) AS p (name)
+    WHERE m.followed_until > now() AND p.name <> $1
+) AS f
 
 -- end_run
 UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = ''
@@ -444,13 +449,34 @@ FROM runs AS r LEFT JOIN event_batches AS b
     )
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
--- followed
-SELECT a.place, r.seq, coalesce((
-    SELECT b.first + b.count - 1 FROM event_batches AS b WHERE b.run = r.seq
+-- follow
+-- The rows are locked in the order of append. Processes that are gone are dropped when nobody has
+-- renewed the mark.
+WITH asked AS MATERIALIZED (
+    SELECT r.seq, a.place
+    FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS a (tenant, id, place)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM runs WHERE tenant = a.tenant AND id = a.id LIMIT 1
+    ) AS r
+    ORDER BY r.seq
+), found AS MATERIALIZED (
+    SELECT r.seq, a.place, r.followers, r.followed_until FROM asked AS a CROSS JOIN LATERAL (
+        SELECT seq, followers, followed_until FROM runs
+        WHERE seq = a.seq AND ended_at IS NULL FOR NO KEY UPDATE
+    ) AS r
+), marked AS (
+    UPDATE runs SET followed_until = now() + $4::float8 * interval '1 second', followers = CASE
+        WHEN f.followed_until IS NULL OR f.followed_until <= now() THEN ARRAY[$1::text]
+        WHEN $1 = ANY (f.followers) THEN f.followers
+        ELSE f.followers || $1
+    END
+    FROM found AS f WHERE runs.seq = f.seq
+)
+SELECT f.place, f.seq, coalesce((
+    SELECT b.first + b.count - 1 FROM event_batches AS b WHERE b.run = f.seq
     ORDER BY b.first DESC LIMIT 1
 ), -1)
-FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS a (tenant, id, place)
-JOIN runs AS r ON r.tenant = a.tenant AND r.id = a.id
+FROM found AS f
 
 -- news
 SELECT a.run, b.first, b.count, b.lines, ''::bytea
@@ -561,6 +587,12 @@ RETURNING 1
 
 -- notify
 SELECT pg_notify('antiphon', $1)
+
+-- notify_many
+-- Nothing of this needs to survive a crash of the database.
+SELECT pg_notify(n.channel, n.payload)
+FROM set_config('synchronous_commit', 'off', TRUE) AS commits,
+    unnest($1::text[], $2::text[]) AS n (channel, payload)
 
 -- add_letter
 INSERT INTO letters (id, body, due_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING

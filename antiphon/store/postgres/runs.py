@@ -1,8 +1,7 @@
 """The PostgreSQL run store, for many processes: claims, event logs, and notifications.
 
-A process that appends notifies its own subscribers directly, and other processes by one notice per
-transaction; they fetch what their subscribers miss by one query for all runs. The database's clock
-decides which owners are alive.
+A process that appends delivers the batches to its own subscribers, and sends them to the processes
+that follow their run. The database's clock decides which owners are alive.
 """
 
 from __future__ import annotations
@@ -141,12 +140,17 @@ class PostgresRuns:
             *zip(*claim_numbers, strict=True),
             *zip(*parts, strict=True),
         )
-        valid = set(rows[0][0])
+        ((valid_numbers, *followed),) = rows
+        valid = set(valid_numbers)
+        followers: dict[int, list[tuple[str, int]]] = {}
+        for number, row, process_id in zip(*followed, strict=True) if followed[0] else ():
+            followers.setdefault(number, []).append((process_id, row))
         for number, append in zip(numbers, appends, strict=True):
             if number in valid:
-                self._notifications.publish_local(
-                    append.claim.job.tenant, append.claim.job.id, append.batch
-                )
+                job = append.claim.job
+                self._notifications.publish_local(job.tenant, job.id, append.batch)
+            for process_id, row in followers.get(number, ()):
+                self._notifications.publish_to(process_id, row, append.batch)
         return frozenset(
             run_id for (_, run_id, _), number in claim_numbers.items() if number not in valid
         )

@@ -1,0 +1,119 @@
+"""Notifications of appended batches, sent by the process that writes a run to those that follow it.
+
+Each process listens to a channel of its own. A notification holds the batches of several runs,
+with their lines where they fit. It is sent after the batches are committed, by a transaction that
+waits for no disk: commits that notify wait for one another in the whole database cluster, so a
+notification in the transaction of an append would undo group commit. It may be lost: who follows
+a run also looks into the store from time to time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import structlog
+
+from antiphon.errors import RunError
+from antiphon.store.records import EventBatch
+
+from .pool import ConnectionPool
+
+__all__ = ["BatchNotifier", "decode_batches", "encode_batches", "process_channel"]
+
+_log = structlog.get_logger(__name__)
+
+#: PostgreSQL's limit of a notification is 8000 bytes. A head takes at most ``_HEAD_BYTES`` for each
+#: batch.
+_MAX_BYTES, _HEAD_BYTES = 7_900, 48
+#: Batches that wait to be sent. Further ones are dropped: the database is too slow.
+_MAX_WAITING = 10_000
+#: Seconds that the last notifications may take when the store is closed.
+_CLOSE_S = 1.0
+
+#: The row of a run, first event, number of events, and bytes of their lines (0: left out).
+_Head = tuple[int, int, int, int]
+_encode_heads = msgspec.json.Encoder().encode
+_decode_heads = msgspec.json.Decoder(list[_Head]).decode
+
+
+def process_channel(process_id: str) -> str:
+    """Return the channel that a process listens to."""
+    return f"antiphon_{process_id}"
+
+
+def encode_batches(batches: Iterable[tuple[int, EventBatch]]) -> Iterator[str]:
+    """Yield the payloads of notifications of these batches, each with the row of its run. Lines
+    that do not fit into one are left out."""
+    heads: list[_Head] = []
+    lines: list[bytes] = []
+    used = 0
+    for row, batch in batches:
+        size = len(batch.lines) if len(batch.lines) <= _MAX_BYTES - _HEAD_BYTES else 0
+        if used + size + _HEAD_BYTES > _MAX_BYTES:
+            yield _payload(heads, lines)
+            heads, lines, used = [], [], 0
+        heads.append((row, batch.first, batch.count, size))
+        lines.append(batch.lines if size else b"")
+        used += size + _HEAD_BYTES
+    if heads:
+        yield _payload(heads, lines)
+
+
+def _payload(heads: list[_Head], lines: list[bytes]) -> str:
+    return b"\n".join((_encode_heads(heads), b"".join(lines))).decode()
+
+
+def decode_batches(payload: str) -> Iterator[tuple[int, EventBatch | None]]:
+    """Yield the rows of runs with their new batches; None: one that has to be fetched. Raises
+    ``MsgspecError`` if the payload is not from ``encode_batches``."""
+    text, _, rest = payload.partition("\n")
+    lines, start = rest.encode(), 0
+    for row, first, count, size in _decode_heads(text):
+        batch = EventBatch(first=first, count=count, lines=lines[start : start + size])
+        yield row, batch if size else None
+        start += size
+
+
+class BatchNotifier:
+    """Sends notifications. One transaction is in progress at a time; batches that are appended
+    meanwhile share the next one."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._waiting: dict[str, list[tuple[int, EventBatch]]] = {}
+        self._count = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, process_id: str, row: int, batch: EventBatch) -> None:
+        """Notify a process soon of a batch that is committed."""
+        if self._count >= _MAX_WAITING:
+            return
+        self._count += 1
+        self._waiting.setdefault(process_id, []).append((row, batch))
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="notify followers")
+
+    async def close(self) -> None:
+        """Send what is waiting, if that is quick."""
+        if self._task is not None:
+            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
+            for task in late:
+                task.cancel()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting, self._count = self._waiting, {}, 0
+                notices = [
+                    (process_channel(process_id), payload)
+                    for process_id, batches in waiting.items()
+                    for payload in encode_batches(batches)
+                ]
+                try:
+                    await self._pool.rows("notify_many", *map(list, zip(*notices, strict=True)))
+                except RunError as error:
+                    _log.info("followers are not notified", error=error.message)
+        finally:
+            self._task = None

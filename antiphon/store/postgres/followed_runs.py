@@ -1,0 +1,183 @@
+"""The runs that readers in this process follow, whichever process writes them.
+
+A run with a reader that waits is marked in the store with this process, so that its writer sends
+the batches here. What is missing is fetched by one query for all runs, one query at a time. Because
+notifications may be lost, and also the mark of a run, this looks into the store every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import RunError
+from antiphon.store.records import EventBatch
+from antiphon.store.row_mapping import event_batch_of
+from antiphon.store.subscriptions import Subscriptions
+
+from .batch_notices import decode_batches
+from .pool import ConnectionPool, index_key
+
+__all__ = ["FollowedRuns"]
+
+#: Seconds for which a run is marked, and the age at which its mark is renewed.
+_MARKED_S, _RENEWED_S = 60.0, 20.0
+#: Seconds between looks into the store, and before a failed query is repeated.
+_LOOK_S, _RETRY_S = 2.0, 1.0
+
+_Key = tuple[str, str]
+
+
+class _FollowedRun(Struct):
+    """A followed run: its row, the last event delivered to its subscriptions, and when its mark is
+    renewed. ``grew_here``: this process has appended to it since the last look."""
+
+    row: int
+    last: int
+    renewed_at: float
+    grew_here: bool = False
+
+
+class FollowedRuns:
+    """The followed runs of one process."""
+
+    def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
+        self._pool = pool
+        self._subscriptions = subscriptions
+        self._process_id = process_id
+        self._runs: dict[_Key, _FollowedRun] = {}
+        self._keys: dict[int, _Key] = {}
+        self._new: set[_Key] = set()
+        self._rows_to_fetch: set[int] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, key: _Key) -> None:
+        """Follow a run from now on, for a reader that waits. Its subscriptions become stale when
+        the run is marked: earlier batches are in the store."""
+        if key not in self._runs:
+            self._new.add(key)
+            self._start("follow", self._follow_new)
+
+    def on_append(self, key: _Key, batch: EventBatch) -> None:
+        """Record a batch that this process appended and delivered."""
+        if (run := self._runs.get(key)) is not None:
+            run.last = max(run.last, batch.last)
+            run.grew_here = True
+
+    def on_batches(self, payload: str) -> None:
+        """Deliver the batches in a notification."""
+        try:
+            batches = list(decode_batches(payload))
+        except msgspec.MsgspecError:
+            return  # not from Antiphon
+        for row, batch in batches:
+            if (key := self._keys.get(row)) is None:
+                continue
+            if batch is not None:
+                self._deliver(key, batch)
+            else:
+                self._fetch(row)
+
+    def clear(self) -> None:
+        """Forget all runs, after notifications may have been missed. Readers that still wait after
+        reading the store follow them again."""
+        self._runs.clear()
+        self._keys.clear()
+        self._subscriptions.mark_stale()
+
+    async def close(self) -> None:
+        """Stop to follow."""
+        for task in (tasks := tuple(self._tasks.values())):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- tasks, at most one of each kind ---------------------------------------------------------
+
+    def _start(self, name: str, work: Any) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = asyncio.create_task(self._run(name, work()), name=name)
+
+    async def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            del self._tasks[name]
+
+    async def _follow_new(self) -> None:
+        while self._new:
+            new, self._new = self._new, set()
+            keys = sorted(new.intersection(self._subscriptions.subscribed_runs()))
+            try:
+                await self._mark(keys)
+            except RunError:
+                self._subscriptions.mark_stale(keys)  # readers read the store and get the error
+                await asyncio.sleep(_RETRY_S)
+
+    async def _mark(self, keys: list[_Key]) -> None:
+        """Mark runs in the store, for the first time or again."""
+        if not keys:
+            return
+        tenants, ids = zip(*((tenant, index_key(id)) for tenant, id in keys), strict=True)
+        now = asyncio.get_running_loop().time()
+        rows = await self._pool.rows("follow", self._process_id, tenants, ids, _MARKED_S)
+        new = [key for key in keys if key not in self._runs]
+        for number, row, last in rows:
+            key = keys[number - 1]
+            if key in self._runs:
+                self._runs[key].renewed_at = now + _RENEWED_S
+            else:
+                self._runs[key] = _FollowedRun(row, last, now + _RENEWED_S)
+                self._keys[row] = key
+        self._subscriptions.mark_stale(new)
+        self._start("look", self._look_regularly)
+
+    async def _look_regularly(self) -> None:
+        """Fetch what no notification brought, renew marks, and forget runs without readers."""
+        while self._runs:
+            await asyncio.sleep(_LOOK_S)
+            subscribed = set(self._subscriptions.subscribed_runs())
+            for key in self._runs.keys() - subscribed:
+                del self._keys[self._runs.pop(key).row]
+            quiet = {key: run for key, run in self._runs.items() if not run.grew_here}
+            for run in self._runs.values():
+                run.grew_here = False
+            for run in quiet.values():
+                self._fetch(run.row)
+            now = asyncio.get_running_loop().time()
+            try:
+                await self._mark(sorted(key for key, run in quiet.items() if run.renewed_at < now))
+            except RunError:
+                continue  # the readers get the error of the query that fetches
+
+    def _fetch(self, row: int) -> None:
+        """Fetch the new batches of a run soon."""
+        self._rows_to_fetch.add(row)
+        self._start("fetch", self._fetch_all)
+
+    async def _fetch_all(self) -> None:
+        while self._rows_to_fetch:
+            rows, self._rows_to_fetch = self._rows_to_fetch, set()
+            lasts = {row: self._runs[self._keys[row]].last for row in rows if row in self._keys}
+            if not lasts:
+                continue
+            try:
+                found = await self._pool.rows("news", list(lasts), list(lasts.values()))
+            except RunError:
+                self.clear()  # readers read the store and get the error
+                return
+            for row, *columns in found:
+                if (key := self._keys.get(row)) is not None:
+                    self._deliver(key, event_batch_of(columns))
+
+    def _deliver(self, key: _Key, batch: EventBatch) -> None:
+        run = self._runs[key]
+        if batch.first == run.last + 1:
+            self._subscriptions.publish(*key, batch)
+        elif batch.last > run.last:  # a gap: readers read the store
+            self._subscriptions.mark_stale([key])
+        run.last = max(run.last, batch.last)
