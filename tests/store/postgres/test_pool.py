@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 from antiphon.errors import RunError, SetupError
+from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.store import open_store
 from antiphon.store.postgres.pool import index_key
 from antiphon.store.postgres.store import PostgresStore
@@ -294,7 +295,8 @@ async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
             )
             await tail.wait()
             assert tail.is_stale
-    await store.save("t", turn("b"))
+    # The pool may not have noticed the loss yet.
+    assert await retry_until_available(lambda: store.save("t", turn("b")), limit_s=30)
     await store.close()
 
 
