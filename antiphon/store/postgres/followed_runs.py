@@ -51,6 +51,7 @@ class FollowedRuns:
         self._process_id = process_id
         self._runs: dict[_Key, _FollowedRun] = {}
         self._keys: dict[int, _Key] = {}
+        self._is_listening = False
         self._new: set[_Key] = set()
         self._rows_to_fetch: set[int] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -58,7 +59,7 @@ class FollowedRuns:
     def follow(self, key: _Key) -> None:
         """Follow a run from now on, for a reader that waits. Its subscriptions become stale when
         the run is marked: earlier batches are in the store."""
-        if key not in self._runs:
+        if self._is_listening and key not in self._runs:
             self._new.add(key)
             self._start("follow", self._follow_new)
 
@@ -81,6 +82,11 @@ class FollowedRuns:
                 self._deliver(key, batch)
             else:
                 self._fetch(row)
+
+    def on_connected(self) -> None:
+        """Begin to follow: this process listens, for the first time or again."""
+        self._is_listening = True
+        self.clear()
 
     def clear(self) -> None:
         """Forget all runs, after notifications may have been missed. Readers that still wait after

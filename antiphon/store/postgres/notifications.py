@@ -134,5 +134,5 @@ class RunNotifications:
 
     def _on_gap(self) -> None:
         """Handle possibly missed notifications: all subscribers read the store."""
-        self._followed.clear()
+        self._followed.on_connected()
         self.notify_queued()
