@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route, Router, WebSocketRoute
+from starlette.routing import Match, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.compat.chat_request import SHARED_FIELDS as CHAT_FIELDS
@@ -211,6 +211,17 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
     ]
 
 
+class _ActionRoute(Route):
+    """A route whose path no later route may match: another method is not allowed.
+
+    Names of models may contain slashes, so ``{model:path}`` also matches the paths of actions.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
+
+
 def _manager_routes(
     service: Service, access: AuthConfig, manager: ManagesModels | None
 ) -> list[Route]:
@@ -221,9 +232,9 @@ def _manager_routes(
     model = "/antiphon/models/{model:path}"
     return [
         Route("/antiphon/models", models.list, methods=["GET"]),
-        Route(model + "/load", models.load, methods=["POST"]),
-        Route(model + "/unload", models.unload, methods=["POST"]),
-        Route(model + "/pull", models.pull, methods=["POST"]),
+        _ActionRoute(model + "/load", models.load, methods=["POST"]),
+        _ActionRoute(model + "/unload", models.unload, methods=["POST"]),
+        _ActionRoute(model + "/pull", models.pull, methods=["POST"]),
         Route(model, models.retrieve, methods=["GET"]),
     ]
 

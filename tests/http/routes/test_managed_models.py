@@ -76,6 +76,14 @@ async def test_model_is_unloaded_and_loaded_by_any_name(client: Any) -> None:
         assert answer.json()["id"] == "org/talk"
 
 
+@pytest.mark.parametrize("action", ["load", "unload", "pull"])
+async def test_actions_reject_other_methods(client: Any, action: str) -> None:
+    for method in ("GET", "DELETE"):
+        answer = await client.request(method, f"/antiphon/models/org/talk/{action}")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        assert answer.json()["error"]["code"] == "method_not_supported"
+
+
 async def test_operations_answer_as_documented(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
