@@ -296,6 +296,8 @@ class LlamaEngine:
         self._threads.shutdown(wait=True)
         if isinstance(self._server, LlamaSocket):
             await asyncio.to_thread(self._server.close)
+        # Frees the model. The binding has no call for it but the destructor, which keeps the GIL
+        # for 50 to 200 ms: the loop is blocked as long, whichever thread drops the server.
         self._server = None
 
 
