@@ -274,7 +274,10 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
     operation = endpoint.operation
     success: Json = {
         "description": HTTPStatus(operation.status).phrase,
-        "headers": {"x-request-id": {"$ref": _HEADER_REF + "x-request-id"}},
+        "headers": {
+            name: {"$ref": _HEADER_REF + name}
+            for name in ("x-request-id", *operation.response_headers)
+        },
     }
     content: Json = {}
     if operation.answer is not None:
@@ -283,9 +286,6 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
         content[operation.media_type] = {"schema": {"type": "string"}}
     if operation.events is not None:
         content["text/event-stream"] = {"schema": types.sent(operation.events)}
-        success["headers"]["x-antiphon-ignored-tools"] = {
-            "$ref": _HEADER_REF + "x-antiphon-ignored-tools"
-        }
     if content:
         success["content"] = content
     responses: Json = {str(operation.status): success}

@@ -89,6 +89,7 @@ class CreateEndpoint:
         answer=Response,
         events=StreamEvent,
         headers=(_IDEMPOTENCY_KEY,),
+        response_headers=(IGNORED_TOOLS,),
         errors=(404, 409, 424),
     )
 

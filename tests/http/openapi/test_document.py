@@ -54,6 +54,16 @@ def test_operations_have_unique_ids_and_summaries(routes: list[Any]) -> None:
         assert re.fullmatch(r"[A-Z].{3,120}\.", endpoint.summary), endpoint
 
 
+def test_only_the_endpoint_that_sends_a_header_documents_it(document: Json) -> None:
+    documenting = [
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+        if "x-antiphon-ignored-tools" in operation["responses"].get("200", {}).get("headers", {})
+    ]
+    assert documenting == ["createResponse"]
+
+
 def test_operations_that_create_something_take_a_body(routes: list[Any]) -> None:
     without = {
         endpoint.operation.id
