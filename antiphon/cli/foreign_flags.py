@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+
+from antiphon.installation import antiphon_command
 
 __all__ = ["FOREIGN_FLAGS", "hint"]
 
-_SOURCE = "name the model without a flag: antiphon serve MODEL"
+_SOURCE = "name the model without a flag: {serve MODEL}"
 _CONTEXT = "use --context-size"
 _PARALLEL = "use --parallel"
 _NAME = "write NAME=SOURCE, or add a name with --aliases"
-_KEYS = "make a key with `antiphon key new` and add it to antiphon.toml"
+_KEYS = "make a key with `{key new}` and add it to antiphon.toml"
 _ADAPTERS = "set adapters in [models.NAME] of antiphon.toml"
 _OPTIONS = "set it in engine_options of [models.NAME] in antiphon.toml"
 _NOT_NEEDED = "it is not needed here: this is always on"
 _DETECTED = "it is not needed here: the format is detected"
 
-#: Flag → what to do instead. Names of vLLM, SGLang, TensorRT-LLM (trtllm-serve), llama-server,
-#: transformers serve and the gpt-oss server.
+#: Flag → what to do instead; arguments of this command are in braces. Names of vLLM, SGLang,
+#: TensorRT-LLM (trtllm-serve), llama-server, transformers serve and the gpt-oss server.
 FOREIGN_FLAGS: Mapping[str, str] = {
     # the model
     "--model": _SOURCE,
@@ -34,7 +37,10 @@ FOREIGN_FLAGS: Mapping[str, str] = {
     "--download-dir": "use --cache-dir",
     "--backend": "use --engine",
     "--inference-backend": "use --engine",
-    "--trust-remote-code": "code of models is never run",
+    "--trust-remote-code": (
+        "code of models runs only with trust_remote_code = true in engine_options of [models.NAME]"
+        " in antiphon.toml"
+    ),
     "--lora-modules": _ADAPTERS,
     "--enable-lora": _ADAPTERS,
     "--lora": _ADAPTERS,
@@ -104,5 +110,10 @@ def hint(words: Sequence[str]) -> str | None:
     for word in words:
         flag = word.partition("=")[0]
         if flag in FOREIGN_FLAGS:
-            return f"unknown argument {flag}: {FOREIGN_FLAGS[flag]}"
+            return f"unknown argument {flag}: {_with_commands(FOREIGN_FLAGS[flag])}"
     return None
+
+
+def _with_commands(text: str) -> str:
+    """Replace arguments in braces by the command that works in this installation."""
+    return re.sub(r"\{(.+?)\}", lambda match: antiphon_command(match[1]), text)

@@ -26,6 +26,7 @@ from antiphon.config.load import load
 from antiphon.config.model import Model
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
+from antiphon.installation import antiphon_command
 
 WAIT_S = 60
 
@@ -179,8 +180,10 @@ def test_flags_of_other_servers_name_ours(
     for words, told in (
         (["m.gguf", "--max-model-len", "4096"], "--max-model-len: use --context-size"),
         (["--served-model-name=x"], "--served-model-name: write NAME=SOURCE"),
-        (["-hf", "a/b"], "-hf: name the model without a flag: antiphon serve MODEL"),
+        (["-hf", "a/b"], f"without a flag: {antiphon_command('serve MODEL')}"),
+        (["--api-key", "x"], f"make a key with `{antiphon_command('key new')}` and add it"),
         (["m.gguf", "-ngl", "99"], "-ngl: use --gpu-layers"),
+        (["m", "--trust-remote-code"], "trust_remote_code = true in engine_options"),
     ):
         assert told in refusal("serve", *words)
 
