@@ -8,8 +8,12 @@ text.
 from __future__ import annotations
 
 import re
+import threading
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from antiphon.conversation import PromptTokens
 from antiphon.text import replace_lone_surrogates
@@ -22,6 +26,60 @@ __all__ = ["ChatPromptEncoder"]
 _ESCAPE = "\U0010fffd"
 _FIRST_CODE = 0x100000
 _MASKED = re.compile(f"{_ESCAPE}(.?)", re.DOTALL)
+
+#: Shorter beginnings are compared again faster than they are found.
+_MIN_BEGINNING = 1024
+#: The most ids that all remembered beginnings may have: about 20 MB.
+_MAX_REMEMBERED = 500_000
+#: How many of the last ids are compared first.
+_TAIL = 16
+
+
+class _Beginning(Struct, frozen=True):
+    """Ids up to a control token, and the masked text that they spell."""
+
+    ids: tuple[int, ...]
+    text: str
+
+    def starts(self, ids: Sequence[int], masked: str) -> bool:
+        """Whether the ids and the text start with this beginning."""
+        size = len(self.ids)
+        return (
+            self.ids[-_TAIL:] == ids[size - _TAIL : size]
+            and masked.startswith(self.text)
+            and self.ids == ids[:size]
+        )
+
+
+class _Beginnings:
+    """The beginnings of the latest prompts, compared with their text before.
+
+    A turn of a long conversation then compares what the turn before added. Prompts are encoded in
+    several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: deque[_Beginning] = deque()
+        self._size = 0
+
+    def find(self, ids: Sequence[int], masked: str) -> tuple[int, int]:
+        """Return how many ids, and how many characters, a remembered beginning covers."""
+        with self._lock:
+            entries = tuple(self._entries)
+        found = (entry for entry in entries if entry.starts(ids, masked))
+        best = max(found, key=lambda entry: len(entry.ids), default=None)
+        return (0, 0) if best is None else (len(best.ids), len(best.text))
+
+    def remember(self, ids: tuple[int, ...], text: str) -> None:
+        """Add a beginning. Shorter beginnings of the same prompt, and the oldest ones, go."""
+        if not _MIN_BEGINNING <= len(ids) <= _MAX_REMEMBERED:
+            return
+        with self._lock:
+            entries = [entry for entry in self._entries if not entry.starts(ids, text)]
+            self._entries = deque((*entries, _Beginning(ids, text)))
+            self._size = sum(len(entry.ids) for entry in self._entries)
+            while self._size > _MAX_REMEMBERED:
+                self._size -= len(self._entries.popleft().ids)
 
 
 class ChatPromptEncoder:
@@ -38,6 +96,7 @@ class ChatPromptEncoder:
         spelled = b"".join(map(tokenizer.piece, tokenizer.encode("a", special=False)))
         #: SentencePiece vocabularies may insert a space before a text.
         self._adds_space = spelled == b" a"
+        self._beginnings = _Beginnings()
 
     def mask(self, value: Any) -> Any:
         """Return ``value`` (a string, or lists and objects of strings) masked."""
@@ -72,8 +131,9 @@ class ChatPromptEncoder:
         masked = replace_lone_surrogates(masked)
         if stored is None or stored.fingerprint != self._fingerprint:
             return tuple(self._encode(masked))
-        taken = at = 0
-        for start, end, text in self._runs(stored.ids):
+        taken, at = known = self._beginnings.find(stored.ids, masked)
+        boundary = known
+        for start, end, text in self._runs(stored.ids, taken):
             match = next((t for t in self._possible_texts(text) if masked.startswith(t, at)), None)
             if match is None:
                 break
@@ -84,6 +144,10 @@ class ChatPromptEncoder:
             ):
                 break  # text encoded after other text would start with an additional space
             taken, at = end, at + len(match)
+            if stored.ids[end - 1] in self._literal_of_id:
+                boundary = taken, at
+        if boundary != known:
+            self._beginnings.remember(stored.ids[: boundary[0]], masked[: boundary[1]])
         return (*stored.ids[:taken], *self._encode(masked[at:]))
 
     def encode_with_images(
@@ -118,13 +182,13 @@ class ChatPromptEncoder:
                 clear.append(run)
         return ids + encode("".join(clear), special=True)
 
-    def _runs(self, ids: Sequence[int]) -> Iterator[tuple[int, int, str | None]]:
-        """Yield each control token, and each run of ids between two: (start, end, masked text).
+    def _runs(self, ids: Sequence[int], start: int) -> Iterator[tuple[int, int, str | None]]:
+        """Yield each control token from ``start`` on, and each run of ids between two: (start, end,
+        masked text).
 
         The text is None if the bytes are not valid UTF-8.
         """
-        start = 0
-        for at, id in enumerate((*ids, None)):
+        for at, id in enumerate((*ids[start:], None), start):
             if id is not None and id not in self._literal_of_id:
                 continue
             if start < at:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.conversation import PromptTokens
+from antiphon.dialects.chat import prompt as prompt_module
 from antiphon.dialects.chat.prompt import ChatPromptEncoder
 from antiphon.testing.tokenizer import END, ByteTokenizer
 
@@ -61,6 +63,55 @@ def test_stored_tokens_are_extended_or_cut_at_a_token(
     assert ids[: len(stored)] == stored
     other = ENCODER.encode(masked(more), PromptTokens(ids=stored, fingerprint="f"))
     assert decode(other) == prompt_text(more)
+
+
+@given(st.lists(prompts, min_size=2, max_size=5), st.integers(0, 3))
+def test_remembered_beginnings_change_nothing(
+    turns: list[list[tuple[str, str]]], branch: int
+) -> None:
+    remembering = ChatPromptEncoder(TOKENIZER, "f")
+    stored: PromptTokens | None = None
+    text = ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt_module, "_MIN_BEGINNING", 1)
+        for number, turn in enumerate(turns):
+            text = (text[: len(text) // 2] if number == branch else text) + masked(turn)
+            ids = remembering.encode(text, stored)
+            assert ids == ChatPromptEncoder(TOKENIZER, "f").encode(text, stored)
+            stored = PromptTokens(ids=ids, fingerprint="f")
+
+
+class CountingTokenizer(ByteTokenizer):
+    """Counts the tokens whose bytes were read."""
+
+    count = 0
+
+    def piece(self, token: int) -> bytes:
+        self.count += 1
+        return super().piece(token)
+
+
+def test_turn_of_a_long_conversation_reads_only_what_is_new() -> None:
+    tokenizer = CountingTokenizer(SPECIAL)
+    encoder = ChatPromptEncoder(tokenizer, "f")
+    text, stored, counts = "", None, []
+    for _ in range(50):
+        text += f"<|a|>{'question ' * 100}{END}<|ab|>{'answer ' * 100}{END}"
+        tokenizer.count = 0
+        stored = PromptTokens(ids=encoder.encode(text, stored), fingerprint="f")
+        counts.append(tokenizer.count)
+    assert len(stored.ids) > 50_000 and counts[49] <= 1.2 * counts[4]
+
+
+def test_remembered_beginnings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_module, "_MAX_REMEMBERED", 10_000)
+    encoder = ChatPromptEncoder(TOKENIZER, "f")
+    for number in range(20):
+        text = f"<|a|>{number} {'word ' * 400}{END}"
+        ids = encoder.encode(text, None)
+        encoder.encode(text, PromptTokens(ids=ids, fingerprint="f"))
+    sizes = [len(entry.ids) for entry in encoder._beginnings._entries]
+    assert 1 < len(sizes) < 6 and sum(sizes) <= 10_000
 
 
 def test_unusual_tokenization_is_preserved() -> None:
