@@ -71,8 +71,10 @@ class RetryPolicy:
         self._pool = pool
         self._pause = pause
         self._health = health
+        self._current: Replica | None = None
+        #: Replicas that have failed the request.
         self._tried: list[Replica] = []
-        #: Replicas to which the request was sent again without a pause.
+        #: How often the request was sent to another replica without a pause.
         self._quick_retries = 0
         self._attempt = 0
         self._waited_s = 0.0
@@ -89,19 +91,19 @@ class RetryPolicy:
     def next_replica(self) -> Replica:
         """Choose the replica of the next attempt."""
         key = None if self.session is None else self.session.key
-        replica = self._pool.choose(key, self._tried)
-        self._tried.append(replica)
-        return replica
+        self._current = self._pool.choose(key, self._tried)
+        return self._current
 
     def accept(self) -> None:
         """The upstream has accepted the request."""
-        self._pool.report_success(self._tried[-1])
+        if self._current is not None:
+            self._pool.report_success(self._current)
         self._health.is_failing = False
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
         """The reply has made progress: its next failure is counted as the first one."""
-        del self._tried[:-1]
+        self._tried.clear()
         self._quick_retries = self._attempt = 0
         self._waited_s, self._is_over = 0.0, False
 
@@ -110,12 +112,11 @@ class RetryPolicy:
         ``error`` if it is permanent, and if the attempts are used up with a code on which clients
         wait or stop.
         """
-        if self._tried and not self._is_over:
-            self._pool.report_failure(self._tried[-1], error)
+        root = None if self._current is None else self._current.root
+        self.report(error)
         if error.permanent or self._is_over:
             self._set_retrying(is_retrying=False)
             raise error
-        root = self._tried[-1].root if self._tried else None
         if self._quick_retries < len(self._pool) and self._pool.has_others(self._tried):
             self._quick_retries += 1
             _log.warning("upstream failed, trying another", upstream=root, error=str(error))
@@ -133,6 +134,13 @@ class RetryPolicy:
         self._waited_s += wait_s
         self._set_retrying(is_retrying=True)
         await self._pause(wait_s)
+
+    def report(self, error: BackendError) -> None:
+        """The current attempt has failed, whether it is repeated or not."""
+        if self._current is not None:
+            self._pool.report_failure(self._current, error)
+            self._tried.append(self._current)
+            self._current = None
 
     def _set_retrying(self, *, is_retrying: bool) -> None:
         if (state := _state.get()) is not None:

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["llama_server"]
+__all__ = ["llama_server", "llama_server_process"]
 
 _SCRIPT = Path(__file__).with_name("llama_server.py")
 
 
 @contextmanager
-def llama_server(model: Path, *projector: Path) -> Iterator[str]:
-    """Yield its address."""
+def llama_server_process(
+    model: Path, *projector: Path
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Yield its address and its process, which may be killed."""
     with subprocess.Popen(
         [sys.executable, str(_SCRIPT), str(model), "0", *map(str, projector)],
         stdin=subprocess.PIPE,
@@ -24,6 +26,13 @@ def llama_server(model: Path, *projector: Path) -> Iterator[str]:
         text=True,
     ) as process:
         assert process.stdout is not None and process.stdin is not None
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip(), process
         process.stdin.close()
         process.wait(20)
+
+
+@contextmanager
+def llama_server(model: Path, *projector: Path) -> Iterator[str]:
+    """Yield its address."""
+    with llama_server_process(model, *projector) as (url, _):
+        yield url

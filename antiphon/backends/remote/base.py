@@ -346,6 +346,7 @@ class UpstreamReply(Reply):
                     has_output = True
                     yield deltas
                 if has_output:
+                    retry_policy.report(error)
                     raise
                 await retry_policy.wait_before_retry(error)
 

@@ -122,6 +122,12 @@ class ConstraintEncoder:
             raise InvalidRequest(f"The grammar cannot be used: {reason}", code="invalid_grammar")
         return syntax.fields(value)
 
+    def enforced_grammar(self, constraint: Constraint) -> str:
+        """Return the grammar in Lark that this syntax enforces for the constraint."""
+        if self._syntax is not None and self._syntax.kind == "schema":
+            return f"start: %json {msgspec.json.encode(constraint.schema).decode()}"
+        return constraint.lark
+
 
 _PROBE_OUTPUT = '"qz"'
 _PROBE_CONSTRAINT = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})

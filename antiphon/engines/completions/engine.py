@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported
-from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
@@ -27,8 +26,11 @@ from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
 from antiphon.upstream.endpoint import first_model_id, list_models, model_entries, open_upstream
+from antiphon.upstream.errors import UpstreamDown
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
+from .generation import Generation
+from .grammar_state import GrammarTracker
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .servers import FLAVOURS, Flavour
 from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
@@ -136,6 +138,7 @@ class CompletionsEngine:
         self._tokenizer = tokenizer
         self._card = card
         self._partial_tokens = PartialTokens(tokenizer)
+        self._grammar_tracker = GrammarTracker(tokenizer)
         self._body = body or {}
         base = upstream.versioned if flavour.versioned else upstream.root
         self._url = f"{base}/{flavour.path}"
@@ -151,49 +154,59 @@ class CompletionsEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         accepts_images = self._image_encoder is not None
         check_request(prompt, sampling, self._card, self._tokenizer, accepts_images=accepts_images)
-        patience, started = self._upstream.retry_policy(sampling.session), False
-        while True:
+        generation = Generation(
+            prompt,
+            sampling,
+            self._tokenizer,
+            self._card.context_size - len(prompt.ids),
+            self._constraint_encoder,
+            self._grammar_tracker,
+        )
+        retry_policy = self._upstream.retry_policy(sampling.session)
+        while not generation.is_over:
             try:
-                async with aclosing(self._generate_once(prompt, sampling, patience)) as chunks:
+                async with aclosing(self._generate_once(generation, retry_policy)) as chunks:
                     async for chunk in chunks:
-                        started = True
                         yield chunk
-                return
             except BackendError as error:
-                if started:
+                if generation.is_over:
                     raise
-                await patience.wait_before_retry(error)
+                if await generation.continue_after(error):
+                    retry_policy.restart()
+                await retry_policy.wait_before_retry(error)
 
     async def _generate_once(
-        self, prompt: Prompt, sampling: Sampling, patience: RetryPolicy
+        self, generation: Generation, retry_policy: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
-        context_left = self._card.context_size - len(prompt.ids)
-        # SGLang rejects a limit that exceeds the context.
-        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, context_left))
+        """Send one request. It ends with the last chunk, or where another request has to follow."""
+        prompt, sampling = await generation.next_request()
         request = await self._encode_request(prompt, sampling)
-        stop_conditions = StopConditions(self._tokenizer, sampling, context_left)
+        # A later request finds in the cache what this reply has put there.
+        counts_cached = not generation.is_continued
         last: Chunk | None = None
         cached: int | None = None
-        async with aclosing(self._stream(request, sampling, patience)) as batches:
+        async with aclosing(self._stream(request, sampling, retry_policy)) as batches:
             async for payloads in batches:
                 parsed, error = _parse_payloads(request.parser, payloads)
                 self._check_vocabulary(parsed)
-                cached = parsed.cached if parsed.cached is not None else cached
-                if last is not None:
-                    continue  # only the usage can still follow
-                chunk = _to_chunk(stop_conditions, parsed)
-                if chunk is None or chunk.finish is None:
-                    if chunk is not None:
-                        yield replace(chunk, cached_tokens=cached)
-                    if error is not None:
-                        raise error
-                    continue
-                last = chunk
-                # Stop strings are matched here: the upstream does not know them.
-                if not self._flavour.usage_after_finish or parsed.reason is None:
+                if counts_cached and parsed.cached is not None:
+                    cached = parsed.cached
+                chunk, needs_request = generation.feed(parsed)
+                if chunk is not None and chunk.finish is not None:
+                    last = chunk
+                    # Stop strings are matched here: the upstream does not know them.
+                    if self._flavour.usage_after_finish and parsed.reason is not None:
+                        reported = await _read_usage(request.parser, batches)
+                        cached = reported if counts_cached and reported is not None else cached
                     break
+                if chunk is not None:
+                    yield replace(chunk, cached_tokens=cached)
+                if needs_request:
+                    return
+                if error is not None:
+                    raise error
         if last is None:
-            raise BackendError("The upstream's answer broke off.")
+            raise UpstreamDown("The upstream's answer broke off.")
         yield replace(last, cached_tokens=cached)
 
     def _check_vocabulary(self, parsed: ParsedPayload) -> None:
@@ -284,17 +297,17 @@ def _parse_payloads(
     return merged, None
 
 
-def _to_chunk(stop_conditions: StopConditions, parsed: ParsedPayload) -> Chunk | None:
-    """Return the chunk for new tokens, with the upstream's finish reason if it sent one."""
-    chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
-    if parsed.reason is None or stop_conditions.finished:
-        return chunk
-    rest = replace(
-        stop_conditions.finish(parsed.reason), unreported_tokens=parsed.unreported_tokens
-    )
-    if chunk is None:
-        return rest
-    return replace(rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs))
+async def _read_usage(
+    parser: CompletionsStreamParser, batches: AsyncGenerator[list[bytes], None]
+) -> int | None:
+    """Read what follows the finish reason. Returns the cached tokens, if they are reported. A
+    failure is ignored: the output is complete."""
+    cached: int | None = None
+    with suppress(BackendError):
+        async for payloads in batches:
+            parsed, _ = _parse_payloads(parser, payloads)
+            cached = parsed.cached if parsed.cached is not None else cached
+    return cached
 
 
 # --- what the upstream reports about itself ------------------------------------------------------

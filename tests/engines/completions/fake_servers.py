@@ -283,8 +283,9 @@ async def serving(
 
     ``sees``: its model accepts images. ``facts``: extra fields of the model's entry in the model
     list; ``more``: further entries. ``takes``: the constraint kind that it enforces, and its output
-    then.
+    then. ``dies_after``: it breaks the connection after that many chunks of each answer.
     """
+    dies_after = facts.pop("dies_after", None)
     bodies: list[Json] = []
     more, (takes, word) = facts.pop("more", []), facts.pop("takes", (None, ""))
     reply = {
@@ -315,7 +316,12 @@ async def serving(
         await response.prepare(request)
         chunks = speaks.generate(Prompt(tuple(reply.prompt())), reply.sampling())
         async with aclosing(chunks):
+            left = dies_after
             async for chunk in chunks:
+                if left == 0 and request.transport is not None:
+                    request.transport.close()
+                    return response
+                left = None if left is None else left - bool(chunk.ids)
                 if chunk.cached_tokens is not None:
                     reply.cached = chunk.cached_tokens
                 if chunk.ids or chunk.finish or isinstance(reply, LlamaServer):

@@ -323,6 +323,9 @@ def test_withheld_ids_are_recovered() -> None:
     assert {each.logprob for each in found} == {-9999.0}
 
 
+async def _no_pause(seconds: float) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
@@ -335,10 +338,10 @@ def test_withheld_ids_are_recovered() -> None:
 )
 async def test_server_failures_raise_backend_error(answer: Answer, says: str) -> None:
     async with fake(v1__completions=answer) as playing:
-        upstream = Upstream(playing.url)
+        upstream = Upstream(playing.url, pause=_no_pause)
         engine = CompletionsEngine(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
         with pytest.raises(BackendError, match=says):
-            async for _ in engine.generate(PROMPT, Sampling(max_tokens=5)):
+            async for _ in engine.generate(PROMPT, Sampling(max_tokens=50)):
                 pass
         await engine.close()
 

@@ -1,0 +1,145 @@
+"""One continuation of a prompt, over as many requests as it takes.
+
+When a server dies in the middle, the next request continues behind the last sampled token, so that
+nobody sees where one ended and the next began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.errors import BackendError
+from antiphon.tokens import Chunk, Prompt, Tokenizer
+
+from .constraints import ConstraintEncoder
+from .grammar_state import GrammarState, GrammarTracker
+from .stream_parser import ParsedPayload
+
+__all__ = ["Generation"]
+
+#: How often a reply is continued on another server, so that a request which kills servers does not
+#: kill all of them.
+_MAX_CONTINUATIONS = 10
+
+
+class Generation:
+    """The state of one continuation.
+
+    ``context_left``: tokens left in the context. ``constraints`` and ``tracker``: encode the
+    constraint for a server that starts with it, and follow it on one that does not.
+    """
+
+    def __init__(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        tokenizer: Tokenizer,
+        context_left: int,
+        constraints: ConstraintEncoder,
+        tracker: GrammarTracker,
+    ) -> None:
+        # SGLang rejects a limit that exceeds the context.
+        max_tokens = min(sampling.max_tokens, context_left)
+        self._prompt = prompt
+        self._sampling = replace(sampling, max_tokens=max_tokens)
+        self._stop_conditions = StopConditions(tokenizer, self._sampling, context_left)
+        self._end_ids = tokenizer.end_ids | {*sampling.stop_ids}
+        self._constraints = constraints
+        self._tracker = tracker
+        self._sampled: list[int] = []
+        #: The number of sampled tokens at the last failure.
+        self._sampled_at_failure = 0
+        self._continuations = 0
+        self._grammar: GrammarState | None = None
+        #: The next request samples one token among those that match the grammar.
+        self._is_masked = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last chunk was built."""
+        return self._stop_conditions.finished
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the current request continues an earlier one."""
+        return bool(self._sampled)
+
+    async def next_request(self) -> tuple[Prompt, Sampling]:
+        """The prompt and the sampling of the next request."""
+        if not self._sampled:
+            return self._prompt, self._sampling
+        prompt = Prompt((*self._prompt.ids, *self._sampled), self._prompt.images)
+        max_tokens = self._sampling.max_tokens - len(self._sampled)
+        sampling = replace(self._sampling, max_tokens=max_tokens, constraint=None)
+        if self._is_masked and self._grammar is not None:
+            allowed = await asyncio.to_thread(self._grammar.bias)
+            given = self._sampling.logit_bias
+            bias = {**given, **{id: each + given.get(id, 0) for id, each in allowed.items()}}
+            sampling = replace(sampling, max_tokens=1, logit_bias=bias)
+        return prompt, sampling
+
+    def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
+        """Add what a server has sampled. Returns the chunk for it, if its tokens can be released,
+        and whether another request has to follow. Raises ``BackendError`` if the server ignores
+        ``logit_bias``."""
+        parsed, is_rejected = self._match(parsed)
+        is_masked, self._is_masked = self._is_masked, is_rejected
+        if is_rejected and is_masked:
+            raise BackendError("The upstream does not sample the allowed tokens.", permanent=True)
+        self._sampled += [token.id for token in parsed.tokens]
+        chunk = self._to_chunk(parsed)
+        needs_request = is_rejected or (is_masked and bool(parsed.tokens))
+        return chunk, needs_request and not self.is_over
+
+    def _match(self, parsed: ParsedPayload) -> tuple[ParsedPayload, bool]:
+        """Return what matches the grammar, and whether the rest was rejected."""
+        if self._grammar is None:
+            return parsed, False
+        count = self._grammar.accept([token.id for token in parsed.tokens])
+        tokens = parsed.tokens[:count]
+        is_rejected = count < len(parsed.tokens)
+        has_end = bool(tokens) and tokens[-1].id in self._end_ids
+        if parsed.reason == "stop" and not is_rejected and not has_end:
+            is_rejected = not self._grammar.may_end
+        reason = parsed.reason
+        if is_rejected or (self._is_masked and reason == "length"):
+            reason = None
+        return ParsedPayload(tokens=tokens, reason=reason), is_rejected
+
+    def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
+        """The chunk for new tokens, with the server's finish reason if it sent one."""
+        stop_conditions = self._stop_conditions
+        chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
+        if parsed.reason is None or stop_conditions.finished:
+            return chunk
+        rest = stop_conditions.finish(parsed.reason)
+        rest = replace(rest, unreported_tokens=parsed.unreported_tokens)
+        if chunk is None:
+            return rest
+        return replace(
+            rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs)
+        )
+
+    async def continue_after(self, error: BackendError) -> bool:
+        """Prepare the request after a failure. Returns whether the reply has made progress since
+        the last one. Raises ``error`` if it cannot be continued."""
+        has_progress = len(self._sampled) > self._sampled_at_failure
+        self._sampled_at_failure = len(self._sampled)
+        if not self._sampled:
+            return False
+        self._continuations += has_progress
+        if self._continuations > _MAX_CONTINUATIONS:
+            raise error
+        constraint = self._sampling.constraint
+        if constraint is not None and self._grammar is None:
+            lark = self._constraints.enforced_grammar(constraint)
+            self._grammar = await asyncio.to_thread(
+                self._tracker.start, lark, self._sampled, self._end_ids
+            )
+            if self._grammar is None and constraint.needed:
+                raise error
+        return has_progress

@@ -1,0 +1,104 @@
+"""The state of a grammar behind tokens that another server has sampled.
+
+Servers apply a grammar from the first token of a request. A reply that continues in the middle is
+therefore sampled without it and matched here; where the sampled token does not match, one token is
+sampled again among those that do. With greedy sampling the text is that of an undisturbed run, and
+otherwise its distribution is the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any
+
+from antiphon.tokens import Tokenizer
+
+__all__ = ["GrammarState", "GrammarTracker"]
+
+#: The strongest bias that servers accept.
+_BIAS = 100.0
+
+
+class GrammarTracker:
+    """Starts the grammar states of one model's replies."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _vocabulary(self) -> Any:
+        import llguidance
+
+        tokenizer = self._tokenizer
+        return llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Vocabulary(tokenizer)),
+            n_vocab=tokenizer.size,
+            eos_token=sorted(tokenizer.end_ids),
+        )
+
+    def start(
+        self, lark: str, sampled: Sequence[int], end_ids: Collection[int]
+    ) -> GrammarState | None:
+        """Return the state behind the sampled ids. ``end_ids``: ids that end the output where it
+        is complete.
+
+        None if the ids do not match the grammar, or if llguidance is not installed. Takes up to a
+        second the first time: call it from a thread.
+        """
+        if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
+            return None
+        import llguidance
+
+        grammar = llguidance.grammar_from("lark", lark)
+        matcher = llguidance.LLMatcher(self._vocabulary, grammar, log_level=0)
+        state = GrammarState(matcher, end_ids, self._tokenizer.size)
+        return state if state.accept(sampled) == len(sampled) else None
+
+
+class GrammarState:
+    """The state of one reply's grammar. ``size``: of the vocabulary."""
+
+    def __init__(self, matcher: Any, end_ids: Collection[int], size: int) -> None:
+        self._matcher = matcher
+        self._end_ids = end_ids
+        self._size = size
+
+    def accept(self, ids: Sequence[int]) -> int:
+        """Advance over sampled ids. Returns how many of them match."""
+        for count, id in enumerate(ids):
+            is_end = id in self._end_ids and self.may_end
+            if not self._matcher.try_consume_tokens([id]) and not is_end:
+                return count
+        return len(ids)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the output may end here."""
+        return bool(self._matcher.is_accepting())
+
+    def bias(self) -> dict[int, float]:
+        """The ``logit_bias`` that leaves only matching ids: it prefers them, or forbids the others,
+        whichever are fewer."""
+        mask = self._matcher.compute_bitmask()
+        allowed = [id for id in range(self._size) if mask[id >> 3] >> (id & 7) & 1]
+        if len(allowed) * 2 <= self._size:
+            return dict.fromkeys(allowed, _BIAS)
+        return dict.fromkeys(set(range(self._size)).difference(allowed), -_BIAS)
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance wants it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        special = {*tokenizer.special.values(), *tokenizer.end_ids}
+        self.tokens = [tokenizer.piece(id) for id in range(tokenizer.size)]
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = min(tokenizer.end_ids)
+        self.bos_token_id = None
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return self._tokenizer.encode(text, special=False)

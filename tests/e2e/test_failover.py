@@ -1,0 +1,98 @@
+"""Two real engines, of which one is killed in the middle of replies, behind the whole server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack, aclosing
+from typing import Any
+
+import pytest
+
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.engines.base import LoadOptions, Sampling
+from antiphon.engines.completions.engine import CompletionsEngine, load
+from antiphon.store.memory.store import MemoryStore
+from antiphon.tokens import Chunk, Prompt
+from tests.conformance import oracle
+from tests.conformance.served import Server
+from tests.tiny_models.tiny_tools import GGUF
+from tests.upstream.started import llama_server_process
+
+pytestmark = pytest.mark.model
+
+WAIT_S = 120
+#: The ways to ask, each for two conversations.
+WAYS = [{"stream": True}, {}, {"background": True, "stream": True}, {"background": True}]
+BODY = {"temperature": 0, "ignore_eos": True, "max_output_tokens": 400}
+
+
+async def _finished(server: Server, way: dict[str, Any], question: str) -> dict[str, Any]:
+    """Ask and return the terminal response; the events of a stream are checked."""
+    reply = await server.post(input=question, **BODY, **way)
+    assert reply.status_code == 200, reply.text
+    if way.get("stream"):
+        response: dict[str, Any] = oracle.stream(reply.content)[-1]["response"]
+        return response
+    response = reply.json()
+    while response["status"] in ("queued", "in_progress"):
+        events = await server.get(f"responses/{response['id']}", stream="true")
+        assert oracle.stream(events.content)
+        response = (await server.get(f"responses/{response['id']}")).json()
+    return response
+
+
+async def _ask_all(server: Server) -> list[dict[str, Any]]:
+    ways = [way for way in WAYS for _ in range(2)]
+    asked = (
+        _finished(server, way, f"How is the weather in city {number}?")
+        for number, way in enumerate(ways)
+    )
+    return await asyncio.gather(*asked)
+
+
+def _count_chunks(
+    engine: CompletionsEngine, monkeypatch: pytest.MonkeyPatch, count: int
+) -> asyncio.Event:
+    """Return an event that is set once the engine has yielded so many chunks."""
+    begun, left, generate = asyncio.Event(), iter(range(count)), engine.generate
+
+    async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(generate(prompt, sampling)) as chunks:
+            async for chunk in chunks:
+                if next(left, None) is None:
+                    begun.set()
+                yield chunk
+
+    monkeypatch.setattr(engine, "generate", counted)
+    return begun
+
+
+@pytest.mark.requirement("UP-FAILOVER")
+async def test_replies_survive_the_death_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        processes = dict(stack.enter_context(llama_server_process(GGUF)) for _ in range(2))
+        engine = await load(",".join(processes), LoadOptions(name="tiny"))
+        backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
+        server = Server(backend, MemoryStore())
+        try:
+            async with asyncio.timeout(WAIT_S):
+                undisturbed = await _ask_all(server)
+                begun = _count_chunks(engine, monkeypatch, 300)
+                asking = asyncio.create_task(_ask_all(server))
+                await begun.wait()
+                replicas = engine._upstream._pool._replicas
+                victim = max(replicas, key=lambda replica: replica.running)
+                running = victim.running
+                processes[victim.root].kill()
+                survived = await asking
+        finally:
+            await server.close()
+            await backend.close()
+    assert running >= 4 and victim.failures
+    for before, after in zip(undisturbed, survived, strict=True):
+        assert after["status"] == before["status"] == "incomplete"
+        assert after["output"][0]["content"] == before["output"][0]["content"]
+        assert after["usage"]["output_tokens"] == before["usage"]["output_tokens"] == 400
+        assert after["usage"]["input_tokens"] == before["usage"]["input_tokens"]
