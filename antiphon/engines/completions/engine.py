@@ -29,9 +29,9 @@ from antiphon.upstream.endpoint import first_model_id, list_models, model_entrie
 from antiphon.upstream.errors import UpstreamDown
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
-from .generation import Generation
 from .grammar_state import GrammarTracker
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
+from .resumable_generation import ResumableGeneration
 from .servers import FLAVOURS, Flavour
 from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
 
@@ -154,7 +154,7 @@ class CompletionsEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         accepts_images = self._image_encoder is not None
         check_request(prompt, sampling, self._card, self._tokenizer, accepts_images=accepts_images)
-        generation = Generation(
+        generation = ResumableGeneration(
             prompt,
             sampling,
             self._tokenizer,
@@ -176,7 +176,7 @@ class CompletionsEngine:
                 await retry_policy.wait_before_retry(error)
 
     async def _generate_once(
-        self, generation: Generation, retry_policy: RetryPolicy
+        self, generation: ResumableGeneration, retry_policy: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
         """Send one request. It ends with the last chunk, or where another request has to follow."""
         prompt, sampling = await generation.next_request()

@@ -19,14 +19,14 @@ from .constraints import ConstraintEncoder
 from .grammar_state import GrammarState, GrammarTracker
 from .stream_parser import ParsedPayload
 
-__all__ = ["Generation"]
+__all__ = ["ResumableGeneration"]
 
 #: How often a reply is continued on another server, so that a request which kills servers does not
 #: kill all of them.
 _MAX_CONTINUATIONS = 10
 
 
-class Generation:
+class ResumableGeneration:
     """The state of one continuation.
 
     ``context_left``: tokens left in the context. ``constraints`` and ``tracker``: encode the
