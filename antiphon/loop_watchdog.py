@@ -11,15 +11,30 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["LoopWatchdog"]
+__all__ = ["BLOCKED", "STARVED", "LoopWatchdog", "cpu_wait_s"]
+
+#: Log messages: the loop's own work blocks it, or the machine has no processor for it.
+BLOCKED = "the event loop is blocked"
+STARVED = "the event loop had to wait for a processor"
 
 #: Heartbeats in the time of the shortest stall that is reported.
 _BEATS = 4
 #: Innermost frames of a logged stack.
 _MAX_FRAMES = 25
+
+
+def cpu_wait_s(thread_id: int) -> float:
+    """Return the seconds that a thread of this process, by its native id, was ready to run but had
+    no processor: the second number of Linux' ``schedstat``. 0 on other systems."""
+    try:
+        numbers = Path(f"/proc/self/task/{thread_id}/schedstat").read_bytes().split()
+        return int(numbers[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 class LoopWatchdog:
@@ -28,6 +43,8 @@ class LoopWatchdog:
     A stall is a time longer than ``threshold_s`` in which the loop ran nothing else. It is logged
     while it lasts, with the stack of the loop's thread and without local variables. Code that does
     not release the GIL also blocks the watching thread: such a stall is logged at its end.
+    Time in which the loop's thread waited for a processor (``cpu_wait`` by native thread id) is not
+    the code's: a stall that is one only with this time is logged at its end, in other words.
     ``on_stall`` is called once per stall, on the watching thread or on the loop.
     """
 
@@ -38,23 +55,26 @@ class LoopWatchdog:
         log: Any,
         on_stall: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        cpu_wait: Callable[[int], float] = cpu_wait_s,
     ) -> None:
         self._threshold_s = threshold_s
         self._interval_s = threshold_s / _BEATS
         self._log = log
         self._on_stall = on_stall
         self._clock = clock
+        self._cpu_wait = cpu_wait
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        #: None until the loop runs after the start, which may block it.
-        self._last_beat: float | None = None
+        #: Time and ``cpu_wait``. None until the loop runs after the start, which may block it.
+        self._last_beat: tuple[float, float] | None = None
         self._is_reported = False
-        self._loop_thread = 0
+        self._loop_thread = self._native_thread = 0
         self._timer: asyncio.Handle | None = None
         self._thread = threading.Thread(target=self._watch, name="loop-watchdog", daemon=True)
 
     async def __aenter__(self) -> LoopWatchdog:
         self._loop_thread = threading.get_ident()
+        self._native_thread = threading.get_native_id()
         self._timer = asyncio.get_running_loop().call_soon(self._on_timer)
         self._thread.start()
         return self
@@ -76,30 +96,40 @@ class LoopWatchdog:
 
     def _beat(self) -> None:
         """Note that the loop runs. Reports a stall that the thread could not see."""
-        self._report(stack=None)
+        self._report(stack=None, ended=True)
         with self._lock:
-            self._last_beat, self._is_reported = self._clock(), False
+            self._last_beat, self._is_reported = self._now(), False
+
+    def _now(self) -> tuple[float, float]:
+        return self._clock(), self._cpu_wait(self._native_thread)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            if self._age_s() > self._threshold_s:
+            age_s, waited_s = self._age_s()
+            if age_s - waited_s > self._threshold_s:
                 frame = sys._current_frames().get(self._loop_thread)
                 self._report(traceback.format_stack(frame, _MAX_FRAMES) if frame else None)
 
-    def _age_s(self) -> float:
+    def _age_s(self) -> tuple[float, float]:
+        """Return the seconds since the last beat, and those of them without a processor."""
         with self._lock:
-            return 0.0 if self._last_beat is None else self._clock() - self._last_beat
+            if self._last_beat is None:
+                return 0.0, 0.0
+            (then, waited_then), (now, waited) = self._last_beat, self._now()
+            return now - then, waited - waited_then
 
-    def _report(self, stack: list[str] | None) -> None:
-        """Log a stall once."""
-        blocked_s = self._age_s()
+    def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
+        """Log a stall once; one for want of a processor only once it has ``ended``."""
+        age_s, waited_s = self._age_s()
+        is_blocked = age_s - waited_s > self._threshold_s
         with self._lock:
-            if self._is_reported or blocked_s <= self._threshold_s:
+            if self._is_reported or not (is_blocked or (ended and age_s > self._threshold_s)):
                 return
             self._is_reported = True
         self._on_stall()
         self._log.warning(
-            "the event loop is blocked",
-            blocked_ms=round(blocked_s * 1000),
+            BLOCKED if is_blocked else STARVED,
+            blocked_ms=round((age_s - waited_s) * 1000),
+            cpu_wait_ms=round(waited_s * 1000),
             stack="".join(stack) if stack else None,
         )

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 import threading
+import time
 from typing import Any
 
+import pytest
+
 from antiphon.logs import open_log
-from antiphon.loop_watchdog import LoopWatchdog
+from antiphon.loop_watchdog import BLOCKED, STARVED, LoopWatchdog, cpu_wait_s
 
 #: Seconds after which a test that waits for a stall fails.
 _LONG = 20
@@ -100,3 +104,50 @@ async def test_stall_during_the_start_is_not_reported() -> None:
     async with LoopWatchdog(1, log=seen.log, on_stall=seen.on_stall, clock=lambda: now):
         now = 5
     assert seen.count == 0
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "event", "blocked_ms"), [(1.5, STARVED, 500), (0.5, BLOCKED, 1500)]
+)
+async def test_waiting_for_a_processor_is_not_the_code_of_the_loop(
+    waited_s: float, event: str, blocked_ms: int
+) -> None:
+    seen = Recorder()
+    now = waited = 0.0
+    async with LoopWatchdog(
+        1, log=seen.log, on_stall=seen.on_stall, clock=lambda: now, cpu_wait=lambda _: waited
+    ):
+        await first_beat()
+        now, waited = 2.0, waited_s
+    (line,) = seen.lines()
+    assert (line["event"], line["blocked_ms"]) == (event, blocked_ms)
+    assert line["cpu_wait_ms"] == 1000 * waited_s and line["stack"] is None
+    assert seen.count == 1, "clients are delayed in both cases"
+
+
+async def test_thread_reports_only_what_the_loop_itself_blocks() -> None:
+    seen = Recorder()
+    now, asked = 0.0, threading.Semaphore(0)
+
+    def clock() -> float:
+        asked.release()
+        return now
+
+    async with LoopWatchdog(
+        0.01, log=seen.log, on_stall=seen.on_stall, clock=clock, cpu_wait=lambda _: now
+    ):
+        await first_beat()
+        now = 9.0
+        for _ in range(20):
+            assert asked.acquire(timeout=_LONG)
+        assert seen.count == 0, "the stall has not ended"
+    assert [line["event"] for line in seen.lines()] == [STARVED]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+def test_wait_for_a_processor_is_read_for_each_thread() -> None:
+    begun = time.monotonic()
+    before = cpu_wait_s(threading.get_native_id())
+    after = cpu_wait_s(threading.get_native_id())
+    assert 0 <= after - before <= time.monotonic() - begun + 1e-3
+    assert cpu_wait_s(2**30) == 0, "no such thread"

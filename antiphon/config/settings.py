@@ -111,7 +111,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _server(
             "Milliseconds. If the event loop is blocked for longer, the place that blocks it is "
-            "logged and `antiphon_loop_stalls_total` is counted. 0 turns this off.",
+            "logged and `antiphon_loop_stalls_total` is counted, also if it had to wait for a "
+            "processor of a busy machine. 0 turns this off.",
             ge=0,
         ),
     ] = 100
