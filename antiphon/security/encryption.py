@@ -97,7 +97,8 @@ class Encryptor:
         if not keys or len(self._ciphers) != len(keys):
             raise SetupError("configure at least one encryption key, each with a different id")
         self._first = next(iter(self._ciphers))
-        self._digest_key = hmac.digest(keys[0].secret, b"antiphon digest", "sha256")
+        digest_key = hmac.digest(keys[0].secret, b"antiphon digest", "sha256")
+        self._mac = hmac.new(digest_key, digestmod="sha256")
 
     def encrypt(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Encrypt ``content`` to a text safe for JSON and URLs. The result differs at each call."""
@@ -132,8 +133,10 @@ class Encryptor:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
 
         Without the key nobody can test a guess of them."""
-        bound = _associated_data(content, purpose, tenant)
-        return hmac.digest(self._digest_key, bound, "sha256")[:_DIGEST_BYTES].hex()
+        # ``hmac.digest`` gives up the GIL, and the event loop would wait for the store's threads.
+        mac = self._mac.copy()
+        mac.update(_associated_data(content, purpose, tenant))
+        return mac.digest()[:_DIGEST_BYTES].hex()
 
 
 def _header(id: str) -> bytes:
