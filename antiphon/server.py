@@ -38,9 +38,11 @@ from antiphon.models.catalog import ServedModel
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
 from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.resources.api_keys import ApiKeys
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
+from antiphon.resources.token_budgets import TokenLimits
 from antiphon.retrieval.vector_search import require_numpy
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
@@ -219,7 +221,7 @@ async def open_app(
         service.start()
         metrics = await _watched_metrics(stack, settings, log)
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        asgi = _app(settings, service, log, metrics, models, tracer, shown)
+        asgi = _app(settings, service, log, metrics, models, tracer, shown, store)
         yield App(asgi, service, models, abilities)
 
 
@@ -276,6 +278,7 @@ def _app(
     models: catalog.Catalog,
     tracer: Tracer,
     shown: SettingList,
+    store: Store,
 ) -> ASGIApp:
     return create_app(
         service,
@@ -286,6 +289,7 @@ def _app(
         cors=settings.cors_origins,
         metrics=metrics,
         manager=models.manager,
+        api_keys=_api_keys(settings, store),
         tracer=tracer,
         settings=shown,
     )
@@ -370,7 +374,12 @@ def _new_id(prefix: str) -> str:
 
 
 def _check_exposure(settings: Settings) -> None:
-    if settings.keys or settings.allow_unauthenticated or is_loopback(settings.host):
+    if (
+        settings.keys
+        or settings.stored_keys
+        or settings.allow_unauthenticated
+        or is_loopback(settings.host)
+    ):
         return
     raise SetupError(
         f"host {settings.host!r} is reachable from other machines and there are no API keys: add"
@@ -456,6 +465,13 @@ def open_fetcher(settings: Settings) -> Fetcher | None:
     return Fetcher.open(max_bytes=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 
 
+def _api_keys(settings: Settings, store: Store) -> ApiKeys | None:
+    if not settings.stored_keys:
+        return None
+    names = [key.name or key.tenant for key in settings.keys]
+    return ApiKeys(store.keys, clock=_clock, timer=time.monotonic, reserved=names)
+
+
 def _access(settings: Settings) -> guard.AuthConfig:
     keys = tuple(
         guard.AuthKey(
@@ -463,6 +479,7 @@ def _access(settings: Settings) -> guard.AuthConfig:
             tenant=key.tenant,
             sha256=key.sha256,
             requests_per_minute=key.requests_per_minute,
+            tokens=TokenLimits(key.tokens_per_minute, key.tokens_per_day),
         )
         for key in settings.keys
     )
@@ -473,6 +490,7 @@ def _access(settings: Settings) -> guard.AuthConfig:
         prompt_editors=settings.prompt_editors,
         page=page_is_served(settings),
         operators=settings.operators,
+        stored_keys=settings.stored_keys,
     )
 
 
@@ -498,7 +516,7 @@ def request_limits(settings: Settings) -> guard.RequestLimits:
 
 def _tenant_limit(settings: Settings, total: int) -> int | None:
     """How many of ``total`` slots a tenant may hold; None if it may hold all."""
-    if len({key.tenant for key in settings.keys}) < 2:
+    if len({key.tenant for key in settings.keys}) < 2 and not settings.stored_keys:
         return None
     return tenant_share(total, settings.max_tenant_share)
 

@@ -76,6 +76,12 @@ class Server:
         with self._request("POST", path, body) as answer:
             return json.load(answer)
 
+    def delete(self, path: str) -> Any:
+        """Delete what is at ``path`` and return the JSON of the answer. Raises
+        ``RequestFailed``."""
+        with self._request("DELETE", path) as answer:
+            return json.load(answer)
+
     def stream(
         self, path: str, body: Mapping[str, Any] | None = None
     ) -> Generator[dict[str, Any], None, None]:

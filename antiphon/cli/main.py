@@ -245,8 +245,26 @@ def _launch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _key_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["new"])
+    parser.add_argument(
+        "action",
+        choices=["new", "list", "rotate", "revoke"],
+        help="create a key; with --store also list them, give one a new secret, revoke one",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of a key in the store")
     parser.add_argument("--tenant", default="default", help="tenant of the key")
+    parser.add_argument(
+        "--store", dest="in_store", action="store_true", help="keys in the store of the servers"
+    )
+    for limit in _KEY_LIMITS:
+        parser.add_argument(
+            f"--{limit.replace('_', '-')}",
+            dest=f"key_{limit}",  # a setting has the same name
+            metavar="N",
+            help="limit of the key",
+        )
+
+
+_KEY_LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day")
 
 
 def _usage_arguments(parser: argparse.ArgumentParser) -> None:
@@ -482,11 +500,49 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    limits = {name: getattr(arguments, f"key_{name}") for name in _KEY_LIMITS}
+    given = {name: value for name, value in limits.items() if value is not None}
+    if arguments.in_store:
+        return _stored_key(loaded, arguments, given)
+    if arguments.action != "new" or arguments.name or given:
+        raise SetupError("antiphon key: keys in the store have names and limits: add --store")
     key = f"sk-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
     _print_line(f"{key}\n")
     sys.stderr.write("The key is shown only once. Add this to antiphon.toml:\n")
     _print_line(f"[[keys]]\ntenant = {literal(arguments.tenant)}\nsha256 = {literal(digest)}")
+
+
+def _stored_key(loaded: Loaded, arguments: argparse.Namespace, limits: Mapping[str, str]) -> None:
+    from . import keys
+
+    if arguments.action == "list":
+        for key in keys.list_keys(loaded):
+            shown = (f"{name} = {key[name]}" for name in _KEY_LIMITS if key[name] is not None)
+            parts = (key["name"], key["tenant"], key["redacted_value"], *shown)
+            _print_line("  ".join(parts))
+        return
+    if arguments.name is None:
+        raise SetupError(f"antiphon key {arguments.action} --store: name a key")
+    if arguments.action == "revoke":
+        keys.revoke_key(loaded, arguments.name)
+        return _print_line(f"{arguments.name}  revoked")
+    if arguments.action == "rotate":
+        secret = keys.rotate_key(loaded, arguments.name)
+    else:
+        fields = {"name": arguments.name, "tenant": arguments.tenant}
+        numbers = {name: _whole_number(name, text) for name, text in limits.items()}
+        secret = keys.new_key(loaded, {**fields, **numbers})
+    _print_line(secret)
+    sys.stderr.write("The key is shown only once.\n")
+    if not loaded.settings.stored_keys:
+        sys.stderr.write("Servers accept it if they have the setting stored_keys = true.\n")
+
+
+def _whole_number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise SetupError(f"antiphon key: {name} must be a number, not {text!r}")
+    return int(text)
 
 
 def _print_line(text: str) -> None:
@@ -569,5 +625,11 @@ COMMANDS: Mapping[str, Command] = {
         groups=("Server",),
         arguments=_demo_arguments,
     ),
-    "key": Command(help="Create an API key.", run=_key, takes="new ", arguments=_key_arguments),
+    "key": Command(
+        help="Create an API key; list, rotate and revoke those in the store.",
+        run=_key,
+        flags=("port", "chat_url", "chat_key"),
+        takes="new|list|rotate|revoke [NAME] ",
+        arguments=_key_arguments,
+    ),
 }

@@ -25,3 +25,11 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     requests_per_minute: Annotated[
         Annotated[int, Meta(ge=1)] | None, declare("Rate limit of the key. Unset: the global one.")
     ] = None
+    tokens_per_minute: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        declare("Input and output tokens that keys of this name may use in a minute."),
+    ] = None
+    tokens_per_day: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        declare("Input and output tokens that keys of this name may use in a day (UTC)."),
+    ] = None

@@ -55,7 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     def shares_prefix_cache(self) -> bool:
         """Whether tenants share the engines' prefix caches."""
         if self.share_prefix_cache is None:
-            return len({key.tenant for key in self.keys}) <= 1
+            return not self.stored_keys and len({key.tenant for key in self.keys}) <= 1
         return self.share_prefix_cache
 
     host: Annotated[str, _server("Address to listen on.")] = "127.0.0.1"
@@ -229,6 +229,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="tables [[keys]]",
         ),
     ] = ()
+    stored_keys: Annotated[
+        bool,
+        _access(
+            "API keys are also in the store, where they can be created, rotated and revoked while "
+            "the server runs. Every request then needs a key."
+        ),
+    ] = False
     tenants: Annotated[
         dict[str, Tenant],
         _access(

@@ -25,6 +25,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLim
 from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
 from antiphon.http.openapi.operation import Operation
+from antiphon.http.routes.api_keys import ApiKeyRoutes
 from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.containers import ContainerRoutes
@@ -46,6 +47,8 @@ from antiphon.http.routes.usage import UsageRoutes
 from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
+from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.token_budgets import TokenBudgets
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
 from antiphon.wire.settings import SettingList
@@ -71,6 +74,7 @@ def create_app(
     metrics: Metrics | None = None,
     manager: ManagesModels | None = None,
     settings: SettingList | None = None,
+    api_keys: ApiKeys | None = None,
     clock: Callable[[], float] = time.monotonic,
     tracer: Tracer | None = None,
     reraise: bool = False,
@@ -79,7 +83,7 @@ def create_app(
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
     returns monotonic seconds. ``manager`` adds ``/antiphon/models``, ``settings``
-    ``/antiphon/settings``. ``tracer``: without one,
+    ``/antiphon/settings``. ``api_keys``: the keys in the store, if any. ``tracer``: without one,
     nothing is traced.
     ``reraise``: let unexpected exceptions through (tests).
     """
@@ -104,6 +108,7 @@ def create_app(
         tracer=tracer,
     )
     routes = [*_routes(deps, access), *_manager_routes(service, access, manager)]
+    routes += _key_routes(ApiKeyRoutes(api_keys, access, limits))
     if settings is not None:
         shown = SettingRoutes(settings, access)
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
@@ -113,7 +118,9 @@ def create_app(
         redirect_slashes=False,
         default=_unknown,
     )
-    app = AuthMiddleware(app, access, limits, clock)
+    app = AuthMiddleware(
+        app, access, limits, clock, stored_keys=api_keys, budgets=_budgets(service, clock)
+    )
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = CORSMiddleware(
@@ -237,6 +244,24 @@ def _manager_routes(
         _ActionRoute(model + "/pull", models.pull, methods=["POST"]),
         Route(model, models.retrieve, methods=["GET"]),
     ]
+
+
+def _key_routes(keys: ApiKeyRoutes) -> list[Route]:
+    key = "/antiphon/keys/{name:path}"
+    return [
+        Route("/antiphon/keys", keys.list, methods=["GET"]),
+        Route("/antiphon/keys", keys.create, methods=["POST"]),
+        Route(key + "/rotate", keys.rotate, methods=["POST"]),
+        Route(key, keys.revoke, methods=["DELETE"]),
+    ]
+
+
+def _budgets(service: Service, timer: Callable[[], float]) -> TokenBudgets:
+    return TokenBudgets(
+        lambda query: service.usage_counter.totals(query),
+        clock=lambda: service.usage_counter.clock(),
+        timer=timer,
+    )
 
 
 def _older_routes(deps: EndpointDependencies) -> list[Route]:

@@ -16,6 +16,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
 from .files import FileStore
+from .keys import KeyStore
 from .records import (
     ConversationLock,
     ItemQuery,
@@ -80,6 +81,10 @@ class Store(Protocol):
     @property
     def vectors(self) -> VectorIndex:
         """The vector stores of this store."""
+
+    @property
+    def keys(self) -> KeyStore:
+        """The API keys of the server; they belong to no tenant."""
 
     @property
     def usage_log(self) -> UsageLog:

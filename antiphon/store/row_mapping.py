@@ -21,6 +21,7 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
+from .keys import KeyRecord
 from .records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
 from .usage import UsageQuery, UsageRecord, UsageTotals
 from .vectors import IndexedChunk, IndexedFile, IndexUsage
@@ -40,6 +41,7 @@ __all__ = [
     "item_kind",
     "item_of",
     "items_of",
+    "key_of",
     "response_row",
     "skill_of",
     "skill_version_of",
@@ -63,6 +65,7 @@ _decode_indexed_file = msgspec.json.Decoder(IndexedFile).decode
 _decode_batch = msgspec.json.Decoder(FileBatch).decode
 _decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
+_decode_key = msgspec.json.Decoder(KeyRecord).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
 Row = Sequence[Any]
@@ -160,6 +163,11 @@ def item_of(row: Row) -> Item:
     """Read the column body."""
     item: Item = _decode_item(row[0])
     return item
+
+
+def key_of(row: Row) -> KeyRecord:
+    """Read the column body."""
+    return _decode_key(row[0])
 
 
 def conversation_of(row: Row) -> ConversationResource:

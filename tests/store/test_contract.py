@@ -12,6 +12,7 @@ from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
+from antiphon.testing.key_check import CHECKS as KEY_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.quota_check import CHECKS as QUOTA_CHECKS
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
@@ -39,6 +40,7 @@ ALL_CHECKS = {
     **FILE_CHECKS,
     **QUOTA_CHECKS,
     **SKILL_CHECKS,
+    **KEY_CHECKS,
     **USAGE_CHECKS,
     **VECTOR_CHECKS,
 }
@@ -67,6 +69,7 @@ async def test_check_store_runs_every_check() -> None:
         FILE_CHECKS,
         QUOTA_CHECKS,
         SKILL_CHECKS,
+        KEY_CHECKS,
         USAGE_CHECKS,
         VECTOR_CHECKS,
     )

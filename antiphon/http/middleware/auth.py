@@ -10,22 +10,25 @@ import math
 import re
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
+from antiphon.resources.api_keys import KeyRecord
+from antiphon.resources.token_budgets import TokenBudgets, TokenLimits, TokensUsed
 from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
-from .request_context import header, request_context, route_path
+from .request_context import RequestContext, header, request_context, route_path
 
 __all__ = [
     "AuthConfig",
     "AuthKey",
     "AuthMiddleware",
     "RequestLimits",
+    "StoredKeys",
     "TokenBucket",
     "holds_role",
     "is_local",
@@ -38,6 +41,7 @@ _LOOPBACK = ("127.0.0.1", "::1")
 _PUBLIC_PAGES = ("/openapi.json", "/docs")
 
 _PORT = re.compile(r":\d*\Z")
+_NO_TOKEN_LIMITS = TokenLimits()
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -48,6 +52,7 @@ class AuthKey(Struct, frozen=True, kw_only=True):
     tenant: str
     sha256: str
     requests_per_minute: int | None = None
+    tokens: TokenLimits = TokenLimits()
 
     def __post_init__(self) -> None:
         if not _DIGEST.match(self.sha256):
@@ -61,7 +66,7 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     requests without keys, besides ``localhost`` and IP addresses; "*" for any. ``prompt_editors``:
     names of the keys that may read and change stored prompts. ``operators``: names of the keys that
     may manage the server. ``page``: the web page is served; its files need no key, because they
-    contain no data."""
+    contain no data. ``stored_keys``: keys are in the store too, so every request needs one."""
 
     keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
@@ -69,6 +74,12 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     prompt_editors: tuple[str, ...] = ()
     page: bool = False
     operators: tuple[str, ...] = ()
+    stored_keys: bool = False
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether requests need an API key."""
+        return bool(self.keys) or self.stored_keys
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
@@ -109,28 +120,66 @@ class TokenBucket:
         self._level -= 1
         return 0.0
 
+    def headers(self, wait: float) -> list[tuple[bytes, bytes]]:
+        """Return OpenAI's headers of the limit. ``wait``: what ``take`` returned."""
+        full_s = (self.per_minute - self._level) * 60 / self.per_minute
+        return _limit_headers("requests", self.per_minute, int(self._level), wait or full_s)
+
+
+class StoredKeys(Protocol):
+    """The keys in the store. Raises ``StoreError``."""
+
+    async def current(self) -> tuple[KeyRecord, ...]: ...
+
 
 class _KeyEntry:
-    """A key prepared for lookups: binary digest and token bucket."""
+    """A key prepared for lookups: binary digest and token bucket. ``record``: the key in the store
+    that it was made of."""
 
-    __slots__ = ("bucket", "digest", "name", "tenant")
+    __slots__ = ("bucket", "digest", "name", "record", "tenant", "tokens")
 
     def __init__(
-        self, name: str | None, tenant: str, sha256: str, per_minute: int | None, now: float
+        self,
+        name: str | None,
+        tenant: str,
+        sha256: str,
+        per_minute: int | None,
+        now: float,
+        *,
+        tokens: TokenLimits = _NO_TOKEN_LIMITS,
+        record: KeyRecord | None = None,
     ) -> None:
         self.name = name
         self.tenant = tenant
+        self.tokens = tokens
+        self.record = record
         self.digest = bytes.fromhex(sha256)
         self.bucket = None if per_minute is None else TokenBucket(per_minute, now)
 
 
 class AuthMiddleware:
-    """Authenticates requests and stores tenant and key name in the request context."""
+    """Authenticates requests and stores tenant and key name in the request context.
+
+    ``stored_keys``: the keys in the store, None if there are none. ``budgets``: what keys with
+    limits of tokens used.
+    """
 
     def __init__(
-        self, app: ASGIApp, access: AuthConfig, limits: RequestLimits, clock: Callable[[], float]
+        self,
+        app: ASGIApp,
+        access: AuthConfig,
+        limits: RequestLimits,
+        clock: Callable[[], float],
+        *,
+        stored_keys: StoredKeys | None = None,
+        budgets: TokenBudgets | None = None,
     ) -> None:
         self._app = app
+        self._stored_keys = stored_keys
+        self._stored: tuple[KeyRecord, ...] = ()
+        self._stored_entries: list[_KeyEntry] = []
+        self._budgets = budgets
+        self._per_minute = limits.requests_per_minute
         self._access = access
         self._clock = clock
         per_minute = limits.requests_per_minute
@@ -141,6 +190,7 @@ class AuthMiddleware:
                 key.sha256,
                 key.requests_per_minute or per_minute,
                 clock(),
+                tokens=key.tokens,
             )
             for key in access.keys
         ]
@@ -148,7 +198,7 @@ class AuthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_open(scope):
-            self._authenticate(scope)
+            await self._authenticate(scope)
         await self._app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
@@ -165,14 +215,15 @@ class AuthMiddleware:
         """Whether the request may read the metrics without a key. A web page that rebinds its name
         to this machine may not."""
         allowed = self._access.metrics
-        if allowed == "everybody" and self._entries:
+        if allowed == "everybody" and self._access.requires_key:
             return True
         is_open = allowed == "everybody" or (allowed == "loopback" and is_local(scope))
         return is_open and self._unknown_host(scope) is None
 
-    def _authenticate(self, scope: Scope) -> None:
+    async def _authenticate(self, scope: Scope) -> None:
         _reject_cross_site(scope)
-        if self._entries:
+        if self._access.requires_key:
+            await self._read_stored_keys()
             entry = self._find_key(scope)
         else:
             self._reject_unknown_hosts(scope)
@@ -182,17 +233,50 @@ class AuthMiddleware:
         context = request_context(scope)
         context.tenant = entry.tenant
         context.key = entry.name
-        context.charge = partial(self._charge, entry)
-        context.charge()
+        uses_tokens = scope["type"] == "websocket" or scope["method"] == "POST"
+        context.charge = partial(self._charge, entry, context, uses_tokens=uses_tokens)
+        await context.charge()
 
-    def _charge(self, entry: _KeyEntry) -> None:
-        if entry.bucket is not None and (wait := entry.bucket.take(self._clock())) > 0:
-            seconds = math.ceil(wait)
-            raise Overloaded(
-                f"Rate limit reached: {entry.bucket.per_minute} requests per minute. "
-                f"Please try again in {seconds}s.",
-                retry_after_s=seconds,
-            )
+    async def _charge(
+        self, entry: _KeyEntry, context: RequestContext, *, uses_tokens: bool
+    ) -> None:
+        context.limit_headers = []
+        if entry.bucket is not None:
+            wait = entry.bucket.take(self._clock())
+            context.limit_headers += entry.bucket.headers(wait)
+            if wait > 0:
+                seconds = math.ceil(wait)
+                raise Overloaded(
+                    f"Rate limit reached: {entry.bucket.per_minute} requests per minute. "
+                    f"Please try again in {seconds}s.",
+                    retry_after_s=seconds,
+                )
+        if entry.tokens and uses_tokens and self._budgets is not None and entry.name is not None:
+            used = await self._budgets.used(entry.name)
+            context.limit_headers += _token_headers(entry.tokens, used)
+            _check_tokens(entry.tokens, used)
+
+    async def _read_stored_keys(self) -> None:
+        """Make entries of the keys in the store. Those of unchanged keys keep their buckets."""
+        if self._stored_keys is None:
+            return
+        keys = await self._stored_keys.current()
+        if keys is self._stored:
+            return
+        known = {entry.record: entry for entry in self._stored_entries}
+        self._stored_entries = [known.get(key) or self._stored_entry(key) for key in keys]
+        self._stored = keys
+
+    def _stored_entry(self, key: KeyRecord) -> _KeyEntry:
+        return _KeyEntry(
+            key.name,
+            key.tenant,
+            key.sha256,
+            key.requests_per_minute or self._per_minute,
+            self._clock(),
+            tokens=TokenLimits(key.tokens_per_minute, key.tokens_per_day),
+            record=key,
+        )
 
     def _find_key(self, scope: Scope) -> _KeyEntry:
         scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
@@ -205,7 +289,8 @@ class AuthMiddleware:
             )
         digest = hashlib.sha256(key).digest()
         # Compare with all keys, so that the time taken reveals neither their number nor a match.
-        matches = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
+        entries = (*self._entries, *self._stored_entries)
+        matches = [entry for entry in entries if hmac.compare_digest(entry.digest, digest)]
         if not matches:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
         return matches[0]
@@ -238,6 +323,38 @@ class AuthMiddleware:
         ):
             return None
         return name
+
+
+def _limit_headers(
+    what: str, limit: int, remaining: int, reset_s: float
+) -> list[tuple[bytes, bytes]]:
+    values = {"limit": str(limit), "remaining": str(remaining), "reset": f"{math.ceil(reset_s)}s"}
+    return [
+        (f"x-ratelimit-{name}-{what}".encode(), value.encode()) for name, value in values.items()
+    ]
+
+
+def _token_headers(limits: TokenLimits, used: TokensUsed) -> list[tuple[bytes, bytes]]:
+    """Return OpenAI's headers: of the limit per minute, or else of the limit per day."""
+    if limits.per_minute is not None:
+        left = max(0, limits.per_minute - used.minute)
+        return _limit_headers("tokens", limits.per_minute, left, 60)
+    per_day = limits.per_day or 0
+    return _limit_headers("tokens", per_day, max(0, per_day - used.day), used.day_ends_s)
+
+
+def _check_tokens(limits: TokenLimits, used: TokensUsed) -> None:
+    """Raise ``Overloaded`` if a limit is reached."""
+    for period, limit, tokens, seconds in (
+        ("day", limits.per_day, used.day, used.day_ends_s),
+        ("minute", limits.per_minute, used.minute, 60),
+    ):
+        if limit is not None and tokens >= limit:
+            raise Overloaded(
+                f"Rate limit reached: {limit} tokens per {period}, used {tokens}. "
+                f"Please try again in {seconds}s.",
+                retry_after_s=seconds,
+            )
 
 
 def _is_page_path(path: str) -> bool:
@@ -277,7 +394,7 @@ def _is_loopback(scope: Scope) -> bool:
 def holds_role(scope: Scope, access: AuthConfig, names: Collection[str]) -> bool:
     """Whether the request's API key is one of ``names``. On a server without keys: whether the
     request comes from this machine."""
-    if access.keys:
+    if access.requires_key:
         return request_context(scope).key in names
     return is_local(scope)
 

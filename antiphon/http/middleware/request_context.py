@@ -48,6 +48,7 @@ class RequestContext:
         "charge",
         "id",
         "key",
+        "limit_headers",
         "model",
         "response_id",
         "span",
@@ -68,7 +69,13 @@ class RequestContext:
         self.response_id: str | None = None
         self.usage: Usage | None = None
         #: Count one more request of this client. Raises ``Overloaded`` above its rate limit.
-        self.charge: Callable[[], None] = lambda: None
+        self.charge: Callable[[], Awaitable[None]] = _charge_nothing
+        #: Headers about the rate limits of the client.
+        self.limit_headers: list[tuple[bytes, bytes]] = []
+
+
+async def _charge_nothing() -> None:
+    """Charge nothing: the client is not authenticated."""
 
 
 def request_context(scope: Scope) -> RequestContext:
@@ -141,6 +148,7 @@ class RequestContextMiddleware:
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", context.id.encode()),
+                    *context.limit_headers,
                 ]
             return send(message)
 

@@ -147,7 +147,7 @@ class _Connection:
             if isinstance(frame, SteerFrame):
                 return await self._refuse_steering(lane, frame)
             previous = frame.request.previous_response_id
-            self._context.charge()
+            await self._context.charge()
             await self._run(lane, frame)
         except RequestError as error:
             self.evict(lane, previous)

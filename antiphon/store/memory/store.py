@@ -28,6 +28,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .files import MemoryFiles
+from .keys import MemoryKeys
 from .runs import MemoryRuns
 from .skills import MemorySkills
 from .usage import MemoryUsage
@@ -100,6 +101,7 @@ class MemoryStore:
         self._sweep_record: SweepRecord | None = None
         self._order = 0
         self._closed = False
+        self.keys = MemoryKeys(self._check)
         self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
         self.skills = MemorySkills(self._check)

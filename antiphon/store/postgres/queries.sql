@@ -889,3 +889,15 @@ DELETE FROM usage_sums WHERE (width, start, kind, tenant, api_key, model) IN (
     SELECT width, start, kind, tenant, api_key, model FROM usage_sums
     WHERE width IN (60, 3600, 86400) AND start < $1 LIMIT $2
 ) RETURNING start
+
+-- create_key
+INSERT INTO api_keys (name, body) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING 1
+
+-- keys
+SELECT body FROM api_keys ORDER BY name
+
+-- replace_key
+UPDATE api_keys SET body = $1 WHERE name = $2 RETURNING 1
+
+-- delete_key
+DELETE FROM api_keys WHERE name = $1 RETURNING 1

@@ -36,6 +36,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
 from .files import PostgresFiles
+from .keys import PostgresKeys
 from .pool import ConnectionPool, Transaction, index_key
 from .runs import PostgresRuns, has_lock
 from .skills import PostgresSkills
@@ -55,6 +56,7 @@ class PostgresStore:
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool)
+        self.keys = PostgresKeys(pool)
         self.usage_log = PostgresUsage(pool)
 
     @classmethod

@@ -623,3 +623,15 @@ DELETE FROM usage_sums WHERE rowid IN (
 DELETE FROM usage_sums WHERE rowid IN (
     SELECT rowid FROM usage_sums WHERE width IN (60, 3600, 86400) AND start < ?1 LIMIT ?2
 )
+
+-- create_key
+INSERT OR IGNORE INTO api_keys (name, body) VALUES (?, ?)
+
+-- keys
+SELECT body FROM api_keys ORDER BY name
+
+-- replace_key
+UPDATE api_keys SET body = ? WHERE name = ?
+
+-- delete_key
+DELETE FROM api_keys WHERE name = ?

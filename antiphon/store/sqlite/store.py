@@ -39,6 +39,7 @@ from antiphon.wire.response_list import ResponseSummary
 
 from .database import Database
 from .files import SqliteFiles
+from .keys import SqliteKeys
 from .runs import SqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
@@ -58,6 +59,7 @@ class SqliteStore:
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
+        self.keys = SqliteKeys(database)
         self.usage_log = SqliteUsage(database)
 
     @classmethod

@@ -1,0 +1,121 @@
+"""``antiphon key … --store``: API keys in the store, whether or not a server runs.
+
+The command opens the store itself. SQLite serves one process: while a server uses it, and for a
+store in memory, the command asks the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import asdict
+
+from antiphon.config.load import Loaded
+from antiphon.config.settings import Settings
+from antiphon.errors import RequestError, SetupError, StoreError
+from antiphon.resources.api_keys import ApiKeys
+from antiphon.store import open_store
+from antiphon.wire.api_keys import CreateApiKey
+
+from .client import RequestFailed, Server, find_server
+
+__all__ = ["list_keys", "new_key", "revoke_key", "rotate_key"]
+
+_PATH = "/antiphon/keys"
+#: Stores that no other process can open while a server uses them.
+_DATABASE_SERVERS = ("postgresql://", "postgres://")
+
+
+def new_key(loaded: Loaded, fields: Mapping[str, Any]) -> str:
+    """Create a key and return its secret. ``fields``: those of ``CreateApiKey``. Raises
+    ``SetupError``."""
+    try:
+        wanted = msgspec.convert(fields, CreateApiKey)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"antiphon key new: {error}") from None
+    return str(_run(loaded, lambda keys: keys.create(wanted))["value"])
+
+
+def list_keys(loaded: Loaded) -> list[Mapping[str, Any]]:
+    """Return all keys without their secrets. Raises ``SetupError``."""
+    found: list[Mapping[str, Any]] = _run(loaded, lambda keys: keys.list())["data"]
+    return found
+
+
+def rotate_key(loaded: Loaded, name: str) -> str:
+    """Give a key a new secret and return it. Raises ``SetupError``."""
+    return str(_run(loaded, lambda keys: keys.rotate(name))["value"])
+
+
+def revoke_key(loaded: Loaded, name: str) -> None:
+    """Revoke a key. Raises ``SetupError``."""
+    _run(loaded, lambda keys: keys.revoke(name))
+
+
+class _Keys(Protocol):
+    """The keys, in a store or behind a server."""
+
+    async def list(self) -> Any: ...
+    async def create(self, wanted: CreateApiKey) -> Any: ...
+    async def rotate(self, name: str) -> Any: ...
+    async def revoke(self, name: str) -> Any: ...
+
+
+class _ServerKeys:
+    """The keys behind a running server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def list(self) -> Any:
+        return self._server.get(_PATH)
+
+    async def create(self, wanted: CreateApiKey) -> Any:
+        given = {name: value for name, value in asdict(wanted).items() if value is not None}
+        return self._server.post(_PATH, given)
+
+    async def rotate(self, name: str) -> Any:
+        return self._server.post(f"{_PATH}/{quote(name)}/rotate")
+
+    async def revoke(self, name: str) -> Any:
+        return self._server.delete(f"{_PATH}/{quote(name)}")
+
+
+def _run(loaded: Loaded, action: Any) -> Any:
+    """Run an action on the keys and return its result as plain values."""
+    try:
+        return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
+    except (RequestError, RequestFailed, StoreError) as error:
+        raise SetupError(str(error)) from None
+
+
+async def _act(loaded: Loaded, action: Any) -> Any:
+    settings = loaded.settings
+    keys: _Keys
+    if settings.store == "memory:":
+        return await action(_ServerKeys(find_server(loaded)))
+    try:
+        store = await open_store(settings.store)
+    except SetupError:
+        server = find_server(loaded)
+        if settings.store.startswith(_DATABASE_SERVERS) or not server.is_listening():
+            raise
+        return await action(_ServerKeys(server))
+    try:
+        keys = ApiKeys(store.keys, clock=_clock, timer=time.monotonic, reserved=_names(settings))
+        return await action(keys)
+    finally:
+        await store.close()
+
+
+def _names(settings: Settings) -> list[str]:
+    return [key.name or key.tenant for key in settings.keys]
+
+
+def _clock() -> float:
+    return time.time()  # noqa: TID251 - the clock of the command

@@ -1,0 +1,68 @@
+"""Endpoints of ``/antiphon/keys``: operators manage the API keys in the store.
+
+Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
+machine.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from antiphon.errors import Forbidden, InvalidRequest
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests import body as bodies
+from antiphon.resources.api_keys import ApiKeys
+from antiphon.wire.api_keys import ApiKeyList, CreateApiKey, NewApiKey
+from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing.fields import convert, known_fields
+from antiphon.wire.parsing.json_body import parse_json_object
+
+__all__ = ["ApiKeyRoutes"]
+
+
+class ApiKeyRoutes:
+    """All routes below ``/antiphon/keys``. ``keys``: None if keys are in the settings only."""
+
+    def __init__(self, keys: ApiKeys | None, access: AuthConfig, limits: RequestLimits) -> None:
+        self._keys = keys
+        self._access = access
+        self._limits = limits
+
+    @operation("listApiKeys", answer=ApiKeyList, errors=(403,))
+    async def list(self, request: Request) -> Reply:
+        """List the API keys in the store, without their secrets."""
+        return json_reply(await self._checked(request).list())
+
+    @operation("createApiKey", body=CreateApiKey, answer=NewApiKey, errors=(403, 409))
+    async def create(self, request: Request) -> Reply:
+        """Create an API key. Its secret is shown only here."""
+        keys = self._checked(request)
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        raw = parse_json_object(body, self._limits.body)
+        fields = known_fields(raw, CreateApiKey.__struct_fields__, "")
+        return json_reply(await keys.create(convert(fields, CreateApiKey, "")))
+
+    @operation("rotateApiKey", answer=NewApiKey, errors=(403, 404))
+    async def rotate(self, request: Request) -> Reply:
+        """Give an API key a new secret. The old one is refused from now on."""
+        return json_reply(await self._checked(request).rotate(request.path_params["name"]))
+
+    @operation("revokeApiKey", answer=Deleted, errors=(403, 404))
+    async def revoke(self, request: Request) -> Reply:
+        """Revoke an API key."""
+        name = request.path_params["name"]
+        await self._checked(request).revoke(name)
+        return json_reply(Deleted(id=name, object="antiphon.api_key.deleted"))
+
+    def _checked(self, request: Request) -> ApiKeys:
+        """Return the keys. Raises ``Forbidden`` for clients that may not manage them."""
+        if not holds_role(request.scope, self._access, self._access.operators):
+            raise Forbidden("You may not manage the API keys of this server.")
+        if self._keys is None:
+            raise InvalidRequest(
+                "The API keys of this server are in its settings only. Set stored_keys = true to"
+                " manage them here."
+            )
+        return self._keys

@@ -1,0 +1,138 @@
+"""API keys in the store: created, listed, rotated and revoked while servers run."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Collection
+
+import structlog
+from msgspec.structs import asdict, replace
+
+from antiphon.errors import Conflict, NotFound, StoreError
+from antiphon.store.keys import KeyRecord, KeyStore
+from antiphon.wire.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey, NewApiKey
+
+__all__ = ["ApiKeys", "KeyRecord"]
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds after which a process reads the keys again: how long a revoked key is accepted by
+#: processes other than the one that revoked it.
+_MAX_AGE_S = 2.0
+#: Seconds for which the keys that were read last are used while the store does not answer.
+_OUTAGE_S = 60.0
+_HINT_CHARS = 4
+
+
+class ApiKeys:
+    """The keys of a store. ``clock`` returns unix seconds, ``timer`` monotonic ones.
+    ``reserved``: names of keys in the settings."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        *,
+        clock: Callable[[], float],
+        timer: Callable[[], float],
+        reserved: Collection[str] = (),
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._timer = timer
+        self._reserved = frozenset(reserved)
+        self._keys: tuple[KeyRecord, ...] = ()
+        self._read_at = -math.inf
+        self._lock = asyncio.Lock()
+
+    async def current(self) -> tuple[KeyRecord, ...]:
+        """Return the keys as they were at most two seconds ago; while the store does not answer, a
+        minute ago. Raises ``StoreError``."""
+        if self._timer() - self._read_at > _MAX_AGE_S:
+            async with self._lock:
+                if self._timer() - self._read_at > _MAX_AGE_S:
+                    await self._read()
+        return self._keys
+
+    async def _read(self) -> None:
+        now = self._timer()
+        try:
+            self._keys = await self._store.list()
+        except StoreError:
+            if now - self._read_at > _OUTAGE_S:
+                raise
+            return
+        self._read_at = now
+
+    async def list(self) -> ApiKeyList:
+        """Return all keys without their secrets."""
+        return ApiKeyList(data=tuple(_shown(key) for key in await self._store.list()))
+
+    async def create(self, wanted: CreateApiKey) -> NewApiKey:
+        """Create a key. Raises ``Conflict`` if there is one of this name."""
+        secret, digest = _new_secret()
+        key = KeyRecord(
+            **asdict(wanted),
+            sha256=digest,
+            hint=secret[-_HINT_CHARS:],
+            created_at=int(self._clock()),
+        )
+        if key.name in self._reserved or not await self._store.create(key):
+            raise Conflict(f"There is an API key named '{key.name}' already.", param="name")
+        self._read_at = -math.inf
+        _log.info("API key created", name=key.name, key_tenant=key.tenant)
+        return _with_secret(key, secret)
+
+    async def rotate(self, name: str) -> NewApiKey:
+        """Give a key a new secret; the old one is refused from now on. Raises ``NotFound``."""
+        secret, digest = _new_secret()
+        key = replace(
+            await self._find(name),
+            sha256=digest,
+            hint=secret[-_HINT_CHARS:],
+            rotated_at=int(self._clock()),
+        )
+        if not await self._store.replace(key):
+            raise _unknown(name)
+        self._read_at = -math.inf
+        _log.info("API key rotated", name=name)
+        return _with_secret(key, secret)
+
+    async def revoke(self, name: str) -> None:
+        """Delete a key. Raises ``NotFound``."""
+        if not await self._store.delete(name):
+            raise _unknown(name)
+        self._read_at = -math.inf
+        _log.info("API key revoked", name=name)
+
+    async def _find(self, name: str) -> KeyRecord:
+        for key in await self._store.list():
+            if key.name == name:
+                return key
+        raise _unknown(name)
+
+
+def _new_secret() -> tuple[str, str]:
+    """Return a secret and its digest."""
+    secret = f"sk-{secrets.token_urlsafe(32)}"
+    return secret, hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _shown(key: KeyRecord) -> ManagedApiKey:
+    fields = {name: getattr(key, name) for name in _SHOWN_FIELDS}
+    return ManagedApiKey(redacted_value=f"sk-…{key.hint}", **fields)
+
+
+_SHOWN_FIELDS = tuple(
+    name for name in ManagedApiKey.__struct_fields__ if name in KeyRecord.__struct_fields__
+)
+
+
+def _with_secret(key: KeyRecord, secret: str) -> NewApiKey:
+    return NewApiKey(**asdict(_shown(key)), value=secret)
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"API key named '{name}' not found.", param="name")

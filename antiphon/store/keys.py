@@ -1,0 +1,42 @@
+"""The contract of a key store: the API keys of a server, without their secrets."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+__all__ = ["KeyRecord", "KeyStore"]
+
+
+class KeyRecord(Struct, frozen=True, kw_only=True):
+    """An API key. ``sha256``: the digest of its secret in hex. ``hint``: the last characters of the
+    secret. ``created_at``, ``rotated_at``: unix seconds. ``tokens_per_minute``, ``tokens_per_day``:
+    limits of input and output tokens; None: no limit."""
+
+    name: str
+    sha256: str
+    tenant: str
+    created_at: int
+    rotated_at: int | None = None
+    hint: str = ""
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+
+
+class KeyStore(Protocol):
+    """The contract. Names are unique and have no U+0000. Methods that change return when the
+    change is durable."""
+
+    async def create(self, key: KeyRecord) -> bool:
+        """Add a key. False if there is one of this name."""
+
+    async def list(self) -> tuple[KeyRecord, ...]:
+        """Return all keys, by name."""
+
+    async def replace(self, key: KeyRecord) -> bool:
+        """Replace the key of this name. False if there is none."""
+
+    async def delete(self, name: str) -> bool:
+        """Delete a key. False if there is none of this name."""

@@ -1,0 +1,2 @@
+-- API keys, without their secrets.
+CREATE TABLE api_keys (name TEXT PRIMARY KEY, body BLOB NOT NULL);

@@ -1,0 +1,50 @@
+"""API keys that operators manage: an extension of the API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+__all__ = ["ApiKeyList", "CreateApiKey", "ManagedApiKey", "NewApiKey"]
+
+_Limit = Annotated[int, Meta(ge=1, le=2**53)] | None
+_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@:/-]{1,128}$")]
+
+
+class CreateApiKey(Struct, frozen=True, kw_only=True):
+    """A key to create. ``name``: in the log, in usage and in the settings ``operators`` and
+    ``prompt_editors``. The limits of tokens count input and output."""
+
+    name: _Name
+    tenant: _Name = "default"
+    requests_per_minute: _Limit = None
+    tokens_per_minute: _Limit = None
+    tokens_per_day: _Limit = None
+
+
+class ManagedApiKey(Struct, frozen=True, kw_only=True):
+    """A key without its secret. ``redacted_value`` shows the end of the secret."""
+
+    object: Literal["antiphon.api_key"] = "antiphon.api_key"
+    name: str
+    tenant: str
+    redacted_value: str
+    created_at: int
+    rotated_at: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+
+
+class NewApiKey(ManagedApiKey, frozen=True, kw_only=True):
+    """A key that was created or rotated. ``value`` is its secret, which is shown only here."""
+
+    value: str
+
+
+class ApiKeyList(Struct, frozen=True, kw_only=True):
+    """All keys of the store, by name."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ManagedApiKey, ...]

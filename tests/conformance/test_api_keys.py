@@ -1,0 +1,189 @@
+"""API keys in the store: managed by operators, effective in all processes, limited in tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.errors import StoreError
+from antiphon.http.app import create_app
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.logs import open_log
+from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.token_budgets import TokenLimits
+from antiphon.store.base import Store
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Server
+
+ASK = {"model": "tiny", "input": "hi"}
+
+
+class Process:
+    """One process in front of a server's store. ``time``: its monotonic clock, in seconds."""
+
+    def __init__(self, server: Server, *, tokens: TokenLimits | None = None) -> None:
+        self.time = 0.0
+        numbers = iter(range(1000))
+        root = AuthKey(
+            name="root",
+            tenant="ops",
+            sha256=hashlib.sha256(b"root").hexdigest(),
+            tokens=tokens or TokenLimits(),
+        )
+        self.keys = ApiKeys(
+            server.store.keys,
+            clock=lambda: server.now,
+            timer=lambda: self.time,
+            reserved=("root",),
+        )
+        app = create_app(
+            server.service,
+            AuthConfig(keys=(root,), operators=("root",), stored_keys=True),
+            ids=lambda prefix: f"{prefix}_k{next(numbers)}",
+            log=open_log(server.log),
+            api_keys=self.keys,
+            clock=lambda: self.time,
+        )
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        )
+
+    async def send(
+        self, method: str, path: str, key: str = "root", body: Any = None
+    ) -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}"}
+        return await self.client.request(method, path, headers=headers, json=body)
+
+    async def ask(self, key: str) -> httpx.Response:
+        return await self.send("POST", "/v1/responses", key, ASK)
+
+    async def create(self, **fields: Any) -> str:
+        """Create a key and return its secret."""
+        created = await self.send("POST", "/antiphon/keys", body={"name": "k", **fields})
+        assert created.status_code == 200, created.text
+        value: str = created.json()["value"]
+        return value
+
+
+def check(answer: httpx.Response, status: int, param: str | None = None) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.requirement("API-STORED-KEYS")
+async def test_a_key_works_until_it_is_revoked(serve: Serve) -> None:
+    server = serve(["Hello!"] * 3)
+    process = Process(server)
+    secret = await process.create(tenant="team")
+    assert (await process.ask(secret)).status_code == 200
+    assert (await server.store.usage("team")).responses == 1
+    listed = (await process.send("GET", "/antiphon/keys")).json()
+    (key,) = listed["data"]
+    assert (key["name"], key["tenant"]) == ("k", "team")
+    assert key["redacted_value"].endswith(secret[-4:]) and secret not in str(listed)
+    assert hashlib.sha256(secret.encode()).hexdigest() not in str(listed)
+    check(await process.send("GET", "/antiphon/keys", secret), 403)
+    assert (await process.send("DELETE", "/antiphon/keys/k")).json()["deleted"]
+    check(await process.ask(secret), 401)
+    check(await process.send("DELETE", "/antiphon/keys/k"), 404, "name")
+    assert (await process.client.post("/v1/responses", json=ASK)).status_code == 401
+
+
+@pytest.mark.requirement("API-STORED-KEYS")
+async def test_other_processes_follow_within_two_seconds(serve: Serve) -> None:
+    server = serve(["Hello!"] * 4)
+    one, other = Process(server), Process(server)
+    check(await other.ask("sk-unknown"), 401)
+    secret = await one.create()
+    other.time += 3
+    assert (await other.ask(secret)).status_code == 200
+    rotated = (await one.send("POST", "/antiphon/keys/k/rotate")).json()["value"]
+    check(await one.ask(secret), 401)
+    other.time += 3
+    check(await other.ask(secret), 401)
+    assert (await other.ask(rotated)).status_code == 200
+
+
+@pytest.mark.requirement("API-STORED-KEYS")
+async def test_names_are_unique_and_checked(serve: Serve) -> None:
+    process = Process(serve())
+    await process.create()
+    for name in ("k", "root"):
+        check(await process.send("POST", "/antiphon/keys", body={"name": name}), 409, "name")
+    for body, param in (
+        ({}, "name"),
+        ({"name": "a b"}, "name"),
+        ({"name": "x", "tokens_per_day": 0}, "tokens_per_day"),
+        ({"name": "x", "models": "y"}, "models"),
+    ):
+        check(await process.send("POST", "/antiphon/keys", body=body), 400, param)
+
+
+@pytest.mark.requirement("API-STORED-KEYS")
+async def test_known_keys_survive_a_short_outage_of_the_store(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(["Hello!"] * 3)
+    process = Process(server)
+    secret = await process.create()
+    assert (await process.ask(secret)).status_code == 200
+
+    async def fail() -> Any:
+        raise StoreError("The store does not answer.")
+
+    monkeypatch.setattr(server.store.keys, "list", fail)
+    process.time += 30
+    assert (await process.ask(secret)).status_code == 200
+    process.time += 60
+    assert (await process.ask(secret)).status_code == 503
+
+
+@pytest.mark.requirement("API-KEY-LIMITS")
+@pytest.mark.parametrize("period", ["minute", "day"])
+async def test_tokens_are_limited_over_all_processes(serve: Serve, period: str) -> None:
+    server = serve(["Hello!"] * 9)
+    one, other = Process(server), Process(server)
+    secret = await one.create(**{f"tokens_per_{period}": 2})
+    first = await one.ask(secret)
+    assert first.status_code == 200
+    assert first.headers["x-ratelimit-limit-tokens"] == "2"
+    assert first.headers["x-ratelimit-remaining-tokens"] == "2"
+    refused = await other.ask(secret)
+    check(refused, 429)
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert f"2 tokens per {period}" in refused.json()["error"]["message"]
+    assert refused.headers["x-ratelimit-remaining-tokens"] == "0"
+    one.time += 3
+    check(await one.ask(secret), 429)
+    assert (await one.send("GET", "/v1/models", secret)).status_code == 200, "it uses no tokens"
+    server.now += 60 if period == "minute" else 86_400
+    one.time += 3
+    assert (await one.ask(secret)).status_code == 200
+
+
+@pytest.mark.requirement("API-KEY-LIMITS")
+async def test_keys_of_the_settings_have_limits_too(store: Store, serve: Serve) -> None:
+    process = Process(serve(["Hello!"] * 2, on=store), tokens=TokenLimits(per_day=1))
+    assert (await process.ask("root")).status_code == 200
+    process.time += 3
+    check(await process.ask("root"), 429)
+
+
+@pytest.mark.requirement("API-KEY-LIMITS")
+async def test_requests_are_limited_with_headers(serve: Serve) -> None:
+    process = Process(serve(["Hello!"] * 3))
+    secret = await process.create(requests_per_minute=2)
+    answers = [await process.ask(secret) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    remaining = [answer.headers["x-ratelimit-remaining-requests"] for answer in answers]
+    assert remaining == ["1", "0", "0"]
+    assert answers[2].headers["x-ratelimit-limit-requests"] == "2"
+    assert answers[2].headers["x-ratelimit-reset-requests"] == "30s"
+
+
+async def test_keys_are_managed_only_if_they_are_stored(serve: Serve) -> None:
+    reply = await serve().client.get("/antiphon/keys")
+    assert reply.status_code == 400 and "stored_keys" in reply.json()["error"]["message"]
