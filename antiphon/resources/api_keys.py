@@ -8,7 +8,6 @@ import math
 import secrets
 from collections.abc import Callable, Collection
 
-import structlog
 from msgspec.structs import asdict, replace
 
 from antiphon.errors import Conflict, NotFound, StoreError
@@ -16,8 +15,6 @@ from antiphon.store.keys import KeyRecord, KeyStore
 from antiphon.wire.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey, NewApiKey
 
 __all__ = ["ApiKeys", "KeyRecord"]
-
-_log = structlog.get_logger(__name__)
 
 #: Seconds after which a process reads the keys again: how long a revoked key is accepted by
 #: processes other than the one that revoked it.
@@ -82,7 +79,6 @@ class ApiKeys:
         if key.name in self._reserved or not await self._store.create(key):
             raise Conflict(f"There is an API key named '{key.name}' already.", param="name")
         self._read_at = -math.inf
-        _log.info("API key created", name=key.name, key_tenant=key.tenant)
         return _with_secret(key, secret)
 
     async def rotate(self, name: str) -> NewApiKey:
@@ -97,7 +93,6 @@ class ApiKeys:
         if not await self._store.replace(key):
             raise _unknown(name)
         self._read_at = -math.inf
-        _log.info("API key rotated", name=name)
         return _with_secret(key, secret)
 
     async def revoke(self, name: str) -> None:
@@ -105,7 +100,6 @@ class ApiKeys:
         if not await self._store.delete(name):
             raise _unknown(name)
         self._read_at = -math.inf
-        _log.info("API key revoked", name=name)
 
     async def _find(self, name: str) -> KeyRecord:
         for key in await self._store.list():

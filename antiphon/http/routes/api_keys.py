@@ -6,11 +6,13 @@ machine.
 
 from __future__ import annotations
 
+import structlog
 from starlette.requests import Request
 
 from antiphon.errors import Forbidden, InvalidRequest
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.resources.api_keys import ApiKeys
@@ -20,6 +22,8 @@ from antiphon.wire.parsing.fields import convert, known_fields
 from antiphon.wire.parsing.json_body import parse_json_object
 
 __all__ = ["ApiKeyRoutes"]
+
+_log = structlog.get_logger(__name__)
 
 
 class ApiKeyRoutes:
@@ -42,18 +46,23 @@ class ApiKeyRoutes:
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         raw = parse_json_object(body, self._limits.body)
         fields = known_fields(raw, CreateApiKey.__struct_fields__, "")
-        return json_reply(await keys.create(convert(fields, CreateApiKey, "")))
+        created = await keys.create(convert(fields, CreateApiKey, ""))
+        _log_change(request, "API key created", created.name)
+        return json_reply(created)
 
     @operation("rotateApiKey", answer=NewApiKey, errors=(403, 404))
     async def rotate(self, request: Request) -> Reply:
         """Give an API key a new secret. The old one is refused from now on."""
-        return json_reply(await self._checked(request).rotate(request.path_params["name"]))
+        rotated = await self._checked(request).rotate(request.path_params["name"])
+        _log_change(request, "API key rotated", rotated.name)
+        return json_reply(rotated)
 
     @operation("revokeApiKey", answer=Deleted, errors=(403, 404))
     async def revoke(self, request: Request) -> Reply:
         """Revoke an API key."""
         name = request.path_params["name"]
         await self._checked(request).revoke(name)
+        _log_change(request, "API key revoked", name)
         return json_reply(Deleted(id=name, object="antiphon.api_key.deleted"))
 
     def _checked(self, request: Request) -> ApiKeys:
@@ -66,3 +75,8 @@ class ApiKeyRoutes:
                 " manage them here."
             )
         return self._keys
+
+
+def _log_change(request: Request, what: str, name: str) -> None:
+    """Log a change, and the key that made it."""
+    _log.info(what, name=name, by=request_context(request.scope).key)
