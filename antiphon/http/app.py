@@ -84,8 +84,7 @@ def create_app(
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
     returns monotonic seconds. ``manager`` adds ``/antiphon/models``, ``settings``
     ``/antiphon/settings``. ``api_keys``: the keys in the store, if any. ``tracer``: without one,
-    nothing is traced.
-    ``reraise``: let unexpected exceptions through (tests).
+    nothing is traced. ``reraise``: let unexpected exceptions through (tests).
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -113,11 +112,7 @@ def create_app(
         shown = SettingRoutes(settings, access)
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
-    app: ASGIApp = Router(
-        routes,
-        redirect_slashes=False,
-        default=_unknown,
-    )
+    app: ASGIApp = Router(routes, redirect_slashes=False, default=_unknown)
     app = AuthMiddleware(
         app, access, limits, clock, stored_keys=api_keys, budgets=_budgets(service, clock)
     )
