@@ -51,10 +51,12 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.measured import measured
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
+from antiphon.tracing.metrics import MetricsExporter
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.settings import SettingEntry, SettingList
@@ -180,8 +182,10 @@ async def open_app(
     async with AsyncExitStack() as stack:
         tracer = _tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
-        store = await open_store(settings.store)
-        stack.push_async_callback(store.close)
+        metrics = await _open_metrics(stack, settings, log)
+        opened = await open_store(settings.store)
+        stack.push_async_callback(opened.close)
+        store = measured(opened, metrics, time.monotonic)
         seal = await _encryptor(settings, store)
         sender = _sender(settings)
         if sender is not None:
@@ -203,6 +207,7 @@ async def open_app(
                 policy=_policy(settings),
                 seal=seal,
                 tracer=tracer,
+                on_tool_call=metrics.record_tool_call,
             ),
             OptionalFeatures(
                 prompts=prompts,
@@ -219,15 +224,18 @@ async def open_app(
             )
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
-        metrics = await _watched_metrics(stack, settings, log)
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         asgi = _app(settings, service, log, metrics, models, tracer, shown, store)
         yield App(asgi, service, models, abilities)
 
 
-async def _watched_metrics(stack: AsyncExitStack, settings: Settings, log: Any) -> Metrics:
-    """Return the metrics, with the stalls of the event loop counted."""
-    metrics = Metrics()
+async def _open_metrics(stack: AsyncExitStack, settings: Settings, log: Any) -> Metrics:
+    """Return the metrics, exported if the settings say so, with the stalls of the event loop
+    counted."""
+    exporter = _metrics_exporter(settings)
+    stack.push_async_callback(asyncio.to_thread, exporter.close)
+    tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
+    metrics = Metrics(tenants, names=settings.metrics_names, exporter=exporter)
     if settings.stall_log_ms:
         await stack.enter_async_context(
             LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
@@ -443,6 +451,14 @@ def _tracer(settings: Settings) -> Tracer:
     from antiphon.tracing.opentelemetry import open_tracer
 
     return open_tracer(settings.otlp_endpoint, with_content=settings.trace_content)
+
+
+def _metrics_exporter(settings: Settings) -> MetricsExporter:
+    if settings.metrics_export == "off":
+        return MetricsExporter()
+    from antiphon.tracing.opentelemetry_metrics import open_exporter
+
+    return open_exporter(settings.otlp_endpoint)
 
 
 def _sender(settings: Settings) -> WebhookSender | None:

@@ -154,8 +154,15 @@ _METRICS_HEAD = """\
 Generated from `antiphon/http/metrics.py` by `make docs`.
 
 `GET /metrics` returns the metrics in Prometheus' or OpenMetrics' text format. The setting
-`metrics` says who may read them without an API key. Labels never contain what clients send. A
-counter's name ends with `_total`, a histogram has `_bucket`, `_sum` and `_count`.
+`metrics` says who may read them without an API key. Labels never contain what clients send; tenants
+that the settings do not name share the label `other`. A counter's name ends with `_total`, a
+histogram has `_bucket`, `_sum` and `_count`. `metrics_names` shows other names as well.
+[monitoring.md](monitoring.md) explains how to use them.
+
+With `metrics_export = "otlp"` (extra `otel`), `gen_ai.server.request.duration`,
+`gen_ai.server.time_to_first_token`, `gen_ai.server.time_per_output_token` and
+`gen_ai.client.token.usage` are sent to the collector at `otlp_endpoint` too, as the semantic
+conventions for generative AI define them.
 
 | name | type | labels | meaning |
 |---|---|---|---|

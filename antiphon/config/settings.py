@@ -81,6 +81,17 @@ class Settings(Struct, frozen=True, kw_only=True):
         Literal["loopback", "everybody", "nobody"],
         _server("Who may read `/metrics` without a key."),
     ] = "loopback"
+    metrics_names: Annotated[
+        Literal["antiphon", "responses", "vllm"],
+        _server(
+            'Show metrics under other names as well: "responses" for those of version 0.1, "vllm" '
+            "for vLLM's."
+        ),
+    ] = "antiphon"
+    metrics_export: Annotated[
+        Literal["off", "otlp"],
+        _server("Send OpenTelemetry metrics to an OTLP collector (extra `otel`)."),
+    ] = "off"
     ui: Annotated[
         Literal["auto", "on", "off"],
         _server(

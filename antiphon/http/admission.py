@@ -5,7 +5,8 @@ refused, and the others are not."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from antiphon.errors import Overloaded
@@ -19,7 +20,8 @@ class AdmissionQueue:
 
     ``max_per_tenant``: concurrent requests of one tenant; None for no limit of its own. If the
     queue is full, a request of a tenant with few waiting requests takes the place of the newest
-    request of the tenant with the most."""
+    request of the tenant with the most. ``on_admitted`` is called with the seconds that an
+    admitted request has waited, by ``clock``."""
 
     def __init__(
         self,
@@ -28,10 +30,14 @@ class AdmissionQueue:
         *,
         max_per_tenant: int | None = None,
         retry_after_s: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        on_admitted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._limiter = FairLimiter(max_concurrent_requests, max_per_tenant=max_per_tenant)
         self._max_queued = max_queued_requests
         self._retry_after_s = retry_after_s
+        self._clock = clock
+        self._on_admitted = on_admitted
 
     @property
     def running(self) -> int:
@@ -57,7 +63,9 @@ class AdmissionQueue:
         limiter = self._limiter
         if limiter.waiting >= self._max_queued and not limiter.has_free_slot(tenant):
             self._make_room(tenant)
+        arrived = self._clock()
         async with limiter.slot(tenant):
+            self._on_admitted(self._clock() - arrived)
             yield
 
     def _make_room(self, tenant: str) -> None:

@@ -95,8 +95,13 @@ def create_app(
         limits.max_queued_requests,
         max_per_tenant=limits.max_requests_per_tenant,
         retry_after_s=limits.retry_after_s,
+        clock=clock,
+        on_admitted=metrics.observe_wait,
     )
     metrics.observe_queue(admission)
+    metrics.observe_models(
+        lambda: {model.name: model.status.value == "loaded" for model in service.models()}
+    )
     deps = EndpointDependencies(
         service=service,
         admission=admission,

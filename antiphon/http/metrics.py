@@ -1,22 +1,28 @@
 """Prometheus metrics.
 
 A run is counted once, at its end, so that metrics cost nothing per token. Labels come from the
-served models, never from client input. Many names resemble vLLM's, with the prefix ``responses_``.
+served models and the settings, never from client input. Many names resemble vLLM's, with the prefix
+``antiphon_``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Protocol
+from weakref import WeakSet
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
+from antiphon.runs.usage_counter import UsageRecord
+from antiphon.tracing.metrics import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response
 
 from .admission import AdmissionQueue
+from .metric_names import MetricNames, OtherNames
 
 __all__ = ["Metrics", "RunTiming"]
 
@@ -26,6 +32,10 @@ _DELTAS = frozenset(event for name, event in EVENTS.items() if name.endswith(".d
 _TO_FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _PER_TOKEN = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.75, 1, 2.5)
 _END_TO_END = (0.1, 0.3, 0.8, 1.5, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
+_TOOL_CALL = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_STORE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+#: The label of tenants that the settings do not name.
+_OTHER_TENANTS = "other"
 
 
 class RunTiming:
@@ -70,48 +80,161 @@ def _series(registry: CollectorRegistry) -> _Series:
     histogram = partial(Histogram, labelnames=("model",), registry=registry)
     return _Series(
         to_first=histogram(
-            "responses_time_to_first_token_seconds",
+            "antiphon_time_to_first_token_seconds",
             "Seconds from the arrival of the request to the first streamed delta.",
             buckets=_TO_FIRST,
         ),
         per_token=histogram(
-            "responses_time_per_output_token_seconds",
+            "antiphon_time_per_output_token_seconds",
             "Mean seconds per output token after the first, one observation a stream.",
             buckets=_PER_TOKEN,
         ),
         end_to_end=histogram(
-            "responses_e2e_latency_seconds",
+            "antiphon_e2e_latency_seconds",
             "Seconds from the arrival of the request to the end of its response.",
             buckets=_END_TO_END,
         ),
-        input_tokens=counter("responses_prompt_tokens", "Input tokens."),
+        input_tokens=counter("antiphon_prompt_tokens", "Input tokens."),
         cached_tokens=counter(
-            "responses_cached_prompt_tokens", "Input tokens read from a prefix cache."
+            "antiphon_cached_prompt_tokens", "Input tokens read from a prefix cache."
         ),
-        output_tokens=counter("responses_generation_tokens", "Output tokens."),
-        events=counter("responses_events", "Events streamed."),
+        output_tokens=counter("antiphon_generation_tokens", "Output tokens."),
+        events=counter("antiphon_events", "Events streamed."),
     )
 
 
-class Metrics:
-    """The server's metrics, in a registry of their own."""
+class _Follower(Protocol):
+    """A reader of an event log. ``pending``: batches that wait for it."""
 
-    def __init__(self) -> None:
+    @property
+    def pending(self) -> int: ...
+
+
+class _TenantSeries:
+    """Metrics with a tenant label."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.running = Gauge(
+            "antiphon_tenant_requests_running",
+            "Requests in progress, by tenant.",
+            ("tenant",),
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "antiphon_tenant_requests_waiting",
+            "Requests waiting for a slot, by tenant.",
+            ("tenant",),
+            registry=registry,
+        )
+        self.requests = Counter(
+            "antiphon_tenant_requests",
+            "Requests that used a model, background runs included, by tenant.",
+            ("tenant", "status"),
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "antiphon_tenant_tokens",
+            "Tokens by tenant and type: input, cached (a part of input), output.",
+            ("tenant", "type"),
+            registry=registry,
+        )
+
+
+class _StoreSeries:
+    """Metrics of the store and of the event logs in it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "antiphon_store_operation_seconds",
+            "Seconds of an operation of the store.",
+            ("operation",),
+            registry=registry,
+            buckets=_STORE,
+        )
+        self.errors = Counter(
+            "antiphon_store_errors",
+            "Operations that the store did not answer.",
+            ("operation",),
+            registry=registry,
+        )
+        self.batches = Counter(
+            "antiphon_event_log_batches",
+            "Batches of events that were appended to event logs.",
+            registry=registry,
+        )
+        self.events = Counter(
+            "antiphon_event_log_events",
+            "Events that were appended to event logs.",
+            registry=registry,
+        )
+        self.followers = Gauge(
+            "antiphon_event_log_followers",
+            "Readers that follow event logs here.",
+            registry=registry,
+        )
+        self.lag = Gauge(
+            "antiphon_event_log_follower_lag_batches",
+            "Batches that wait for the slowest reader of an event log here.",
+            registry=registry,
+        )
+
+
+class _ToolSeries:
+    """Metrics of server-side tool calls."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.calls = Counter(
+            "antiphon_tool_calls",
+            "Calls of tools that run here.",
+            ("tool", "status"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "antiphon_tool_call_seconds",
+            "Seconds of a call of a tool that runs here.",
+            ("tool",),
+            registry=registry,
+            buckets=_TOOL_CALL,
+        )
+
+
+class Metrics:
+    """The server's metrics, in a registry of their own. Implements ``StoreObserver``.
+
+    ``tenants``: those that have labels of their own; all others count as ``other``. ``names``:
+    metrics are also shown under these names. ``exporter`` receives a part of the metrics.
+    """
+
+    def __init__(
+        self,
+        tenants: Collection[str] = ("default",),
+        *,
+        names: MetricNames = "antiphon",
+        exporter: MetricsExporter | None = None,
+    ) -> None:
         self.registry = registry = CollectorRegistry()
+        self._tenant_names = frozenset(tenants)
+        self._exporter = exporter or MetricsExporter()
         self._running = Gauge(
-            "responses_num_requests_running", "Requests in progress.", registry=registry
+            "antiphon_num_requests_running", "Requests in progress.", registry=registry
         )
         self._waiting = Gauge(
-            "responses_num_requests_waiting", "Requests waiting for a slot.", registry=registry
+            "antiphon_num_requests_waiting", "Requests waiting for a slot.", registry=registry
+        )
+        self._wait = Histogram(
+            "antiphon_queue_wait_seconds",
+            "Seconds that a request waited for a slot.",
+            registry=registry,
+            buckets=_TO_FIRST,
         )
         self._http = Counter(
-            "responses_http_requests",
+            "antiphon_http_requests",
             "HTTP requests.",
             ("method", "route", "status"),
             registry=registry,
         )
         self._runs = Counter(
-            "responses_requests", "Responses ended.", ("model", "status"), registry=registry
+            "antiphon_requests", "Responses ended.", ("model", "status"), registry=registry
         )
         self._stalls = Counter(
             "antiphon_loop_stalls",
@@ -119,13 +242,54 @@ class Metrics:
             registry=registry,
         )
         self._parents = _series(registry)
+        self._tenants = _TenantSeries(registry)
+        self._tools = _ToolSeries(registry)
+        self._store = _StoreSeries(registry)
+        self._loaded = Gauge(
+            "antiphon_model_loaded",
+            "1 if the model can answer at once, else 0.",
+            ("model",),
+            registry=registry,
+        )
         self._children: dict[str, _Series] = {}
         self._http_children: dict[tuple[str, str, int], Counter] = {}
+        self._store_children: dict[str, Histogram] = {}
+        self._followers: WeakSet[_Follower] = WeakSet()
+        self._store.followers.set_function(lambda: len(self._followers))
+        self._store.lag.set_function(self._follower_lag)
+        self._models: Callable[[], Mapping[str, bool]] = dict
+        if names != "antiphon":
+            collectors = [self._running, self._waiting, self._wait, self._http, self._runs]
+            collectors += [getattr(self._parents, each) for each in _Series.__struct_fields__]
+            registry.register(OtherNames(collectors, names))
 
     def observe_queue(self, admission: AdmissionQueue) -> None:
         """Read the gauges from this admission queue."""
         self._running.set_function(lambda: admission.running)
         self._waiting.set_function(lambda: admission.waiting)
+        known, tenants = self._tenant_names, self._tenants
+        for name in known:
+            tenants.running.labels(name).set_function(partial(admission.running_of, name))
+            tenants.waiting.labels(name).set_function(partial(admission.waiting_of, name))
+        tenants.running.labels(_OTHER_TENANTS).set_function(
+            lambda: admission.running - sum(map(admission.running_of, known))
+        )
+        tenants.waiting.labels(_OTHER_TENANTS).set_function(
+            lambda: admission.waiting - sum(map(admission.waiting_of, known))
+        )
+
+    def observe_models(self, models: Callable[[], Mapping[str, bool]]) -> None:
+        """Show the models that ``models`` returns, and whether they are loaded."""
+        self._models = models
+
+    def observe_wait(self, seconds: float) -> None:
+        """Record how long an admitted request waited."""
+        self._wait.observe(seconds)
+
+    def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
+        """Record a tool call that ended here. ``tool``: the kind of its item."""
+        self._tools.calls.labels(tool, "failed" if failed else "completed").inc()
+        self._tools.seconds.labels(tool).observe(seconds)
 
     def count_stall(self) -> None:
         """Count one stall of the event loop. Any thread may call it."""
@@ -150,6 +314,7 @@ class Metrics:
             of.events.inc(events)
         if timing.first is not None:
             of.to_first.observe(timing.first - timing.started)
+            self._exporter.record_first_token(response.model, timing.first - timing.started)
         usage = response.usage
         if usage is None:
             return
@@ -157,7 +322,9 @@ class Metrics:
         of.cached_tokens.inc(usage.input_tokens_details.cached_tokens)
         of.output_tokens.inc(usage.output_tokens)
         if timing.first is not None and usage.output_tokens > 1:
-            of.per_token.observe((now - timing.first) / (usage.output_tokens - 1))
+            per_token = (now - timing.first) / (usage.output_tokens - 1)
+            of.per_token.observe(per_token)
+            self._exporter.record_output_token(response.model, per_token)
 
     def count_abandoned(self, model: str) -> None:
         """Count a response whose client disconnected."""
@@ -168,8 +335,53 @@ class Metrics:
         self._runs.labels(model, "completed").inc()
         self._series_of(model).input_tokens.inc(tokens)
 
+    # --- of the store ----------------------------------------------------------------------------
+
+    def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
+        """Record an operation of the store."""
+        child = self._store_children.get(operation)
+        if child is None:
+            child = self._store_children[operation] = self._store.seconds.labels(operation)
+        child.observe(seconds)
+        if failed:
+            self._store.errors.labels(operation).inc()
+
+    def on_append(self, batches: int, events: int) -> None:
+        """Count what was appended to event logs."""
+        self._store.batches.inc(batches)
+        self._store.events.inc(events)
+
+    def on_usage(self, records: Sequence[UsageRecord]) -> None:
+        """Count what requests used, by tenant."""
+        for record in records:
+            tenant = record.tenant if record.tenant in self._tenant_names else _OTHER_TENANTS
+            self._tenants.requests.labels(tenant, _status(record)).inc(record.requests)
+            tokens = self._tenants.tokens
+            tokens.labels(tenant, "input").inc(record.input_tokens)
+            tokens.labels(tenant, "cached").inc(record.cached_tokens)
+            tokens.labels(tenant, "output").inc(record.output_tokens)
+            self._exporter.record_request(
+                record.model,
+                "embeddings" if record.kind == "embedding" else "chat",
+                seconds=record.latency_ms / 1000,
+                input_tokens=record.input_tokens,
+                output_tokens=record.output_tokens,
+                status=_status(record),
+            )
+
+    def on_follower(self, subscription: _Follower) -> None:
+        """Count a reader that follows a run, until it is gone."""
+        self._followers.add(subscription)
+
+    def _follower_lag(self) -> int:
+        return max((each.pending for each in list(self._followers)), default=0)
+
+    # --- reading ---------------------------------------------------------------------------------
+
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics in the requested exposition format, and its media type."""
+        for model, is_loaded in self._models().items():
+            self._loaded.labels(model).set(is_loaded)
         encode, media_type = choose_encoder(accept)
         return encode(self.registry), media_type
 
@@ -178,3 +390,9 @@ class Metrics:
         if found is None:
             found = self._children[model] = self._parents.of(model)
         return found
+
+
+def _status(record: UsageRecord) -> str:
+    if record.failed_requests:
+        return "failed"
+    return "cancelled" if record.cancelled_requests else "completed"

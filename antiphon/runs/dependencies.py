@@ -22,6 +22,7 @@ from antiphon.wire.items import ItemBase
 from antiphon.wire.request import CreateResponse
 
 from .policy import Policy
+from .tool_loop.executor import OnToolCall, ignore_call
 
 __all__ = ["OptionalFeatures", "RunDependencies"]
 
@@ -35,6 +36,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
 
     ``clock`` returns unix seconds, ``ids`` a fresh id for a prefix. The default ``seal`` has a
     random key: only this process can decrypt the items that clients received from it.
+    ``on_tool_call`` hears of each server-side tool call that has ended.
     """
 
     models: ModelCatalog
@@ -44,6 +46,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     seal: Encryptor = field(default_factory=_random_seal)
     tracer: Tracer = field(default_factory=Tracer)
+    on_tool_call: OnToolCall = ignore_call
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], Kind]:

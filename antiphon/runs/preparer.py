@@ -92,6 +92,7 @@ class Preparer:
         self._cache_scope = dependencies.cache_scope
         self._session = dependencies.session
         self._tracer = dependencies.tracer
+        self._on_tool_call = dependencies.on_tool_call
         self._attachments = attachments
         self._providers = providers
         self._chains = ChainCache(dependencies.store)
@@ -305,6 +306,7 @@ class Preparer:
             response_id=tool_context.response_id,
             context_size=reply_request.backend.context_size,
             tracer=self._tracer,
+            on_tool_call=self._on_tool_call,
         )
 
         def wrap(reply: Reply, conversation: Conversation) -> Reply:

@@ -14,7 +14,14 @@ from antiphon.store.usage import UsageKind, UsageLog, UsageQuery, UsageRecord, U
 from antiphon.wire.response import Response, Usage
 from antiphon.wire.response_list import is_call
 
-__all__ = ["UsageCounter", "UsageKind", "UsageMeter", "UsageQuery", "UsageTotals"]
+__all__ = [
+    "UsageCounter",
+    "UsageKind",
+    "UsageMeter",
+    "UsageQuery",
+    "UsageRecord",
+    "UsageTotals",
+]
 
 _log = structlog.get_logger(__name__)
 

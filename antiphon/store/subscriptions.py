@@ -24,7 +24,7 @@ _MAX_BATCHES = 64
 class Subscription:
     """One reader's view of one run, a context manager. Made by ``Subscriptions.subscribe``."""
 
-    __slots__ = ("_batches", "_key", "_subscriptions", "_waiter", "is_stale")
+    __slots__ = ("__weakref__", "_batches", "_key", "_subscriptions", "_waiter", "is_stale")
 
     def __init__(self, subscriptions: Subscriptions, key: _Key) -> None:
         self._subscriptions = subscriptions
@@ -44,6 +44,11 @@ class Subscription:
         trace: TracebackType | None,
     ) -> None:
         self._subscriptions.remove(self._key, self)
+
+    @property
+    def pending(self) -> int:
+        """The number of batches that wait for the reader."""
+        return len(self._batches)
 
     def next_batch(self, after: int) -> EventBatch | None:
         """Return the batch with the event after ``after``, if it is buffered. Older batches are

@@ -93,7 +93,7 @@ def test_stream_goes_on_after_a_reload(visitor: Visitor, server: Server) -> None
     assert "That was the whole story." in text
     page.reload()  # a finished turn is there again, too
     page.get_by_text("That was the whole story.").wait_for()
-    assert server.get("/metrics").count("responses_num_requests_running 0") == 1
+    assert server.get("/metrics").count("antiphon_num_requests_running 0") == 1
 
 
 def test_stream_goes_on_after_the_connection_was_lost(visitor: Visitor) -> None:

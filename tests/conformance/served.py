@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.http.app import create_app
+from antiphon.http.metrics import Metrics
 from antiphon.http.streaming import sse
 from antiphon.logs import open_log
 from antiphon.models.catalog import Catalog, ServedModel
@@ -27,6 +29,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
+from antiphon.store.measured import measured
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
 from antiphon.tools.base import ToolProvider
@@ -93,9 +96,11 @@ class Server:
         providers: Mapping[str, ToolProvider] = {},
         containers: ContainerRegistry | None = None,
         tracer: Tracer | None = None,
+        metrics: Metrics | None = None,
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
+        store = store if metrics is None else measured(store, metrics, time.monotonic)
         self.backend = backend
         self.store = store
         self.log = io.StringIO()
@@ -121,6 +126,7 @@ class Server:
                 policy=Policy(**{"keepalive_s": 0, **policy}),
                 seal=seal or Encryptor((EncryptionKey.generate(),)),
                 tracer=tracer or Tracer(),
+                on_tool_call=(metrics or Metrics()).record_tool_call,
             ),
             OptionalFeatures(
                 prompts=prompts or Prompts(), providers=providers, containers=containers
@@ -128,7 +134,7 @@ class Server:
         )
         self.service.start()
         log = open_log(self.log, level="debug")
-        self.app = create_app(self.service, ids=ids, log=log, tracer=tracer)
+        self.app = create_app(self.service, ids=ids, log=log, tracer=tracer, metrics=metrics)
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://localhost"
         )

@@ -158,7 +158,7 @@ async def test_input_tokens_are_counted(server: Server) -> None:
     (line,) = [json.loads(line) for line in server.log.getvalue().splitlines()]
     assert (line["model"], line["input_tokens"]) == ("tiny", 3)
     metrics = (await server.client.get("/metrics")).text
-    assert 'responses_prompt_tokens_total{model="tiny"} 3.0' in metrics
+    assert 'antiphon_prompt_tokens_total{model="tiny"} 3.0' in metrics
 
 
 @searching

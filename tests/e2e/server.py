@@ -34,7 +34,7 @@ class Server:
 
     def running(self) -> int:
         """Return the number of running responses, from the metrics."""
-        found = re.search(r"^responses_num_requests_running (\d+)", self.get("/metrics"), re.M)
+        found = re.search(r"^antiphon_num_requests_running (\d+)", self.get("/metrics"), re.M)
         assert found is not None
         return int(found.group(1))
 

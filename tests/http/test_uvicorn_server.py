@@ -101,9 +101,9 @@ async def test_disconnect_in_the_queue_starts_no_run(make_app: Any, service: Any
         first = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
         await service.created.wait()
         second = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
-        await wait_for_gauge(served, "responses_num_requests_waiting", 1)
+        await wait_for_gauge(served, "antiphon_num_requests_waiting", 1)
         second.cancel()
-        await wait_for_gauge(served, "responses_num_requests_waiting", 0)
+        await wait_for_gauge(served, "antiphon_num_requests_waiting", 0)
         step.release()
         step.release()
         assert (await first).status_code == 200

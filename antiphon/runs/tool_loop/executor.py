@@ -25,7 +25,15 @@ from antiphon.wire import items as it
 
 from .turn import ToolCall
 
-__all__ = ["CallBudget", "CallEnvironment", "ToolLimits", "output_budget", "run_calls"]
+__all__ = [
+    "CallBudget",
+    "CallEnvironment",
+    "OnToolCall",
+    "ToolLimits",
+    "ignore_call",
+    "output_budget",
+    "run_calls",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +42,15 @@ _BYTES_PER_TOKEN = 2
 _MIN_RESULT_BYTES = 500
 #: Progress steps that follow from the result of a call.
 _FINAL_STEPS = ("completed", "failed")
+
+
+#: Called at the end of a server-side tool call with the kind of its item without ``_call``, such as
+#: ``web_search``, its seconds, and whether it failed.
+OnToolCall = Callable[[str, float, bool], None]
+
+
+def ignore_call(tool: str, seconds: float, failed: bool) -> None:
+    """Do nothing: an ``OnToolCall`` for which nobody listens."""
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
@@ -80,7 +97,7 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     ``held_result_bytes`` the size from which a result may have to be shortened for the next prompt
     (None: none may),
     ``timeout_s`` the time limit of each call, ``budget`` that for the calls that calls make,
-    ``trace`` the span that the calls belong to."""
+    ``trace`` the span that the calls belong to, ``on_tool_call`` hears of each call that ended."""
 
     tenant: str
     response_id: str
@@ -92,6 +109,7 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     held_result_bytes: int | None = None
     tracer: Tracer = field(default_factory=Tracer)
     trace: TraceHeaders = {}
+    on_tool_call: OnToolCall = ignore_call
 
 
 async def run_calls(
@@ -200,10 +218,14 @@ class _CallRunner:
             "gen_ai.tool.call.id": call.call_id,
         }
         span = environment.tracer.start(f"execute_tool {name}", environment.trace, attributes)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         with span:
             result = await self._run_handler(call)
             if result.failed:
                 span.fail("tool_error")
+        kind = str(call.function.initial_item.__struct_config__.tag).removesuffix("_call")
+        environment.on_tool_call(kind, loop.time() - started, result.failed)
         return result
 
     async def _run_handler(self, call: ToolCall) -> ToolResult:

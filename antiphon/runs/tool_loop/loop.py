@@ -38,7 +38,15 @@ from antiphon.tracing.base import Tracer
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
-from .executor import CallBudget, CallEnvironment, ToolLimits, output_budget, run_calls
+from .executor import (
+    CallBudget,
+    CallEnvironment,
+    OnToolCall,
+    ToolLimits,
+    ignore_call,
+    output_budget,
+    run_calls,
+)
 from .recovery import count_calls, fail_open_items, finished_turn_usages, interrupted_in_tools
 from .toolsets import citation_reader_factory, combine_toolsets, with_functions
 from .turn import ToolCall, Turn, conversation_items
@@ -78,6 +86,7 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     conversation_id: str = ""
     context_size: int | None = None
     tracer: Tracer = field(default_factory=Tracer)
+    on_tool_call: OnToolCall = ignore_call
 
 
 class ToolLoop(ReplyWrapper):
@@ -458,6 +467,7 @@ class ToolLoop(ReplyWrapper):
             budget=self._budget,
             ids=spec.ids,
             tracer=spec.tracer,
+            on_tool_call=spec.on_tool_call,
             trace=spec.options.trace,
         )
 

@@ -174,8 +174,8 @@ async def test_disconnect_cancels_the_run(
     (line,) = app.lines()
     assert (line["status"], line["response_id"]) == (499, "resp_1")
     text = (await app.client.get("/metrics")).text
-    assert 'responses_requests_total{model="tiny",status="cancelled"} 1.0' in text
-    assert "responses_num_requests_running 0.0" in text
+    assert 'antiphon_requests_total{model="tiny",status="cancelled"} 1.0' in text
+    assert "antiphon_num_requests_running 0.0" in text
 
 
 async def test_each_batch_is_written_at_once(make_app: Any, service: Any) -> None:

@@ -1,0 +1,108 @@
+"""A store whose operations are measured: how long they take, what they append and what was used."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import iscoroutinefunction
+from typing import Any, Protocol, cast
+
+from antiphon.errors import StoreError
+
+from .base import Store
+from .subscriptions import Subscription
+from .usage import UsageRecord
+
+__all__ = ["StoreObserver", "measured"]
+
+#: Parts of a store, whose operations are named after them.
+_PARTS = ("runs", "files", "skills", "vectors", "usage_log")
+
+
+class StoreObserver(Protocol):
+    """Who hears of operations. Must not raise. Only the event loop calls it."""
+
+    def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
+        """Called at the end of an operation, such as ``save`` or ``runs.append``. ``failed``: the
+        store did not answer."""
+
+    def on_append(self, batches: int, events: int) -> None:
+        """Called when batches of events are stored."""
+
+    def on_usage(self, records: Sequence[UsageRecord]) -> None:
+        """Called when records of the usage log are stored."""
+
+    def on_follower(self, subscription: Subscription) -> None:
+        """Called when somebody follows a run."""
+
+
+def measured(store: Store, observer: StoreObserver, clock: Callable[[], float]) -> Store:
+    """Return ``store``, with its operations reported to ``observer``. ``clock`` returns monotonic
+    seconds."""
+    wrapper = _Measured(store, "", observer, clock)
+    for name in _PARTS:
+        setattr(wrapper, name, _Measured(getattr(store, name), f"{name}.", observer, clock))
+    return cast(Store, wrapper)
+
+
+class _Measured:
+    """A store, or a part of one, under the prefix of its operations' names."""
+
+    def __init__(
+        self, inner: Any, prefix: str, observer: StoreObserver, clock: Callable[[], float]
+    ) -> None:
+        self._inner = inner
+        self._prefix = prefix
+        self._observer = observer
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if self._prefix + name == "runs.subscribe":
+            value = self._observed_subscribe(value)
+        elif iscoroutinefunction(value):
+            value = self._timed(self._prefix + name, value)
+        else:
+            return value  # may be an attribute that changes
+        setattr(self, name, value)
+        return value
+
+    def _timed(
+        self, operation: str, call: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        observer, clock = self._observer, self._clock
+
+        async def timed(*arguments: Any, **options: Any) -> Any:
+            started, failed = clock(), False
+            try:
+                result = await call(*arguments, **options)
+            except StoreError:
+                failed = True
+                raise
+            finally:
+                observer.on_operation(operation, clock() - started, failed=failed)
+            self._report(operation, arguments, options, result)
+            return result
+
+        return timed
+
+    def _report(
+        self, operation: str, arguments: Sequence[Any], options: dict[str, Any], result: Any
+    ) -> None:
+        """Report what an operation has stored. ``result`` is False if it stored nothing."""
+        if operation == "runs.append":
+            batches = [append.batch for append in arguments[0]]
+            self._observer.on_append(len(batches), sum(batch.count for batch in batches))
+        elif operation == "usage_log.add":
+            self._observer.on_usage(arguments[0])
+        elif (usage := options.get("usage")) is not None and result is not False:
+            self._observer.on_usage((usage,))
+
+    def _observed_subscribe(
+        self, subscribe: Callable[[str, str], Subscription]
+    ) -> Callable[[str, str], Subscription]:
+        def observed(tenant: str, response_id: str) -> Subscription:
+            subscription = subscribe(tenant, response_id)
+            self._observer.on_follower(subscription)
+            return subscription
+
+        return observed

@@ -1,0 +1,31 @@
+"""Metrics of OpenTelemetry's conventions for generative AI. By default none is recorded."""
+
+from __future__ import annotations
+
+__all__ = ["MetricsExporter"]
+
+
+class MetricsExporter:
+    """Records nothing."""
+
+    def record_request(
+        self,
+        model: str,
+        operation: str,
+        *,
+        seconds: float,
+        input_tokens: int,
+        output_tokens: int,
+        status: str,
+    ) -> None:
+        """Record a request that ended. ``operation``: ``chat`` or ``embeddings``. ``status``:
+        ``completed``, ``failed`` or ``cancelled``."""
+
+    def record_first_token(self, model: str, seconds: float) -> None:
+        """Record the time from the arrival of a streamed request to its first token."""
+
+    def record_output_token(self, model: str, seconds: float) -> None:
+        """Record the mean time per output token after the first of a streamed request."""
+
+    def close(self) -> None:
+        """Export what has not been exported yet."""

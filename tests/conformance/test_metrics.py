@@ -1,0 +1,146 @@
+"""Metrics: what a scraper and an OTLP collector learn of the work of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+
+from antiphon.errors import BackendError, SetupError
+from antiphon.http.metrics import Metrics
+from antiphon.stream.deltas import Open, Text
+from antiphon.tracing.opentelemetry_metrics import OtelMetrics, open_exporter
+from antiphon.wire.items import Message
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Server, engine
+from tests.conformance.stepped_backend import SteppedBackend
+from tests.conformance.test_web_search import STEPS, local, providers
+
+__all__ = ["providers"]  # a fixture
+
+
+async def scrape(server: Server) -> dict[str, float]:
+    """Return ``name{label,label}`` → value."""
+    text = (await server.client.get("/metrics")).text
+    return {
+        f"{sample.name}{{{','.join(sample.labels.values())}}}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith(("_created", "_bucket"))
+    }
+
+
+async def test_background_run_counts_for_its_tenant_and_in_the_event_log(serve: Serve) -> None:
+    server = serve("Hello there!", metrics=Metrics())
+    await server.client.post(
+        "/v1/responses", json={"model": "tiny", "input": "hi", "background": True, "stream": True}
+    )
+    seen = await scrape(server)
+    async with asyncio.timeout(5):
+        while "antiphon_tenant_requests_total{completed,default}" not in seen:
+            await asyncio.sleep(0)  # the reader hears of the end before the writer
+            seen = await scrape(server)
+    assert seen["antiphon_tenant_requests_total{completed,default}"] == 1
+    assert seen["antiphon_tenant_tokens_total{default,output}"] > 0
+    assert seen["antiphon_event_log_batches_total{}"] > 0
+    assert seen["antiphon_event_log_events_total{}"] > 0
+    assert seen["antiphon_store_operation_seconds_count{runs.end}"] == 1
+    assert seen["antiphon_event_log_followers{}"] == 0
+    assert seen["antiphon_model_loaded{tiny}"] == 1
+    assert seen["antiphon_queue_wait_seconds_count{}"] == 0  # it waited for no slot
+
+
+async def test_tenants_without_settings_share_a_label(serve: Serve) -> None:
+    server = serve("Hello there!", metrics=Metrics(tenants=("known",)))
+    await server.post()
+    seen = await scrape(server)
+    assert seen["antiphon_tenant_requests_total{completed,other}"] == 1
+    assert not [name for name in seen if "default" in name]
+    assert seen["antiphon_queue_wait_seconds_count{}"] == 1
+
+
+async def test_tool_calls_are_counted_by_kind(serve: Serve, providers: Any) -> None:
+    server = serve(local(engine(STEPS)), providers=providers, metrics=Metrics())
+    await server.post(tools=[{"type": "web_search"}])
+    seen = await scrape(server)
+    assert seen["antiphon_tool_calls_total{completed,web_search}"] >= 1
+    assert (
+        seen["antiphon_tool_call_seconds_count{web_search}"]
+        == seen["antiphon_tool_calls_total{completed,web_search}"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        ("responses", "responses_generation_tokens_total{tiny}"),
+        ("vllm", "vllm:generation_tokens_total{tiny}"),
+    ],
+)
+async def test_metrics_have_other_names_as_well(serve: Serve, names: Any, name: str) -> None:
+    server = serve("Hello there!", metrics=Metrics(names=names))
+    await server.post()
+    seen = await scrape(server)
+    assert seen[name] == seen["antiphon_generation_tokens_total{tiny}"] > 0
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    """Return the data points of each metric."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+async def test_collector_receives_metrics_of_the_semantic_conventions(serve: Serve) -> None:
+    reader = InMemoryMetricReader()
+    exporter = OtelMetrics(reader)
+    server = serve("Hello there!", metrics=Metrics(exporter=exporter))
+    streamed = {"model": "tiny", "input": "hi", "stream": True}
+    await server.client.post("/v1/responses", json=streamed)
+    usage = (await server.post()).json()["usage"]
+    seen = points(reader)
+    exporter.close()
+    common = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "antiphon",
+        "gen_ai.request.model": "tiny",
+        "gen_ai.response.model": "tiny",
+    }
+    (duration,) = seen["gen_ai.server.request.duration"]
+    assert (duration.count, duration.attributes) == (2, common)
+    (first,) = seen["gen_ai.server.time_to_first_token"]
+    assert (first.count, first.attributes) == (1, common)
+    (per_token,) = seen["gen_ai.server.time_per_output_token"]
+    assert per_token.count == 1
+    tokens = {
+        point.attributes["gen_ai.token.type"]: point.sum
+        for point in seen["gen_ai.client.token.usage"]
+    }
+    assert tokens == {"input": 2 * usage["input_tokens"], "output": 2 * usage["output_tokens"]}
+
+
+async def test_failed_request_has_an_error_type(serve: Serve) -> None:
+    reader = InMemoryMetricReader()
+    exporter = OtelMetrics(reader)
+    opened = Open(Message(role="assistant", content=()))
+    backend = SteppedBackend([opened, Text("one "), BackendError("It broke.")])
+    server = serve(backend, metrics=Metrics(exporter=exporter))
+    await server.post()
+    (duration,) = points(reader)["gen_ai.server.request.duration"]
+    exporter.close()
+    assert duration.attributes["error.type"] == "failed"
+
+
+def test_missing_sdk_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    with pytest.raises(SetupError, match="otel"):
+        open_exporter(None)
