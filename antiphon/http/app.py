@@ -90,15 +90,7 @@ def create_app(
     limits = limits or RequestLimits()
     metrics = metrics or Metrics()
     tracer = tracer or Tracer()
-    admission = AdmissionQueue(
-        limits.max_concurrent_requests,
-        limits.max_queued_requests,
-        max_per_tenant=limits.max_requests_per_tenant,
-        retry_after_s=limits.retry_after_s,
-        clock=clock,
-        on_admitted=metrics.observe_wait,
-    )
-    metrics.observe_queue(admission)
+    admission = _admission(limits, metrics, clock)
     metrics.observe_models(
         lambda: {model.name: model.status.value == "loaded" for model in service.models()}
     )
@@ -133,6 +125,21 @@ def create_app(
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=tracer
     )
+
+
+def _admission(
+    limits: RequestLimits, metrics: Metrics, clock: Callable[[], float]
+) -> AdmissionQueue:
+    admission = AdmissionQueue(
+        limits.max_concurrent_requests,
+        limits.max_queued_requests,
+        max_per_tenant=limits.max_requests_per_tenant,
+        retry_after_s=limits.retry_after_s,
+        clock=clock,
+        on_admitted=metrics.observe_wait,
+    )
+    metrics.observe_queue(admission)
+    return admission
 
 
 def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebSocketRoute]:
