@@ -307,7 +307,6 @@ class Service:
             await accepted.held.release()
             raise
         await accepted.release_quota()  # the conversation stays locked until the run ends
-        self._background.on_run_queued()
         return EnqueuedRun(response, accepted.prepared.ignored_tools)
 
     async def _existing_run(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:

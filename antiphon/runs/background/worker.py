@@ -73,6 +73,8 @@ class BackgroundWorker:
         self.owner = owner
         self.log_writer = EventLogWriter(store, flush_s=lease.flush_s)
         self._wake_up = asyncio.Event()
+        #: Runs may be queued that the last claim had no room for.
+        self._has_more = True
         self._tasks: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
         self._sinks: dict[str, LogSink] = {}
         self._loops: tuple[asyncio.Task[None], ...] = ()
@@ -129,20 +131,24 @@ class BackgroundWorker:
     async def _claim_forever(self) -> None:
         while True:
             self._wake_up.clear()
+            self._has_more = True
             free = self._lease.max_runs - len(self._tasks)
             if free > 0:
                 try:
-                    for claim in await self._store.claim(
+                    claims = await self._store.claim(
                         self.owner,
                         self._models,
                         limit=free,
                         lease_s=self._lease.lease_s,
                         held=tuple(self._tasks),
                         tenant_limit=self._lease.max_runs_per_tenant,
-                    ):
-                        self._start(claim)
+                    )
                 except StoreError as error:
                     _log.warning("cannot claim runs", error=error.message)
+                else:
+                    self._has_more = len(claims) == free
+                    for claim in claims:
+                        self._start(claim)
             with suppress(TimeoutError):  # a server that dies sends no notification
                 async with asyncio.timeout(self._lease.lease_s / 4):
                     await self._wake_up.wait()
@@ -163,18 +169,27 @@ class BackgroundWorker:
         self._tasks[name] = (claim, task)
 
         def on_done(_: asyncio.Task[None]) -> None:
+            makes_room = self._has_more or self._is_at_limit(claim.job.tenant)
             if self._tasks.get(name, (None, None))[1] is task:
                 del self._tasks[name]
                 self._sinks.pop(name, None)
             error = None if task.cancelled() else task.exception()
             if error is None:
-                self._wake_up.set()
+                if makes_room:
+                    self._wake_up.set()
             else:  # the run is claimed again, but not at once: it may fail every time
                 task.get_loop().call_exception_handler(
                     {"message": "a background run raised", "exception": error, "task": task}
                 )
 
         task.add_done_callback(on_done)
+
+    def _is_at_limit(self, tenant: str) -> bool:
+        """Return whether this process may work on no further run of the tenant."""
+        limit = self._lease.max_runs_per_tenant
+        return limit is not None and limit <= sum(
+            claim.job.tenant == tenant for claim, _ in self._tasks.values()
+        )
 
     async def _execute(self, claim: Claim) -> None:
         try:

@@ -83,6 +83,7 @@ class BatchNotifier:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._waiting: dict[str, list[tuple[int, EventBatch]]] = {}
+        self._notices: list[tuple[str, str]] = []
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -92,8 +93,12 @@ class BatchNotifier:
             return
         self._count += 1
         self._waiting.setdefault(process_id, []).append((row, batch))
-        if self._task is None:
-            self._task = asyncio.create_task(self._send_all(), name="notify followers")
+        self._start()
+
+    def send_notice(self, channel: str, payload: str) -> None:
+        """Send another notification soon."""
+        self._notices.append((channel, payload))
+        self._start()
 
     async def close(self) -> None:
         """Send what is waiting, if that is quick."""
@@ -102,11 +107,16 @@ class BatchNotifier:
             for task in late:
                 task.cancel()
 
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="notifications")
+
     async def _send_all(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting or self._notices:
                 waiting, self._waiting, self._count = self._waiting, {}, 0
-                notices = [
+                notices, self._notices = self._notices, []
+                notices += [
                     (process_channel(process_id), payload)
                     for process_id, batches in waiting.items()
                     for payload in encode_batches(batches)
@@ -114,6 +124,6 @@ class BatchNotifier:
                 try:
                     await self._pool.rows("notify_many", *map(list, zip(*notices, strict=True)))
                 except RunError as error:
-                    _log.info("followers are not notified", error=error.message)
+                    _log.info("other processes are not notified", error=error.message)
         finally:
             self._task = None

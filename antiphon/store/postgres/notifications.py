@@ -19,6 +19,7 @@ from antiphon.store.subscriptions import Subscriptions
 from .batch_notices import BatchNotifier, process_channel
 from .followed_runs import FollowedRuns
 from .pool import ConnectionPool
+from .queued_elsewhere import QueuedElsewhere
 
 __all__ = ["NOTICES", "Notice", "RunNotifications"]
 
@@ -26,6 +27,9 @@ __all__ = ["NOTICES", "Notice", "RunNotifications"]
 NOTICES = "antiphon"
 #: PostgreSQL's limit is 8000.
 _MAX_NOTICE_BYTES = 7_900
+_IDS_IN_NOTICE = 100
+#: Stands for runs whose ids are not known.
+_UNKNOWN = ""
 
 _Key = tuple[str, str]
 
@@ -34,13 +38,16 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one transaction of a process changed.
 
     ``by``: the sending process. ``over``: runs that ended. ``lost``: runs that another owner took
-    over, with the epoch. ``queued``: there may be a run to claim.
+    over, with the epoch. ``queued``: new runs to claim. ``claimed``: runs that were claimed.
+    ``released``: a process that stopped has released its runs.
     """
 
     by: str = ""
     over: tuple[_Key, ...] = ()
     lost: tuple[tuple[str, int], ...] = ()
-    queued: bool = False
+    queued: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
+    released: bool = False
     #: Any run may have changed: the details did not fit.
     all: bool = False
 
@@ -49,7 +56,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
         PostgreSQL."""
         text = _encode(msgspec.structs.replace(self, by=by))
         if len(text) > _MAX_NOTICE_BYTES:
-            text = _encode(Notice(by=by, queued=self.queued, all=True))
+            text = _encode(Notice(by=by, all=True))
         return text.decode()
 
 
@@ -68,6 +75,7 @@ class RunNotifications:
         self._is_started = False
         self._followed = FollowedRuns(pool, subscriptions, process_id)
         self._batches = BatchNotifier(pool)
+        self._queue = QueuedElsewhere(self.notify_queued)
         subscriptions.on_wait = self._followed.follow
 
     def start(self) -> None:
@@ -87,6 +95,7 @@ class RunNotifications:
 
     async def close(self) -> None:
         """Stop to listen."""
+        self._queue.close()
         await self._followed.close()
         await self._batches.close()
 
@@ -109,6 +118,13 @@ class RunNotifications:
         if self._listener is not None:
             self._listener.on_run_queued()
 
+    def publish_claimed(self, run_ids: Sequence[str]) -> None:
+        """Tell other processes that they need not claim these runs."""
+        self._queue.remove(run_ids)
+        for start in range(0, len(run_ids), _IDS_IN_NOTICE):
+            notice = Notice(claimed=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
+            self._batches.send_notice(NOTICES, notice.encode(self._process_id))
+
     def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
         """Notify the listener that other owners took over these runs."""
         if self._listener is not None:
@@ -126,8 +142,11 @@ class RunNotifications:
         self._subscriptions.mark_stale(notice.over)
         if notice.by == self._process_id:
             return
-        if notice.queued:
-            self.notify_queued()
+        self._queue.remove(notice.claimed)
+        if self._listener is not None:
+            self._queue.add(notice.queued)
+            if notice.released or notice.all:
+                self._queue.add((_UNKNOWN,))
         self.notify_lost(notice.lost)
         if notice.all:
             self._followed.clear()

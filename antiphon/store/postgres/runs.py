@@ -62,7 +62,7 @@ class PostgresRuns:
                 "begin_run", job.tenant, job.id, job.model, job.request, job.prompt
             )
             await self._add_batch(transaction, run, batch)
-            await self._notify(transaction, Notice(queued=True))
+            await self._notify(transaction, Notice(queued=(job.id,)))
         self._notifications.notify_queued()
         return True
 
@@ -96,6 +96,7 @@ class PostgresRuns:
             ]
             if lost:
                 await self._notify(transaction, Notice(lost=tuple(lost)))
+        self._notifications.publish_claimed([claim.job.id for claim in claims])
         self._notifications.notify_lost(lost)
         return claims
 
@@ -105,7 +106,7 @@ class PostgresRuns:
     async def release(self, owner: str) -> None:
         async with self._pool.transaction() as transaction:
             await transaction.rows("release", owner)
-            await self._notify(transaction, Notice(queued=True))
+            await self._notify(transaction, Notice(released=True))
         self._notifications.notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:

@@ -597,3 +597,31 @@ def _text_of(response: Response) -> str:
         if isinstance(item, Message)
         for part in item.content
     )
+
+
+async def test_ended_run_causes_no_claim_if_there_was_room(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last claim has taken all there was."""
+    claims: list[int] = []
+    claim = store.runs.claim
+
+    async def count(*args: Any, **kwargs: Any) -> Any:
+        found = await claim(*args, **kwargs)
+        claims.append(len(found))
+        return found
+
+    monkeypatch.setattr(store.runs, "claim", count)
+    lease = LeaseConfig(lease_s=3600, flush_s=0.001)
+    async with serving(ScriptedBackend([TEXT]), store, lease=lease) as served:
+        for _ in range(3):
+            await followed(served, (await enqueue(served)).id)
+    assert sum(claims) == 3 and len(claims) <= 5, "one at each start, and one for each run"
+
+
+async def test_ended_run_causes_a_claim_if_there_was_no_room(store: Store) -> None:
+    lease = LeaseConfig(lease_s=3600, flush_s=0.001, max_runs=1)
+    async with serving(ScriptedBackend([TEXT]), store, lease=lease) as served:
+        queued = [await enqueue(served) for _ in range(3)]
+        for response in queued:
+            await followed(served, response.id)

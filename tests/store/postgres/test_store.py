@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.postgres import queued_elsewhere
 from antiphon.store.records import Append
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres
@@ -331,3 +333,27 @@ async def test_reader_sees_an_end_whose_answer_was_lost(
             assert await one.runs.end(claim, ended("a"), batch(2, 0))
             await tail.wait()
             assert tail.is_stale
+
+
+async def test_claimed_run_wakes_no_other_process(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait before they claim what was queued elsewhere; a run that is claimed meanwhile
+    does not wake them."""
+    monkeypatch.setattr(queued_elsewhere, "_MIN_WAIT_S", 3600.0)
+    async with two(database) as (one, other, told):
+        queue: Any = other.runs
+        queue = queue._notifications._queue
+        told.news.clear()
+        await one.runs.create(job("a"), queued("a"), batch(0))
+        async with asyncio.timeout(30):
+            while queue._timer is None:
+                await asyncio.sleep(0)
+            (claim,) = await one.runs.claim("one", ["m"], limit=1, lease_s=60)
+            while queue._timer is not None:
+                await asyncio.sleep(0)
+            assert not told.news.is_set()
+            await one.runs.take_over("t", claim.job.id)
+            await one.runs.release("one")  # others are told that there may be something to claim
+            while queue._timer is None:
+                await asyncio.sleep(0)
