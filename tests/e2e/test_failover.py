@@ -25,7 +25,10 @@ pytestmark = pytest.mark.model
 WAIT_S = 120
 #: The ways to ask, each for two conversations.
 WAYS = [{"stream": True}, {}, {"background": True, "stream": True}, {"background": True}]
-BODY = {"temperature": 0, "ignore_eos": True, "max_output_tokens": 400}
+BODY = {"temperature": 0, "ignore_eos": True, "max_output_tokens": 180}
+#: Questions to which llama.cpp gives the same greedy answer wherever its prompt ends. For others a
+#: token with a close second may change, because it computes prompts and single tokens differently.
+QUESTIONS = ("What is 2 plus 3?", "Add 4 and 5.", "Who are you?", "What is 7 plus 1?")
 
 
 async def _finished(server: Server, way: dict[str, Any], question: str) -> dict[str, Any]:
@@ -46,7 +49,7 @@ async def _finished(server: Server, way: dict[str, Any], question: str) -> dict[
 async def _ask_all(server: Server) -> list[dict[str, Any]]:
     ways = [way for way in WAYS for _ in range(2)]
     asked = (
-        _finished(server, way, f"How is the weather in city {number}?")
+        _finished(server, way, QUESTIONS[number % len(QUESTIONS)])
         for number, way in enumerate(ways)
     )
     return await asyncio.gather(*asked)
@@ -79,7 +82,7 @@ async def test_replies_survive_the_death_of_an_engine(monkeypatch: pytest.Monkey
         try:
             async with asyncio.timeout(WAIT_S):
                 undisturbed = await _ask_all(server)
-                begun = _count_chunks(engine, monkeypatch, 300)
+                begun = _count_chunks(engine, monkeypatch, 250)
                 asking = asyncio.create_task(_ask_all(server))
                 await begun.wait()
                 replicas = engine._upstream._pool._replicas
@@ -94,5 +97,5 @@ async def test_replies_survive_the_death_of_an_engine(monkeypatch: pytest.Monkey
     for before, after in zip(undisturbed, survived, strict=True):
         assert after["status"] == before["status"] == "incomplete"
         assert after["output"][0]["content"] == before["output"][0]["content"]
-        assert after["usage"]["output_tokens"] == before["usage"]["output_tokens"] == 400
+        assert after["usage"]["output_tokens"] == before["usage"]["output_tokens"] == 180
         assert after["usage"]["input_tokens"] == before["usage"]["input_tokens"]

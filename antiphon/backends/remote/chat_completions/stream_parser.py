@@ -179,14 +179,14 @@ class ChatStreamParser:
             self._reasoning_ended = False
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """End the stream. ``done``: the upstream sent its end mark; otherwise it must have sent a
-        finish reason. Raises ``BackendError`` for an incomplete stream.
+        """End the stream. Raises ``BackendError`` without a finish reason: routers send the end
+        mark behind an answer whose server has died, too.
         """
-        if self._finish is None and not done:
+        if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
         if self._finish in ABORT_REASONS:
             raise BackendError("The upstream failed.")
-        reason = cast(FinishReason, cc.FINISH_REASONS.get(self._finish or "stop", "stop"))
+        reason = cast(FinishReason, cc.FINISH_REASONS.get(self._finish, "stop"))
         self._progress(final=True, is_cut=reason == "length")
         if self._reasoning_parser is not None and self._items.open != "call":
             self._items.append_all(self._reasoning_parser.finish(reason))

@@ -11,7 +11,7 @@ import pytest
 from antiphon.backends.remote.chat_completions.stream_parser import ChatStreamParser
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
-from antiphon.stream.deltas import Close, Open
+from antiphon.stream.deltas import Close, Delta, Open
 from antiphon.testing.delta_reader import ReplyRecord as Read
 from antiphon.testing.delta_reader import read_reply
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
@@ -34,6 +34,12 @@ def said(
     payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
     found = [d for each in payloads for d in reading.feed([json.dumps(each).encode()])]
     return read_reply([*found, *reading.finish(done=done)])
+
+
+def ended(reading: ChatStreamParser) -> list[Delta]:
+    """The last deltas of an answer that ends with a finish reason."""
+    end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    return [*reading.feed([json.dumps(end).encode()]), *reading.finish(done=True)]
 
 
 def told(reply: Read) -> list[tuple[str, str]]:
@@ -310,13 +316,22 @@ def test_custom_calls_become_custom_items() -> None:
         ("max_tokens", "length"),
         ("content_filter", "content_filter"),
         ("SAFETY".lower(), "content_filter"),
-        (None, "stop"),
     ],
 )
-def test_finish_reasons(reason: str | None, expected: str) -> None:
+def test_finish_reasons(reason: str, expected: str) -> None:
     reply = said([{"content": "a"}], reason)
     assert reply.finish is not None and reply.finish.reason == expected
     assert reply.items[0].closed == (expected == "stop")
+
+
+@pytest.mark.requirement("UP-FAILOVER")
+@pytest.mark.parametrize("done", [False, True])
+def test_only_a_finish_reason_ends_an_answer(done: bool) -> None:
+    """Routers send the end mark behind an answer whose server has died, too."""
+    reading = ChatStreamParser({})
+    reading.feed([json.dumps({"choices": [{"delta": {"content": "So"}}]}).encode()])
+    with pytest.raises(BackendError, match="broke off"):
+        reading.finish(done=done)
 
 
 def test_truncated_call_stays_open() -> None:
@@ -361,7 +376,7 @@ def test_reasoning_tokens_are_counted_from_running_totals(where: str) -> None:
         reading.feed([json.dumps(told).encode()])
     end = {"choices": [], where: {name: 22}, "usage": {"completion_tokens": 22}}
     reading.feed([json.dumps(end).encode()])
-    assert read_reply([*reading.finish(done=True)]).finish.usage.output_tokens_details == (
+    assert read_reply([*ended(reading)]).finish.usage.output_tokens_details == (
         OutputTokensDetails(reasoning_tokens=8)
     )
 
@@ -412,9 +427,7 @@ def test_reasoning_details_are_joined() -> None:
         payload = {"choices": [{"delta": {"reasoning_details": [piece]}}]}
         reading.feed([json.dumps(payload).encode()])
     (kept,) = [
-        delta.result["encrypted_content"]
-        for delta in reading.finish(done=True)
-        if isinstance(delta, Close)
+        delta.result["encrypted_content"] for delta in ended(reading) if isinstance(delta, Close)
     ]
     assert json.loads(kept.partition("\n")[2]) == [
         {
@@ -472,7 +485,7 @@ def test_logprobs() -> None:
     ]
     reading = ChatStreamParser({})
     chunk = {"choices": [{"delta": {"content": "éb"}, "logprobs": {"content": content}}]}
-    reply = read_reply([*reading.feed([json.dumps(chunk).encode()]), *reading.finish(done=True)])
+    reply = read_reply([*reading.feed([json.dumps(chunk).encode()]), *ended(reading)])
     first, second = reply.items[0].logprobs
     assert (first.token, first.logprob, first.bytes) == ("é", -0.5, (195, 169))
     assert (first.top_logprobs[0].logprob, first.top_logprobs[0].bytes) == (-9999.0, (101,))
@@ -500,7 +513,7 @@ def test_reasoning_details_are_stored_for_their_upstream() -> None:
         for piece in pieces
         for delta in reading.feed([json.dumps({"choices": [{"delta": piece}]}).encode()])
     ]
-    found += reading.finish(done=True)
+    found += ended(reading)
     kept = [
         delta.result["encrypted_content"]
         for delta in found
@@ -550,4 +563,4 @@ def test_unusual_chunks_are_ignored() -> None:
     reading = ChatStreamParser({})
     for payload in (b"{}", b'{"choices": []}', b'{"choices": null, "usage": null}'):
         assert reading.feed([payload]) == ()
-    assert not [d for d in reading.finish(done=True) if isinstance(d, Open)]
+    assert not [d for d in ended(reading) if isinstance(d, Open)]
