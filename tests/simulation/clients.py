@@ -31,6 +31,7 @@ __all__ = ["TENANT", "Client", "History", "Turn", "Violation"]
 
 TENANT = "tenant"
 _ENDED = ("completed", "incomplete", "failed", "cancelled")
+_QUOTA = "insufficient_quota"
 _RESPONSES_WITH_ITEMS = ("completed", "incomplete")
 #: What a client answers by a retry.
 _OUTAGES = (ConnectionLost, RunError, Overloaded)
@@ -39,6 +40,8 @@ _encode = msgspec.json.Encoder().encode
 _RETRY_S = 0.5
 #: Virtual seconds in which one request of a client has to be answered once no fault is active.
 _PATIENCE_S = 120.0
+#: Attempts to create a response whose quota is exceeded.
+_QUOTA_ATTEMPTS = 5
 
 
 class Violation(AssertionError):
@@ -100,6 +103,7 @@ class Client:
         self._conversation = conversation
         self._chained = chained
         self._previous: Turn | None = None
+        self._own_turns: list[Turn] = []
         #: A response of the current turn may be gone.
         self._deletes = False
         #: What the client waits for; for the report of a client that never ends.
@@ -111,6 +115,7 @@ class Client:
             await asyncio.sleep(self._random.expovariate(1 / 1.0))
             turn = self._new_turn(number)
             self._history.turns.append(turn)
+            self._own_turns.append(turn)
             if turn.background:
                 await self._background(turn)
             else:
@@ -169,15 +174,30 @@ class Client:
                 await asyncio.sleep(self._random.uniform(0, 2 * _RETRY_S))
 
     async def _create(self, what: str, turn: Turn, operation: Any) -> Any:
-        """Create a response. A lock of the conversation is waited for."""
-        while True:
+        """Create a response. A lock of the conversation is waited for. Returns None if the quota
+        stays exceeded."""
+        refusals = 0
+        while refusals < _QUOTA_ATTEMPTS:
             try:
                 return await self._ask(what, operation)
             except RequestError as error:
-                if error.code != "conversation_locked":
-                    raise Violation(f"{turn.text}: {error.message}") from error
-                self._history.counts["locked"] += 1
+                await self._handle_refusal(turn, error)
+                refusals += error.code == _QUOTA
                 await asyncio.sleep(self._random.uniform(0, 4 * _RETRY_S))
+        return None
+
+    async def _handle_refusal(self, turn: Turn, error: RequestError) -> None:
+        """Make room if the quota is exceeded. Raises ``Violation`` for an unexpected error."""
+        if error.code not in ("conversation_locked", _QUOTA):
+            raise Violation(f"{turn.text}: {error.message}") from error
+        if error.code == "conversation_locked":
+            self._history.counts["locked"] += 1
+            return
+        self._history.counts["quota exceeded"] += 1
+        for each in self._own_turns:
+            is_needed = each.conversation is not None or (self._chained and each is self._previous)
+            if each.terminal is not None and not each.deleted and not is_needed:
+                return await self._delete_now(each)
 
     # --- background ------------------------------------------------------------------------------
 
@@ -190,7 +210,8 @@ class Client:
             return (await service.enqueue(TENANT, request, response_id)).response
 
         turn.id = response_id
-        await self._create("the answer to a create", turn, create)
+        if await self._create("the answer to a create", turn, create) is None:
+            return
         extra = self._extra(turn)
         try:
             await self._follow(turn)
@@ -290,6 +311,9 @@ class Client:
 
     async def _delete(self, turn: Turn) -> None:
         await asyncio.sleep(self._random.expovariate(1 / 0.3))
+        await self._delete_now(turn)
+
+    async def _delete_now(self, turn: Turn) -> None:
         turn.deleted = turn.cancelled = self._deletes = True
         try:
             await self._ask(
@@ -319,10 +343,7 @@ class Client:
             self._history.counts["foreground lost"] += 1
             return
         except RequestError as error:
-            if error.code != "conversation_locked":
-                raise Violation(f"{turn.text}: {error.message}") from error
-            self._history.counts["locked"] += 1
-            return
+            return await self._handle_refusal(turn, error)
         turn.lines = [_encode(event) for event in sink.events]
         turn.terminal = response
 

@@ -16,12 +16,14 @@ from random import Random
 from typing import Any, Protocol
 
 from antiphon.errors import StoreError
+from antiphon.store.locks import OwnerHeartbeats
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append, Claim, EventBatch
+from antiphon.store.reservations import Reservations
 from antiphon.store.runs import RunListener
 from antiphon.store.subscriptions import Subscription, Subscriptions
 
-__all__ = ["Connection", "Database", "NetworkConditions"]
+__all__ = ["Connection", "Database", "LapsingReservations", "NetworkConditions"]
 
 #: Seconds after which a call without an answer fails, and between attempts to connect again.
 _TIMEOUT_S = 5.0
@@ -68,6 +70,8 @@ class Database:
         self.random = random
         self.clock = clock
         self.store = MemoryStore()
+        self.reservations = LapsingReservations(self.store.runs._owners)
+        self.store.runs.reservations = self.reservations
         self.connections: list[Connection] = []
         self._recorder = _Recorder()
         self.store.runs._subscriptions = self._recorder
@@ -75,6 +79,8 @@ class Database:
         #: Unset while the database is paused.
         self.running = asyncio.Event()
         self.running.set()
+        #: Called after each call that took effect.
+        self.on_effect: Callable[[], None] = lambda: None
         self._late: set[asyncio.Task[Any]] = set()
 
     def connect(self, process: ProcessState) -> Connection:
@@ -108,10 +114,30 @@ class Database:
             notices = _notices.get() or []
         finally:
             _notices.reset(token)
+        self.on_effect()
         everybody: list[_Notice] = [notice for notice in notices if isinstance(notice, _Ended)]
         for connection in self.connections:
             connection.notify(everybody if connection is origin else notices)
         return result, notices
+
+
+class LapsingReservations(Reservations):
+    """Knows the reservations that ended because their server was silent for a lease: what it still
+    saves afterwards may exceed a quota."""
+
+    def __init__(self, owners: OwnerHeartbeats) -> None:
+        super().__init__(owners)
+        self.lapsed: set[str] = set()
+
+    def add(self, tenant: str, response_id: str, owner: str) -> None:
+        super().add(tenant, response_id, owner)
+        self.lapsed.discard(response_id)
+
+    def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
+        before = set(self._reserved.get(tenant, ()))
+        reserved = super().ids(tenant, lease_s)
+        self.lapsed |= before - set(reserved)
+        return reserved
 
 
 class _Ended:

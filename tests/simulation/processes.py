@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
+from antiphon.quotas import TenantQuotas
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.store.base import Retention
@@ -88,7 +89,9 @@ class Process:
                 clock=server.clock,
                 ids=lambda prefix: f"{prefix}_{server.number}x{next(numbers)}",
                 policy=Policy(
-                    keepalive_s=0, lease=LeaseConfig(lease_s=LEASE_S, flush_s=0.01, max_runs=3)
+                    keepalive_s=0,
+                    lease=LeaseConfig(lease_s=LEASE_S, flush_s=0.01, max_runs=3),
+                    quotas=server.quotas,
                 ),
             ),
             OptionalFeatures(providers={"mcp": Dice(server.random, server.rolls)}),
@@ -150,12 +153,14 @@ class Server:
         random: Random,
         rolls: Counter[str],
         broken: list[str],
+        quotas: TenantQuotas,
     ) -> None:
         self.number = number
         self.database = database
         self.random = random
         self.rolls = rolls
         self.broken = broken
+        self.quotas = quotas
         self.network = NetworkConditions()
         self.clock_error_s = 0.0
         self.id_numbers = itertools.count(1)

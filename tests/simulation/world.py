@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store import locks
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
@@ -36,6 +37,8 @@ __all__ = ["Outcome", "simulate"]
 _FAULTS_S = 12.0
 _REST_S = 400.0
 _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
+#: Every so many seeds have a quota of responses.
+_SEEDS_PER_QUOTA = 5
 #: Logged with a traceback when the store does not answer.
 _EXPECTED_ERRORS = ("expired responses could not be deleted",)
 _TERMINAL_EVENTS = tuple(
@@ -141,13 +144,17 @@ class _World:
         #: Violations that engines and tools noticed.
         self._broken: list[str] = []
         self._clients: list[Client] = []
+        has_quota = seed % _SEEDS_PER_QUOTA == 0
+        self._max_responses = Random(seed).randint(1, 6) if has_quota else None
 
     async def run(self) -> None:
         random = self._random
         loop = asyncio.get_running_loop()
         self._database = database = Database(random, lambda: EPOCH + loop.time())
+        database.on_effect = self._check_quota
+        quotas = TenantQuotas(default=Quotas(max_responses=self._max_responses))
         self._servers = [
-            Server(number, database, random, self._rolls, self._broken)
+            Server(number, database, random, self._rolls, self._broken, quotas)
             for number in range(random.choice((2, 2, 3, 4)))
         ]
         conversation = await create_conversation(self._servers, random)
@@ -170,6 +177,7 @@ class _World:
         await self._wait(clients, faults)
         await asyncio.sleep(5 * LEASE_S)
         await self._check_locks()
+        await self._check_reservations()
         self._check()
         for server in self._servers:
             await server.stop(Process.crash)
@@ -259,6 +267,31 @@ class _World:
                 raise Violation(f"an unexpected error was logged: {entry}")
         for context in unhandled:
             raise Violation(f"unhandled: {context.get('message')} {context.get('exception')!r}")
+
+    def _responses(self) -> set[str]:
+        rows = self._database.store._rows.items()
+        return {id for (tenant, id), row in rows if tenant == TENANT and row.live}
+
+    def _check_quota(self) -> None:
+        """The responses of the tenant never exceed its quota."""
+        count = len(self._responses() - self._database.reservations.lapsed)
+        if self._max_responses is not None and count > self._max_responses and not self._broken:
+            now = asyncio.get_running_loop().time()
+            self._broken.append(
+                f"{count} responses at {now:.1f} s, but the quota is {self._max_responses}"
+            )
+
+    async def _check_reservations(self) -> None:
+        """No room stays reserved once every run has ended."""
+        if not await self._database.store.reserve_response(
+            TENANT,
+            "nothing",
+            "nobody",
+            max_responses=len(self._responses()) + 1,
+            max_bytes=None,
+            lease_s=LEASE_S,
+        ):
+            raise Violation("room stays reserved")
 
     async def _check_locks(self) -> None:
         """Nothing is locked once every run has ended."""
