@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
+from antiphon.dialects.grammar.json_schema import grammar_fault
 from antiphon.tokens import Tokenizer
 
 __all__ = ["GrammarState", "GrammarTracker"]
@@ -44,10 +45,13 @@ class GrammarTracker:
         """Return the state behind the sampled ids. ``end_ids``: ids that end the output where it
         is complete.
 
-        None if the ids do not match the grammar, or if llguidance is not installed. Takes up to a
-        second the first time: call it from a thread.
+        None if the ids do not match the grammar, if it cannot be compiled, or if llguidance is not
+        installed. Takes up to a second the first time: call it from a thread.
         """
         if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
+            return None
+        # Other kinds of servers than llguidance's take grammars that were never compiled here.
+        if grammar_fault(lark) is not None:
             return None
         import llguidance
 

@@ -230,5 +230,12 @@ def test_grammar_state_knows_where_the_output_may_end() -> None:
     assert set(state.bias()) == {*b"c", *ends} and state.accept(b"d") == 0
 
 
+def test_grammar_that_crashes_the_library_is_not_compiled_here() -> None:
+    """It is compiled in a process of its own first: this one overflows the stack."""
+    rules = "\n".join(f"r{n}: r{n + 1}" for n in range(30_000))
+    lark = f'start: r0\n{rules}\nr30000: "a"'
+    assert GrammarTracker(TOKENIZER).start(lark, tuple(b"a"), TOKENIZER.end_ids) is None
+
+
 def test_tokens_that_do_not_match_cannot_be_continued() -> None:
     assert GrammarTracker(TOKENIZER).start('start: "ab"', tuple(b"x"), TOKENIZER.end_ids) is None
