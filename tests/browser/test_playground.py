@@ -51,6 +51,9 @@ def test_answer_streams_as_markdown_with_code_formulas_and_figures(visitor: Visi
     turn.get_by_role("cell", name="Danube").wait_for()
     turn.get_by_role("button", name="Retry").wait_for()
     assert turn.locator("strong").first.inner_text() == "three rivers"
+    headers = turn.get_by_role("columnheader")
+    assert headers.all_inner_texts() == ["river", "length", "mouth"]
+    assert all(header.is_visible() for header in headers.all())
     turn.locator(".katex-display").wait_for()
     assert turn.locator("span.formula .katex").count() == 2
     assert "A ticket costs $5 and $10." in turn.inner_text()
