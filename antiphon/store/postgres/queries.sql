@@ -1,34 +1,37 @@
 -- save
-INSERT INTO responses
-    (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-     expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-ON CONFLICT (tenant, id) DO UPDATE SET
-    parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
-    bytes = excluded.bytes, body = excluded.body, input = excluded.input,
-    output = excluded.output, base = excluded.base, tokens = excluded.tokens,
-    fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
-RETURNING seq
-
--- forget_items
-DELETE FROM items WHERE response = $1
-
--- save_items
-INSERT INTO items (tenant, id, response) SELECT $1, unnest($2::text[]), $3
-ON CONFLICT DO NOTHING
-
--- save_summary
-WITH used AS (
-    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $12::json)
+-- A response with its summary, its usage and the items that can be referenced, in one statement. Only
+-- a response that was there can have items to delete.
+WITH saved AS (
+    INSERT INTO responses
+        (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
+         expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+    ON CONFLICT (tenant, id) DO UPDATE SET
+        parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
+        bytes = excluded.bytes, body = excluded.body, input = excluded.input,
+        output = excluded.output, base = excluded.base, tokens = excluded.tokens,
+        fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+    RETURNING seq, tenant, xmax <> 0 AS was_there
+), summarized AS (
+    INSERT INTO summaries
+        (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
+    SELECT seq, tenant, $13::text, $14::text, $15::text, $16::text, $17::boolean, $18::boolean,
+        $19::text, $20::text, $21::bytea FROM saved
+    ON CONFLICT (seq) DO UPDATE SET
+        status = excluded.status, model = excluded.model, parent = excluded.parent,
+        conversation = excluded.conversation, background = excluded.background,
+        failed = excluded.failed, tools = excluded.tools, text = excluded.text,
+        body = excluded.body
+), used AS (
+    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $23::json)
     ON CONFLICT DO NOTHING
+), dropped AS (
+    DELETE FROM items USING saved
+    WHERE saved.was_there AND items.response = saved.seq AND items.id <> ALL ($22::text[])
 )
-INSERT INTO summaries
-    (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-ON CONFLICT (seq) DO UPDATE SET
-    status = excluded.status, model = excluded.model, parent = excluded.parent,
-    conversation = excluded.conversation, background = excluded.background,
-    failed = excluded.failed, tools = excluded.tools, text = excluded.text, body = excluded.body
+INSERT INTO items (tenant, id, response)
+SELECT saved.tenant, i.id, saved.seq FROM saved CROSS JOIN unnest($22::text[]) AS i (id)
+ON CONFLICT DO NOTHING
 
 -- summaries_newest
 SELECT s.body FROM summaries AS s WHERE s.tenant = $1

@@ -75,10 +75,10 @@ class PostgresStore:
         usage: UsageRecord | None = None,
     ) -> bool:
         name = stored.response.id
+        if lock is None:
+            await self._pool.rows("save", *_saved_row(tenant, stored, usage=usage))
+            return True
         async with self._pool.transaction() as transaction:
-            if lock is None:
-                await _save(transaction, tenant, stored, usage=usage)
-                return True
             is_locked = await has_lock(transaction, tenant, name, lock)
             if await transaction.value("is_stored", tenant, name):
                 return True
@@ -269,16 +269,25 @@ async def _save(
     usage: UsageRecord | None = None,
 ) -> None:
     """Store a response. ``listed``: its items can be referenced."""
-    values: list[Any] = list(response_row(tenant, stored, expires_at))
-    row = await transaction.value("save", *values)
-    used = encode_usage(() if usage is None else (usage,))
-    await transaction.rows("save_summary", row, tenant, *summary_row(stored), used)
     added = (*stored.input, *stored.response.output)
-    await transaction.rows("forget_items", row)
-    if listed and added:
-        await transaction.rows("save_items", tenant, [index_key(item.id) for item in added], row)
+    await transaction.rows("save", *_saved_row(tenant, stored, expires_at, usage, listed=listed))
     if conversation is not None:
         await _append(transaction, tenant, conversation, added)
+
+
+def _saved_row(
+    tenant: str,
+    stored: StoredResponse,
+    expires_at: int | None = None,
+    usage: UsageRecord | None = None,
+    *,
+    listed: bool = True,
+) -> tuple[Any, ...]:
+    """Return the arguments of the query "save"."""
+    items = (*stored.input, *stored.response.output) if listed else ()
+    ids = [index_key(item.id) for item in items]
+    used = encode_usage(() if usage is None else (usage,))
+    return (*response_row(tenant, stored, expires_at), *summary_row(stored), ids, used)
 
 
 async def _append(
