@@ -18,7 +18,7 @@ from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, enforced_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
-from antiphon.backends.validation.tool_calls import tool_call_rules
+from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
@@ -115,8 +115,7 @@ class LocalBackend(Backend):
             answer_format=await asyncio.to_thread(enforced_answer_format, options, grammars)
             if enforces_format
             else await answer_format(options, grammars),
-            tool_calls=await asyncio.to_thread(
-                tool_call_rules,
+            tool_calls=await compiled_tool_call_rules(
                 tools,
                 grammars,
                 is_enforced=enforces_calls,

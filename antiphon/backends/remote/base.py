@@ -7,7 +7,6 @@ size of a server that counts on request.
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncGenerator,
@@ -30,7 +29,7 @@ from antiphon.backends.truncation import shorten_conversation
 from antiphon.backends.validation.answer_format import answer_format, trusted_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validate_reply
-from antiphon.backends.validation.tool_calls import tool_call_rules
+from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import (
@@ -135,9 +134,7 @@ class RemoteBackend(Backend, ABC):
             answer_format=await (trusted_answer_format if enforces_format else answer_format)(
                 options, grammars
             ),
-            # Compiling the grammars of tools may take seconds.
-            tool_calls=await asyncio.to_thread(
-                tool_call_rules,
+            tool_calls=await compiled_tool_call_rules(
                 prompt_tools,
                 grammars,
                 is_enforced=self.enforces_calls,

@@ -22,7 +22,7 @@ from antiphon.dialects.grammar.json_schema import (
 )
 from antiphon.dialects.grammar.user_grammars import guide_lark
 from antiphon.errors import InvalidRequest
-from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, PlainFormat
 
 from .grammar_matcher import Grammar, GrammarCache
 from .schema_validator import SchemaValidator
@@ -185,6 +185,8 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
                 return await asyncio.to_thread(
                     json_answer_format, lenient(plain), grammars, schema, is_complete=False
                 )
+        case PlainFormat() if options.guide is None:
+            return None  # most requests: without a thread
     return await asyncio.to_thread(enforced_answer_format, options, grammars)
 
 

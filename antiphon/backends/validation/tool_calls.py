@@ -3,6 +3,7 @@ tool that may be called, and its arguments must match a strict schema or a gramm
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -15,7 +16,7 @@ from antiphon.wire.items import CustomToolCall, FunctionCall
 from .answer_format import AnswerFormat, json_answer_format
 from .grammar_matcher import GrammarCache
 
-__all__ = ["ToolCallRules", "tool_call_rules"]
+__all__ = ["ToolCallRules", "compiled_tool_call_rules", "tool_call_rules"]
 
 _ToolName = tuple[str, str | None]
 
@@ -89,6 +90,17 @@ def tool_call_rules(
         ToolCallRules(tools, grammars, accept_strays=accept_strays)
         if constrained or is_bound
         else None
+    )
+
+
+async def compiled_tool_call_rules(
+    tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
+) -> ToolCallRules | None:
+    """The same, in a thread if there are tools: compiling their grammars may take seconds."""
+    if not (tools.callable or tools.required or tools.restricted):
+        return None
+    return await asyncio.to_thread(
+        tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
     )
 
 
