@@ -422,7 +422,7 @@ async def test_mcp_and_client_tools_can_be_mixed(
 ) -> None:
     script = [tool_call("toys__add", {"a": 1, "b": 1}) + tool_call("get_weather", {"city": "Oslo"})]
     server = serve(local(engine(script)), providers={"mcp": mcp})
-    answer = await ask(server, tools=[tool(toys.url), TOOL])
+    answer = await ask(server, tools=[tool(toys.url, allowed_tools=["add"]), TOOL])
     kinds = [item["type"] for item in answer.output]
     assert kinds == ["mcp_list_tools", "mcp_call", "function_call"]
     assert answer.output[1]["output"] == "2"
