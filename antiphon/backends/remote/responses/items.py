@@ -106,17 +106,26 @@ def final_fields(raw: Json) -> Json:
 
 
 def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
-    """All texts of a completed item, by channel."""
+    """All texts of a completed item, by channel. Parts of a summary are separate if the item has a
+    text, too: that is how they are streamed then."""
     content, summary = parts_of(raw.get("content")), parts_of(raw.get("summary"))
-    reads: tuple[tuple[Channel, list[Any]], ...] = (
-        ("text", [part.get("text") for part in content]),
-        ("refusal", [part.get("refusal") for part in content]),
-        ("summary", [part.get("text") for part in summary]),
-        ("text", [raw.get(field) for field in _TEXT_FIELDS.get(str(raw.get("type")), ())]),
+    fields = _TEXT_FIELDS.get(str(raw.get("type")), ())
+    reads: tuple[tuple[Channel, list[str]], ...] = (
+        ("text", _texts(part.get("text") for part in content)),
+        ("refusal", _texts(part.get("refusal") for part in content)),
+        ("summary", _texts(part.get("text") for part in summary)),
+        ("text", _texts(raw.get(field) for field in fields)),
     )
+    has_text = any(texts for channel, texts in reads if channel == "text")
     for channel, texts in reads:
-        if text := "\n\n".join(each for each in texts if isinstance(each, str) and each):
-            yield channel, text
+        if channel == "summary" and has_text:
+            yield from ((channel, text) for text in texts)
+        elif texts:
+            yield channel, "\n\n".join(texts)
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [value for value in values if isinstance(value, str) and value]
 
 
 def parts_of(value: Any) -> list[Json]:

@@ -418,8 +418,16 @@ class ResponsesStreamParser:
         item_state.is_done = True
         raw = item_state.raw
         self._add_inner_summary(item_state)
-        for channel, text in whole_texts(raw):
-            if not item_state.text_lengths.get(channel):
+        missing = [
+            (channel, text)
+            for channel, text in whole_texts(raw)
+            if not item_state.text_lengths.get(channel)
+        ]
+        for channel, text in missing:
+            if channel == "summary" and item_state.text_lengths.get("text"):
+                item_state.inner_summary.append(text)
+                self._add_inner_summary(item_state)
+            else:
                 self._add_text(item_state, text, channel)
         self._end_text(item_state)
         if item_state.tag == "message" and not item_state.annotation_count:
