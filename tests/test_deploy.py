@@ -94,7 +94,10 @@ def seconds(value: str) -> float:
     return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in DEPLOY.iterdir()))
+@pytest.mark.parametrize(
+    "name",
+    sorted(str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()),
+)
 def test_every_antiphon_variable_is_a_setting(name: str) -> None:
     known = {option.env for option in options(Settings).values()}
     assert set(re.findall(r"\bANTIPHON_[A-Z0-9_]+", text(name))) <= known
