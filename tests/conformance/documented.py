@@ -20,17 +20,22 @@ Json = dict[str, Any]
 def record_query(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set to which the name of every query parameter is added that a handler reads."""
     names: set[str] = set()
-    value, choices = Query.value, Query.choices
+    value, values, choices = Query.value, Query.values, Query.choices
 
     def read_value(self: Query, name: str) -> str | None:
         names.add(name)
         return value(self, name)
+
+    def read_values(self: Query, name: str) -> tuple[str, ...] | None:
+        names.add(name)
+        return values(self, name)
 
     def read_choices(self: Query, name: str, options: Any) -> tuple[str, ...]:
         names.add(name)
         return choices(self, name, options)
 
     monkeypatch.setattr(Query, "value", read_value)
+    monkeypatch.setattr(Query, "values", read_values)
     monkeypatch.setattr(Query, "choices", read_choices)
     return names
 

@@ -20,7 +20,8 @@ from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import Server, engine
+from tests.conformance.served import NOW, Server, engine
+from tests.conformance.test_api_keys import Process
 from tests.conformance.test_skills import skill_form
 
 Json = dict[str, Any]
@@ -45,7 +46,9 @@ async def call(server: Server, document: Json, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.requirement("OPENAPI-TRUE")
-async def test_every_operation_answers_as_documented(call: DocumentedClient, serve: Serve) -> None:
+async def test_every_operation_answers_as_documented(
+    call: DocumentedClient, serve: Serve, server: Server
+) -> None:
     await call_responses(call)
     await call_conversations(call)
     await call_files(call)
@@ -53,6 +56,9 @@ async def test_every_operation_answers_as_documented(call: DocumentedClient, ser
     await call_containers(call)
     await call_skills(call)
     await call_server(call)
+    keyed = Process(server).client
+    keyed.headers["authorization"] = "Bearer root"
+    await call_organization(call.using(keyed))
     embedding = call.using(serve(EmbeddingBackend("tiny", WordEmbedder(8))).client)
     await embedding("createEmbedding", json={"model": "tiny", "input": ["a", "b"]})
     assert call.operation_ids == call.called
@@ -185,6 +191,19 @@ async def call_server(call: DocumentedClient) -> None:
         await call(id)
     for id in ("getOpenapi", "getDocs"):
         await call(id)
+
+
+async def call_organization(call: DocumentedClient) -> None:
+    """Call what only operators may use."""
+    for id in ("usage-completions", "usage-embeddings"):
+        await call(id, params={"start_time": NOW, "bucket_width": "1d"})
+    created = await call("createApiKey", json={"name": "k", "tenant": "t"})
+    assert created["value"]
+    await call("createApiKey", json={"name": "k", "tenant": "t"}, status=409)
+    await call("listApiKeys")
+    await call("rotateApiKey", "k")
+    await call("revokeApiKey", "k")
+    await call("revokeApiKey", "k", status=404)
 
 
 @pytest.mark.requirement("OPENAPI-HOSTS")

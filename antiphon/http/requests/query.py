@@ -73,6 +73,16 @@ class Query:
         for name, value in pairs:
             self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
 
+    def refuse(self, *names: str) -> None:
+        """Raise ``InvalidRequest`` for parameters that are known and not supported here."""
+        for name in names:
+            if any(self._values.get(name, ())):
+                raise InvalidRequest(
+                    f"Unsupported parameter: '{name}' is not supported by this server.",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+
     def choices(self, name: str, options: Collection[str]) -> tuple[str, ...]:
         """Return a list of some of ``options``; empty if the parameter is missing."""
         values = tuple(self._values.get(name, ()))

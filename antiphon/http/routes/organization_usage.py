@@ -134,13 +134,7 @@ class OrganizationUsageRoutes:
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not read the usage of this server.")
         query = Query(request.scope)
-        for name in ("user_ids", "batch"):
-            if query.value(name) is not None:
-                raise InvalidRequest(
-                    f"Unsupported parameter: '{name}' is not supported by this server.",
-                    param=name,
-                    code="unsupported_parameter",
-                )
+        query.refuse("user_ids", "batch")
         start = query.number("start_time", low=0, high=_MAX_TIME)
         if start is None:
             raise missing_parameter("start_time")

@@ -24,7 +24,8 @@ from antiphon.store.usage import UsageRecord
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.upstream.retries import RetryPolicy
+from antiphon.upstream.replicas import ReplicaPool
+from antiphon.upstream.retries import RetryPolicy, UpstreamHealth
 from antiphon.wire import events as ev
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
@@ -263,7 +264,9 @@ class Refused(Gated):
         self._error = error
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        policy = RetryPolicy("http://upstream", self._wait)
+        pool = ReplicaPool(["http://upstream"], asyncio.get_running_loop().time)
+        policy = RetryPolicy(pool, self._wait, UpstreamHealth())
+        policy.next_replica()
         await policy.wait_before_retry(BackendError("busy", retry_after_s=1))
         if self._error is not None:
             raise self._error
