@@ -641,6 +641,7 @@ NOT_SCANNERS = {
     "runs/request/tool_selection.py": "a free name",
     "runs/tool_loop/toolsets.py": "a free name",
     "tokens.py": "a binary search",
+    "upstream/routers.py": _CACHE,
     "tools/mcp/results.py": "the causes of an error",
     "tools/mcp/sessions.py": _CACHE,
     "tools/mcp/transport.py": "the causes of an error",

@@ -116,4 +116,4 @@ def hint(words: Sequence[str]) -> str | None:
 
 def _with_commands(text: str) -> str:
     """Replace arguments in braces by the command that works in this installation."""
-    return re.sub(r"\{(.+?)\}", lambda match: antiphon_command(match[1]), text)
+    return re.sub(r"\{([^{}]+)\}", lambda match: antiphon_command(match[1]), text)

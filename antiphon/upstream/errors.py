@@ -143,7 +143,7 @@ _FIELD_PREFIX = re.compile(r"^(body|sampling_params)\.")
 #: Addresses inside a network, which routers repeat in their messages: those with a port, an IP
 #: address or a name without a public domain.
 _ADDRESS = re.compile(
-    r"https?://(?:[^\s/\"'()<>]+:\d+|[\d.]+|\[[^\]\s]*\]|[^\s./:\"'()<>]+|[^\s/:\"'()<>]+\."
+    r"https?://(?:[^\s/\"'()<>]+:\d+|[\d.]+|\[[^\[\]\s]*\]|[^\s./:\"'()<>]+|[^\s/:\"'()<>]+\."
     r"(?:local|internal|svc|lan|cluster))(?=[/\s\"'()<>?#]|$)[^\s\"'()<>]*"
     r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"
 )
