@@ -53,6 +53,7 @@ OURS = {
     ("response", "presence_penalty"): "Open Responses demands it",
     ("response", "frequency_penalty"): "Open Responses demands it",
     ("response", "context_management"): "echoed once it is supported",
+    ("response", "ignored_tools"): "hosted tools that this server does not run, and why",
     **{
         ("response", name): "an extension, given where a request asks for it"
         for name in ("input_messages", "output_messages", "metrics")
