@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.testing.postgres import Postgres, postgres
+from tests.stores import KINDS, open_empty_store
 
 #: How long an example takes, or is made, is no matter of these tests: on a busy machine the time
 #: limits of Hypothesis fail what is right.
@@ -55,14 +55,9 @@ def database(_postgres: Postgres) -> Iterator[Postgres]:
     _postgres.give_back()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=KINDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store. A test with it runs over each kind of store."""
-    if request.param == "postgres":
-        database: Postgres = request.getfixturevalue("database")
-        url = await database.fresh()
-    else:
-        url = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/antiphon.db"}[request.param]
-    opened = await open_store(url)
+    opened = await open_empty_store(request.param, request, tmp_path)
     yield opened
     await opened.close()

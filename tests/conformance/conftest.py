@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +22,15 @@ from tests.conformance.served import (
     send_in_mode,
 )
 from tests.stalls import without_stalls
+from tests.stores import KINDS, open_empty_store
 
 Serve = Callable[..., Server]
+
+
+@pytest.fixture(params=KINDS)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind, which its server closes."""
+    return await open_empty_store(request.param, request, tmp_path)
 
 
 @pytest.fixture

@@ -1,0 +1,23 @@
+"""Empty stores of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.store import open_store
+from antiphon.store.base import Store
+from antiphon.testing.postgres import Postgres
+
+__all__ = ["KINDS", "open_empty_store"]
+
+KINDS = ("memory", "sqlite", "postgres")
+
+
+async def open_empty_store(kind: str, request: pytest.FixtureRequest, folder: Path) -> Store:
+    """Open a store for the test of ``request``. Files are in ``folder``."""
+    if kind == "postgres":
+        database: Postgres = request.getfixturevalue("database")
+        return await open_store(await database.fresh())
+    return await open_store("memory:" if kind == "memory" else f"sqlite:{folder}/antiphon.db")
