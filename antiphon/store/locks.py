@@ -90,10 +90,12 @@ class ConversationLocks:
         if lock is not None and lock[0] == holder:
             del self._locks[tenant, conversation_id]
 
-    def add_run(self, tenant: str, holder: str) -> None:
+    def add_run(self, tenant: str, holder: str) -> bool:
         """Record that ``holder`` has a run, or is about to have one: ``remove_holder`` releases its
-        locks."""
+        locks. Returns False if it was recorded before."""
+        is_new = (tenant, holder) not in self._running
         self._running.add((tenant, holder))
+        return is_new
 
     def remove_run(self, tenant: str, holder: str) -> None:
         """Record that ``holder`` has no run: it could not be created."""

@@ -90,10 +90,10 @@ class SqliteRuns(SingleProcessRuns):
             self._add_batch(connection, run, batch)
 
         def on_done(done: asyncio.Future[None]) -> None:
-            if done.cancelled() or done.exception() is not None:
+            if is_new and (done.cancelled() or done.exception() is not None):
                 self._locks.remove_run(job.tenant, job.id)
 
-        self._locks.add_run(job.tenant, job.id)
+        is_new = self._locks.add_run(job.tenant, job.id)
         write = self._database.write(work, then=lambda _: self._notify_queued())
         writing = asyncio.ensure_future(write)
         writing.add_done_callback(on_done)
