@@ -163,13 +163,12 @@ class RunStore(Protocol):
         False if another response holds the lock and its owner is alive or its run has not ended:
         another owner will continue it. False also if the run of ``holder`` has ended: a late
         request to lock would keep the lock for ever. The lock passes on with the claim of the run.
-        In a store that one process uses, locks do not survive the process, so whoever continues a
-        run locks again.
+        In a store that one process uses, only the locks given to ``create`` survive the process.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock, if ``holder`` still holds it and has no run that has not ended: the
-        answer to ``create`` may be lost."""
+        """Release a lock, if ``holder`` still holds it and has no run that has not ended, whichever
+        conversations that run was created with: the answer to ``create`` may be lost."""
 
     def set_listener(self, listener: RunListener) -> None:
         """Notify this listener, instead of an earlier one, from now on."""

@@ -267,6 +267,22 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_c", "one", lease_s=LONG_S) is True
 
 
+async def a_run_keeps_all_its_locks(store: Store) -> None:
+    """Also those that it was not created with, and of those taken afterwards."""
+    hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
+    for name in ("conv_a", "conv_b"):
+        assert await hold("t", name, "resp_a", "one", lease_s=LONG_S) is True
+    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True
+    assert await hold("t", "conv_c", "resp_a", "one", lease_s=LONG_S) is True
+    for name in ("conv_a", "conv_b", "conv_c"):
+        await store.runs.unlock_conversation("t", name, "resp_a")
+        assert await hold("t", name, "resp_b", "two", lease_s=0) is False
+    (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
+    assert await store.runs.end(claim, ended("a"), batch(1)) is True
+    for name in ("conv_a", "conv_b", "conv_c"):
+        assert await hold("t", name, "resp_b", "three", lease_s=LONG_S) is True
+
+
 async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     """Two tenants may use the same id."""
     hold = store.runs.lock_conversation
@@ -301,6 +317,7 @@ CHECKS: Mapping[str, Check] = {
         conversation_lock_moves_with_its_run,
         begins_no_run_without_the_lock,
         only_its_end_unlocks_the_conversation_of_a_run,
+        a_run_keeps_all_its_locks,
         only_its_run_releases_a_conversation_lock,
     )
 }

@@ -383,7 +383,7 @@ INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at 
 WITH mine AS (
     SELECT seq FROM runs WHERE owner = $1 AND ended_at IS NULL ORDER BY seq FOR UPDATE
 ), let_go AS (
-    DELETE FROM holds WHERE owner = $1 AND NOT EXISTS (
+    DELETE FROM holds WHERE owner = $1 AND NOT has_run AND NOT EXISTS (
         SELECT FROM runs
         WHERE runs.tenant = holds.tenant AND runs.id = holds.holder AND runs.ended_at IS NULL
     )
@@ -491,11 +491,12 @@ CROSS JOIN LATERAL (
 ) AS b
 
 -- hold
-WITH held AS (
+-- The row of the run is locked: if the run is about to end, the lock waits, and is refused.
+WITH run AS MATERIALIZED (
+    SELECT ended_at FROM runs WHERE tenant = $1 AND id = $3 FOR SHARE
+), held AS (
     INSERT INTO holds (tenant, conversation, holder, owner)
-    SELECT $1, $2, $3, $4 WHERE NOT EXISTS (
-        SELECT FROM runs WHERE runs.tenant = $1 AND runs.id = $3 AND runs.ended_at IS NOT NULL
-    )
+    SELECT $1, $2, $3, $4 WHERE NOT EXISTS (SELECT FROM run WHERE ended_at IS NOT NULL)
     ON CONFLICT (tenant, conversation) DO UPDATE
     SET holder = excluded.holder, owner = excluded.owner,
         has_run = holds.has_run AND holds.holder = excluded.holder
@@ -525,7 +526,9 @@ WITH held AS (
 SELECT holder FROM held
 
 -- let_go
+-- has_run also counts a run whose creation is about to be committed.
 DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
+AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND ended_at IS NULL)
 
 -- see_ended
 UPDATE runs SET ended_at = $1

@@ -135,6 +135,24 @@ async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None
     await store.close()
 
 
+async def test_lock_is_refused_while_its_run_ends(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    await begin_run(store)
+    connection = await asyncpg.connect(url)
+    async with asyncio.timeout(60):
+        async with connection.transaction():
+            await connection.execute("UPDATE antiphon.runs SET ended_at = 0")
+            lock = store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60)
+            locking = asyncio.create_task(lock)
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not locking.done() and not await connection.fetchval(waits):
+                await asyncio.sleep(0)
+        assert await locking is False
+    await connection.close()
+    await store.close()
+
+
 async def test_run_is_claimed_once(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(40):
