@@ -47,12 +47,8 @@ class ConversationLocks:
         self._owners = owners
         #: Holder and owner, by tenant and conversation.
         self._locks: dict[tuple[str, str], tuple[str, str]] = {}
-        #: Tenants and holders that have a run or are about to have one.
+        #: Tenants and holders that have a run that has not ended, or are about to have one.
         self._running: set[tuple[str, str]] = set()
-
-    def holder(self, tenant: str, conversation_id: str) -> str:
-        """Return the response that holds the lock; "" if there is none."""
-        return self._locks.get((tenant, conversation_id), ("", ""))[0]
 
     def is_held(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
         """Return whether ``holder`` holds the lock, for ``owner``."""
@@ -66,16 +62,15 @@ class ConversationLocks:
         owner: str,
         *,
         lease_s: float,
-        active: str | None,
     ) -> bool:
         """Lock a conversation for ``holder``.
 
-        False if another response holds the lock and its owner is alive, or if that response is
-        ``active``: its run has not ended and waits for an owner.
+        False if another response holds the lock and its owner is alive or its run has not ended:
+        another owner will continue it.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (
-            current == active or current_owner in self._owners.living_owners(lease_s)
+            self.has_run(tenant, current) or current_owner in self._owners.living_owners(lease_s)
         ):
             return False
         self._locks[tenant, conversation_id] = (holder, owner)
@@ -84,11 +79,15 @@ class ConversationLocks:
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Release a lock, if ``holder`` still holds it and has no run."""
-        if (tenant, holder) in self._running:
+        if self.has_run(tenant, holder):
             return
         lock = self._locks.get((tenant, conversation_id))
         if lock is not None and lock[0] == holder:
             del self._locks[tenant, conversation_id]
+
+    def has_run(self, tenant: str, holder: str) -> bool:
+        """Return whether ``holder`` has a run that has not ended, or is about to have one."""
+        return (tenant, holder) in self._running
 
     def add_run(self, tenant: str, holder: str) -> bool:
         """Record that ``holder`` has a run, or is about to have one: ``remove_holder`` releases its
@@ -96,6 +95,13 @@ class ConversationLocks:
         is_new = (tenant, holder) not in self._running
         self._running.add((tenant, holder))
         return is_new
+
+    def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
+        """Add a run of an earlier process, with the lock of its conversation. Whoever claims the
+        run becomes the owner of the lock."""
+        self.add_run(tenant, holder)
+        if conversation_id is not None:
+            self._locks[tenant, conversation_id] = (holder, "")
 
     def remove_run(self, tenant: str, holder: str) -> None:
         """Record that ``holder`` has no run: it could not be created."""
@@ -112,12 +118,12 @@ class ConversationLocks:
         for key in self._keys_held_by(tenant, holder):
             del self._locks[key]
 
-    def release_owner(self, owner: str, running: Collection[tuple[str, str]]) -> None:
-        """Release the locks of an owner that stops, except those of its ``running`` runs: they pass
-        to the next owner.
+    def release_owner(self, owner: str) -> None:
+        """Release the locks of an owner that stops, except those of its runs: they pass to the next
+        owner.
         """
         for (tenant, conversation_id), (holder, lock_owner) in list(self._locks.items()):
-            if lock_owner == owner and (tenant, holder) not in running:
+            if lock_owner == owner and not self.has_run(tenant, holder):
                 del self._locks[tenant, conversation_id]
 
     def _keys_held_by(self, tenant: str, holder: str) -> list[tuple[str, str]]:

@@ -39,20 +39,9 @@ class SingleProcessRuns:
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         self._check()
-        if await self._has_run(tenant, holder, ended=True):
+        if not self._locks.has_run(tenant, holder) and await self._has_ended(tenant, holder):
             return False
-        current = self._locks.holder(tenant, conversation_id)
-        is_active = current not in ("", holder) and await self._has_run(
-            tenant, current, ended=False
-        )
-        return self._locks.acquire(
-            tenant,
-            conversation_id,
-            holder,
-            owner,
-            lease_s=lease_s,
-            active=current if is_active else None,
-        )
+        return self._locks.acquire(tenant, conversation_id, holder, owner, lease_s=lease_s)
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         self._locks.release(tenant, conversation_id, holder)
@@ -68,8 +57,8 @@ class SingleProcessRuns:
     def set_listener(self, listener: RunListener) -> None:
         self._listener = listener
 
-    async def _has_run(self, tenant: str, response_id: str, *, ended: bool) -> bool:
-        """Return whether the response has a run that has ended, or one that has not."""
+    async def _has_ended(self, tenant: str, response_id: str) -> bool:
+        """Return whether the response has a run that has ended."""
         raise NotImplementedError
 
     def _notify_queued(self) -> None:

@@ -79,12 +79,14 @@ async def test_lock_lasts_until_its_run_ends(store: Store, clock: Clock) -> None
 def test_lock_is_refused_while_its_owner_lives(clock: Clock) -> None:
     owners = OwnerHeartbeats()
     locks = ConversationLocks(owners)
-    assert locks.holder("t", "conv_a") == ""
-    assert locks.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, active=None)
-    assert (locks.holder("t", "conv_a"), locks.holder("u", "conv_a")) == ("resp_a", "")
+    assert locks.acquire("t", "conv_a", "resp_a", "one", lease_s=LEASE_S)
+    assert locks.is_held("t", "conv_a", "resp_a", "one")
+    assert not locks.is_held("u", "conv_a", "resp_a", "one")
+    locks.add_run("t", "resp_a")
     assert owners.living_owners(LEASE_S) == {"one"}
     clock.now += LEASE_S
     assert owners.living_owners(LEASE_S) == frozenset()
-    assert not locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, active="resp_a")
+    assert not locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S)
     assert owners.living_owners(LEASE_S) == frozenset(), "a refused lock is not a heartbeat"
-    assert locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, active="resp_c")
+    locks.remove_run("t", "resp_a")
+    assert locks.acquire("t", "conv_a", "resp_b", "two", lease_s=LEASE_S)

@@ -138,8 +138,7 @@ class MemoryRuns(SingleProcessRuns):
         for run in self._runs.values():
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
-        running = {key for key, run in self._runs.items() if run.ended_at is None}
-        self._locks.release_owner(owner, running)
+        self._locks.release_owner(owner)
         self._notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
@@ -263,9 +262,9 @@ class MemoryRuns(SingleProcessRuns):
 
     # --- private ---------------------------------------------------------------------------------
 
-    async def _has_run(self, tenant: str, response_id: str, *, ended: bool) -> bool:
+    async def _has_ended(self, tenant: str, response_id: str) -> bool:
         run = self._runs.get((tenant, response_id))
-        return run is not None and (run.ended_at is not None) == ended
+        return run is not None and run.ended_at is not None
 
     def _take(self, run: _Run, owner: str) -> Claim:
         old_owner, run.owner = run.owner, owner

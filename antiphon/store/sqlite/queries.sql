@@ -252,7 +252,7 @@ INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)
 SELECT value FROM secrets WHERE name = ?
 
 -- begin_run
-INSERT INTO runs (tenant, id, model) VALUES (?, ?, ?)
+INSERT INTO runs (tenant, id, model, conversation) VALUES (?, ?, ?, ?)
 
 -- add_job
 INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
@@ -286,7 +286,7 @@ FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.seq = ?
 UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
 
 -- running
-SELECT tenant, id FROM runs WHERE ended_at IS NULL
+SELECT tenant, id, conversation FROM runs WHERE ended_at IS NULL
 
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, ?, ?)

@@ -70,6 +70,11 @@ class SqliteRuns(SingleProcessRuns):
         self._queries = database.queries
         self._save = save
 
+    async def restore_locks(self) -> None:
+        """Restore the locks of conversations whose runs an earlier process has not ended."""
+        for run in await self._database.rows("running", (), tuple):
+            self._locks.restore_run(*run)
+
     async def create(
         self,
         job: Job,
@@ -84,7 +89,7 @@ class SqliteRuns(SingleProcessRuns):
 
         def work(connection: sqlite3.Connection) -> None:
             save_response(connection)
-            row = (job.tenant, job.id, job.model)
+            row = (job.tenant, job.id, job.model, lock.conversation if lock is not None else None)
             run = connection.execute(self._queries["begin_run"], row).lastrowid
             connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
             self._add_batch(connection, run, batch)
@@ -142,12 +147,11 @@ class SqliteRuns(SingleProcessRuns):
         return tuple(claim for claim, _ in await self._database.write(work, then=notify))
 
     async def release(self, owner: str) -> None:
-        def work(connection: sqlite3.Connection) -> set[tuple[str, str]]:
+        def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._queries["release_runs"], (owner,))
-            return set(connection.execute(self._queries["running"]))
 
-        def notify(running: set[tuple[str, str]]) -> None:
-            self._locks.release_owner(owner, running)
+        def notify(_: None) -> None:
+            self._locks.release_owner(owner)
             self._notify_queued()
 
         await self._database.write(work, then=notify)
@@ -288,9 +292,9 @@ class SqliteRuns(SingleProcessRuns):
                 if model in models and is_free(response_id, old_owner):
                     yield run, (run, old_owner)
 
-    async def _has_run(self, tenant: str, response_id: str, *, ended: bool) -> bool:
+    async def _has_ended(self, tenant: str, response_id: str) -> bool:
         rows = await self._database.rows("run", (tenant, response_id), tuple)
-        return any((row[3] is not None) == ended for row in rows)
+        return any(row[3] is not None for row in rows)
 
     def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
         connection.execute(self._queries["take_run"], (owner, run))

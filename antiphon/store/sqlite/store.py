@@ -65,7 +65,13 @@ class SqliteStore:
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
         """Open or create the database. Raises ``SetupError``; see ``Database.open``."""
-        return cls(await Database.open(path))
+        store = cls(await Database.open(path))
+        try:
+            await store.runs.restore_locks()
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
     @property
     def commits(self) -> int:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
-from antiphon.store.records import Append
+from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
@@ -48,7 +48,7 @@ asyncio.run(main())
 APPENDING = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.store.records import Append
+from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, job, queued
 
@@ -456,6 +456,35 @@ async def test_older_database_is_migrated(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
     assert applied == [(name,) for name, _ in migrations("antiphon.store.sqlite")]
+
+
+async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = await SqliteStore.open(path)
+    for name in "ab":
+        lock = ConversationLock(f"conv_{name}", "one")
+        hold = store.runs.lock_conversation
+        assert await hold("t", lock.conversation, f"resp_{name}", "one", lease_s=60)
+        assert await store.runs.create(job(name), queued(name), batch(0), lock=lock)
+    await store.runs.claim("one", ["m"], limit=1, lease_s=60)
+    await store.close()
+
+    store = await SqliteStore.open(path)
+    hold = store.runs.lock_conversation
+    for name in "ab":
+        assert await hold("t", f"conv_{name}", "resp_c", "two", lease_s=60) is False
+        await store.runs.unlock_conversation("t", f"conv_{name}", f"resp_{name}")
+        assert await hold("t", f"conv_{name}", "resp_c", "two", lease_s=60) is False
+    assert await hold("u", "conv_a", "resp_c", "two", lease_s=60) is True, "another tenant"
+    await store.runs.release("one")
+    claim, other = await store.runs.claim("two", ["m"], limit=2, lease_s=60)
+    assert await hold("t", "conv_a", "resp_a", "two", lease_s=60) is True, "it continues"
+    assert await store.runs.end(claim, ended("a"), batch(1), conversation="conv_a")
+    assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
+    assert await hold("t", "conv_b", "resp_c", "two", lease_s=0) is False
+    assert await store.delete("t", other.job.id)
+    assert await hold("t", "conv_b", "resp_c", "two", lease_s=60) is True
+    await store.close()
 
 
 async def test_unreadable_row_raises_run_error(tmp_path: Path) -> None:
