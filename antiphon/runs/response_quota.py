@@ -11,6 +11,9 @@ from antiphon.store.base import Store
 
 __all__ = ["ResponseQuota"]
 
+#: A tenant and the id of a response.
+_Key = tuple[str, str]
+
 
 class ResponseQuota:
     """Reserves room for responses. ``owner``: the name of this server in the store, which sends
@@ -25,6 +28,8 @@ class ResponseQuota:
         self._lease_s = lease_s
         #: Releases that the store has not confirmed.
         self._releases: set[asyncio.Task[None]] = set()
+        #: The attempts at each response that have not ended: the last one releases the room.
+        self._attempts: dict[_Key, set[object]] = {}
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
         """Reserve room and return the function that ends the reservation: once the response is
@@ -36,6 +41,10 @@ class ResponseQuota:
         limits = self._tenants.of(tenant)
         if not limits.limits_responses:
             return _release_nothing
+        key, attempt = (tenant, response_id), object()
+        attempts = self._attempts.setdefault(key, set())
+        is_only = not attempts
+        attempts.add(attempt)
         try:
             is_reserved = await self._store.reserve_response(
                 tenant,
@@ -46,49 +55,64 @@ class ResponseQuota:
                 lease_s=self._lease_s,
             )
         except BaseException:  # the store may have reserved it, or may do so later
-            self._release_later(tenant, response_id)
+            self._release_later(key, attempt)
             raise
+
+        async def release() -> None:
+            if attempt not in self._attempts.get(key, ()):
+                return
+            if self._is_last(key, attempt):
+                try:
+                    await self._store.release_reservation(*key, self._owner)
+                except BaseException as error:
+                    self._release_later(key, attempt)
+                    if isinstance(error, StoreError):
+                        return
+                    raise
+            self._remove(key, attempt)
+
         if not is_reserved:
+            if is_only:
+                self._remove(key, attempt)
+            else:  # an attempt that has ended meanwhile left its room to this one
+                await release()
             raise quotas.exceeded(
                 "stored responses",
                 param="store",
                 max_responses=limits.max_responses,
                 max_responses_bytes=limits.max_responses_bytes,
             )
-        is_released = False
-
-        async def release() -> None:
-            nonlocal is_released
-            if is_released:
-                return
-            is_released = True
-            try:
-                await self._store.release_reservation(tenant, response_id)
-            except BaseException as error:
-                self._release_later(tenant, response_id)
-                if not isinstance(error, StoreError):
-                    raise
-
         return release
 
-    def _release_later(self, tenant: str, response_id: str) -> None:
+    def _is_last(self, key: _Key, attempt: object) -> bool:
+        return self._attempts.get(key) == {attempt}
+
+    def _remove(self, key: _Key, attempt: object) -> None:
+        attempts = self._attempts.get(key, set())
+        attempts.discard(attempt)
+        if not attempts:
+            self._attempts.pop(key, None)
+
+    def _release_later(self, key: _Key, attempt: object) -> None:
         """Release a reservation as soon as the store answers. Otherwise the heartbeats of this
         server would keep it."""
-        task = asyncio.create_task(self._release_until_done(tenant, response_id))
+        task = asyncio.create_task(self._release_until_done(key, attempt))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _release_until_done(self, tenant: str, response_id: str) -> None:
-        """Release, and again later: a request to reserve that was given up may still arrive."""
+    async def _release_until_done(self, key: _Key, attempt: object) -> None:
+        """Release, and again later: a request to reserve that was given up may still arrive. If
+        there is another attempt at the response, it releases the room."""
         confirmed = 0
-        while confirmed < 2:
+        while confirmed < 2 and self._is_last(key, attempt):
             try:
-                await self._store.release_reservation(tenant, response_id)
+                await self._store.release_reservation(*key, self._owner)
                 confirmed += 1
             except StoreError:
                 pass  # repeated below
             if confirmed < 2:
                 await asyncio.sleep(self._lease_s)
+        self._remove(key, attempt)
 
 
 async def _release_nothing() -> None:

@@ -148,11 +148,13 @@ class Store(Protocol):
         False if the tenant's responses and reservations would be more than ``max_responses``, or if
         its stored bytes have reached ``max_bytes``. Of concurrent calls, no more succeed than there
         is room for. A reservation counts until it is released, its response is saved or its owner
-        is dead: as in ``RunStore.claim``.
+        is dead: as in ``RunStore.claim``. A response has one reservation, of the owner that made it
+        last; a refused one changes nothing.
         """
 
-    async def release_reservation(self, tenant: str, response_id: str) -> None:
-        """Remove a reservation, if there is one."""
+    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
+        """Remove a reservation, if it is this owner's: another one may have reserved room for
+        another attempt at the same response."""
 
     async def check_writable(self) -> None:
         """Write something small. Raises ``StoreError`` if the store does not answer or cannot be

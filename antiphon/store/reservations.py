@@ -4,6 +4,8 @@ the quota of their tenant before they are saved. They live in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .locks import OwnerHeartbeats
 
 __all__ = ["Reservations", "exceeds"]
@@ -21,15 +23,30 @@ class Reservations:
         self._owners = owners
         self._reserved: dict[str, dict[str, str]] = {}
 
-    def add(self, tenant: str, response_id: str, owner: str) -> None:
-        """Add a reservation. This is a sign of life of its owner."""
-        self._owners.record(owner)
-        self._reserved.setdefault(tenant, {})[response_id] = owner
+    def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
+        """Add a reservation, or give it to another owner. This is a sign of life of its owner.
 
-    def remove(self, tenant: str, response_id: str) -> None:
-        """Remove a reservation, if there is one."""
+        Returns the function that undoes it: the reservation is as before, if it is still this
+        owner's.
+        """
+        self._owners.record(owner)
+        reserved = self._reserved.setdefault(tenant, {})
+        former_owner = reserved.get(response_id)
+        reserved[response_id] = owner
+
+        def undo() -> None:
+            if former_owner is None:
+                self.remove(tenant, response_id, owner)
+            elif reserved.get(response_id) == owner:
+                reserved[response_id] = former_owner
+
+        return undo
+
+    def remove(self, tenant: str, response_id: str, owner: str) -> None:
+        """Remove a reservation, if it is this owner's."""
         reserved = self._reserved.get(tenant, {})
-        reserved.pop(response_id, None)
+        if reserved.get(response_id) == owner:
+            del reserved[response_id]
         if not reserved:
             self._reserved.pop(tenant, None)
 
@@ -38,5 +55,5 @@ class Reservations:
         alive = self._owners.living_owners(lease_s)
         for response_id, owner in list(self._reserved.get(tenant, {}).items()):
             if owner not in alive:
-                self.remove(tenant, response_id)
+                self.remove(tenant, response_id, owner)
         return tuple(self._reserved.get(tenant, {}))

@@ -81,9 +81,9 @@ async def reserves_no_more_responses_than_there_is_room_for(store: Store) -> Non
     first, second = (name for name, new in zip(names, granted, strict=True) if new)
     await store.save("t", turn(first))
     assert not await _reserve(store, "c", 3), "it counts once, reserved and saved"
-    await store.release_reservation("t", f"resp_{first}")
+    await store.release_reservation("t", f"resp_{first}", "server")
     assert not await _reserve(store, "c", 3)
-    await store.release_reservation("t", f"resp_{second}")
+    await store.release_reservation("t", f"resp_{second}", "server")
     assert await _reserve(store, "c", 3), "the response was not saved"
     assert not await _reserve(store, "d", 3)
     assert await store.delete("t", "resp_a")
@@ -96,9 +96,24 @@ async def a_dead_owner_reserves_nothing(store: Store) -> None:
     assert await _reserve(store, "b", 1, lease_s=0)
 
 
+async def only_its_owner_releases_a_reservation(store: Store) -> None:
+    """An attempt at a response may be repeated by another server while the first one gives up."""
+    assert await _reserve(store, "a", 1, owner="one")
+    assert await _reserve(store, "a", 1, owner="two")
+    await store.release_reservation("t", "resp_a", "one")
+    assert not await _reserve(store, "b", 1)
+    await store.save("t", turn("old"))
+    assert not await _reserve(store, "a", 1, owner="three"), "full"
+    await store.delete("t", "resp_old")
+    await store.release_reservation("t", "resp_a", "three")
+    assert not await _reserve(store, "b", 1), "a refused attempt changes nothing"
+    await store.release_reservation("t", "resp_a", "two")
+    assert await _reserve(store, "b", 1)
+
+
 async def refuses_responses_when_their_bytes_are_used_up(store: Store) -> None:
     assert await _reserve(store, "a", max_bytes=1)
-    await store.release_reservation("t", "resp_a")
+    await store.release_reservation("t", "resp_a", "server")
     await store.save("t", turn("a", text="x" * 1_000))
     await store.save("t", turn("b", "a", text="x" * 1_000))
     used = (await store.usage("t")).responses_bytes
@@ -148,6 +163,7 @@ CHECKS: Mapping[str, Check] = {
         enforces_the_number_of_vector_stores,
         reserves_no_more_responses_than_there_is_room_for,
         a_dead_owner_reserves_nothing,
+        only_its_owner_releases_a_reservation,
         refuses_responses_when_their_bytes_are_used_up,
         reports_what_a_tenant_uses,
     )

@@ -129,9 +129,10 @@ class LapsingReservations(Reservations):
         super().__init__(owners)
         self.lapsed: set[str] = set()
 
-    def add(self, tenant: str, response_id: str, owner: str) -> None:
-        super().add(tenant, response_id, owner)
+    def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
+        undo = super().add(tenant, response_id, owner)
         self.lapsed.discard(response_id)
+        return undo
 
     def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
         before = set(self._reserved.get(tenant, ()))

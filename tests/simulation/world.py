@@ -296,8 +296,7 @@ class _World:
     async def _check_locks(self) -> None:
         """Nothing is locked once every run has ended."""
         runs = self._database.store.runs
-        for tenant, conversation in list(runs._locks._locks):
-            holder = runs._locks.holder(tenant, conversation)
+        for (tenant, conversation), (holder, _) in list(runs._locks._locks.items()):
             if not await runs.lock_conversation(
                 tenant, conversation, "nobody", "nobody", lease_s=LEASE_S
             ):

@@ -240,18 +240,18 @@ class MemoryStore:
         lease_s: float,
     ) -> bool:
         self._check()
-        self.runs.reservations.add(tenant, response_id, owner)
+        undo = self.runs.reservations.add(tenant, response_id, owner)
         reserved = self.runs.reservations.ids(tenant, lease_s)
         saved = [self._rows[tenant, id] for id in reserved if (tenant, id) in self._rows]
         unsaved = len(reserved) - sum(row.live for row in saved)
         count, stored_bytes = self._response_totals(tenant)
         if exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes):
-            self.runs.reservations.remove(tenant, response_id)
+            undo()
             return False
         return True
 
-    async def release_reservation(self, tenant: str, response_id: str) -> None:
-        self.runs.reservations.remove(tenant, response_id)
+    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
+        self.runs.reservations.remove(tenant, response_id, owner)
 
     async def check_writable(self) -> None:
         self._check()

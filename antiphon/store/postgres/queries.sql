@@ -174,7 +174,7 @@ INSERT INTO reservations (tenant, id, owner) VALUES ($1, $2, $3)
 ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
 
 -- release_reservation
-DELETE FROM reservations WHERE tenant = $1 AND id = $2
+DELETE FROM reservations WHERE tenant = $1 AND id = $2 AND owner = $3
 
 -- forget_reservations
 DELETE FROM reservations WHERE NOT EXISTS (SELECT FROM owners WHERE name = reservations.owner)

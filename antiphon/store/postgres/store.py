@@ -155,8 +155,8 @@ class PostgresStore:
             await transaction.rows("reserve_response", *row)
             return True
 
-    async def release_reservation(self, tenant: str, response_id: str) -> None:
-        await self._pool.rows("release_reservation", tenant, index_key(response_id))
+    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
+        await self._pool.rows("release_reservation", tenant, index_key(response_id), owner)
 
     async def check_writable(self) -> None:
         await self._pool.rows("check")

@@ -164,7 +164,7 @@ class SqliteStore:
     ) -> bool:
         reservations = self.runs.reservations
         # first, so that concurrent calls count each other
-        reservations.add(tenant, response_id, owner)
+        undo = reservations.add(tenant, response_id, owner)
         reserved = encode(reservations.ids(tenant, lease_s)).decode()
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -179,14 +179,14 @@ class SqliteStore:
         try:
             fits = await self._database.read(work)
         except BaseException:
-            reservations.remove(tenant, response_id)
+            undo()
             raise
         if not fits:
-            reservations.remove(tenant, response_id)
+            undo()
         return fits
 
-    async def release_reservation(self, tenant: str, response_id: str) -> None:
-        self.runs.reservations.remove(tenant, response_id)
+    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
+        self.runs.reservations.remove(tenant, response_id, owner)
 
     async def check_writable(self) -> None:
         query = self._queries["check"]

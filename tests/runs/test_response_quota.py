@@ -1,0 +1,104 @@
+"""Room for a response that is attempted repeatedly under one id, as with an idempotency key."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from antiphon.errors import QuotaExceeded, StoreError
+from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.runs.response_quota import ResponseQuota
+from antiphon.store.memory.store import MemoryStore
+
+
+class LostAnswers(MemoryStore):
+    """Reserves room, but the next ``lost`` answers are lost."""
+
+    lost = 0
+
+    async def reserve_response(
+        self,
+        tenant: str,
+        response_id: str,
+        owner: str,
+        *,
+        max_responses: int | None,
+        max_bytes: int | None,
+        lease_s: float,
+    ) -> bool:
+        is_reserved = await super().reserve_response(
+            tenant,
+            response_id,
+            owner,
+            max_responses=max_responses,
+            max_bytes=max_bytes,
+            lease_s=lease_s,
+        )
+        if self.lost:
+            self.lost -= 1
+            raise StoreError("The store does not answer.")
+        return is_reserved
+
+
+@pytest.fixture
+def store() -> LostAnswers:
+    return LostAnswers()
+
+
+@pytest.fixture
+def quota(store: LostAnswers) -> ResponseQuota:
+    limits = TenantQuotas(Quotas(max_responses=1))
+    return ResponseQuota(store, limits, owner="one", lease_s=0.001)
+
+
+async def is_full(store: LostAnswers) -> bool:
+    return not await store.reserve_response(
+        "t", "resp_b", "two", max_responses=1, max_bytes=None, lease_s=3600
+    )
+
+
+async def test_given_up_attempt_leaves_the_room_of_a_newer_one(
+    store: LostAnswers, quota: ResponseQuota
+) -> None:
+    quota._lease_s = 3600
+    store.lost = 1
+    with pytest.raises(StoreError):
+        await quota.reserve("t", "resp_a")
+    release = await quota.reserve("t", "resp_a")
+    for _ in range(3):
+        await asyncio.sleep(0)  # the late release runs
+    assert await is_full(store)
+    await release()
+    assert not await is_full(store)
+
+
+async def test_given_up_attempt_is_released(store: LostAnswers, quota: ResponseQuota) -> None:
+    store.lost = 1
+    with pytest.raises(StoreError):
+        await quota.reserve("t", "resp_a")
+    async with asyncio.timeout(30):
+        await asyncio.gather(*quota._releases)
+    assert not quota._attempts
+    assert not await is_full(store)
+
+
+async def test_last_of_two_attempts_releases_the_room(
+    store: LostAnswers, quota: ResponseQuota
+) -> None:
+    first, second = [await quota.reserve("t", "resp_a") for _ in range(2)]
+    await first()
+    await first()
+    assert await is_full(store)
+    await second()
+    assert not quota._attempts
+    assert not await is_full(store)
+
+
+async def test_refused_attempt_leaves_nothing_behind(
+    store: LostAnswers, quota: ResponseQuota
+) -> None:
+    assert not await is_full(store)  # which takes the room
+    with pytest.raises(QuotaExceeded):
+        await quota.reserve("t", "resp_a")
+    assert not quota._attempts
