@@ -6,6 +6,9 @@ A blocked loop delays every client. The loop runs a heartbeat; a thread looks at
 from __future__ import annotations
 
 import asyncio
+import asyncio.base_events
+import asyncio.runners
+import selectors
 import sys
 import threading
 import time
@@ -25,6 +28,13 @@ STARVED = "the event loop had to wait for a processor"
 _BEATS = 4
 #: Innermost frames of a logged stack.
 _MAX_FRAMES = 25
+#: Seconds between two log lines about a missing processor. On a machine whose cores a model keeps
+#: busy, such stalls are frequent, and one line tells it; the metric counts all.
+_STARVED_LOG_S = 600.0
+#: Where the loop's thread is while it runs no callback: uvloop has no Python frames of its own.
+_IDLE_FILES = frozenset(
+    module.__file__ for module in (asyncio.base_events, asyncio.runners, selectors)
+)
 
 
 def cpu_wait_s(thread_id: int) -> float:
@@ -44,7 +54,9 @@ class LoopWatchdog:
     while it lasts, with the stack of the loop's thread and without local variables. Code that does
     not release the GIL also blocks the watching thread: such a stall is logged at its end.
     Time in which the loop's thread waited for a processor (``cpu_wait`` by native thread id) is not
-    the code's: a stall that is one only with this time is logged at its end, in other words.
+    the code's, nor is time in which it runs no callback: a container's CPU quota stops all threads,
+    and Linux does not count that as waiting. Such a stall is logged at its end, in other words, and
+    at most every ten minutes.
     ``on_stall`` is called once per stall, on the watching thread or on the loop.
     """
 
@@ -67,7 +79,8 @@ class LoopWatchdog:
         self._stopped = threading.Event()
         #: Time and ``cpu_wait``. None until the loop runs after the start, which may block it.
         self._last_beat: tuple[float, float] | None = None
-        self._is_reported = False
+        self._is_reported = self._was_idle = False
+        self._starved_logged: float | None = None
         self._loop_thread = self._native_thread = 0
         self._timer: asyncio.Handle | None = None
         self._thread = threading.Thread(target=self._watch, name="loop-watchdog", daemon=True)
@@ -98,7 +111,7 @@ class LoopWatchdog:
         """Note that the loop runs. Reports a stall that the thread could not see."""
         self._report(stack=None, ended=True)
         with self._lock:
-            self._last_beat, self._is_reported = self._now(), False
+            self._last_beat, self._is_reported, self._was_idle = self._now(), False, False
 
     def _now(self) -> tuple[float, float]:
         return self._clock(), self._cpu_wait(self._native_thread)
@@ -108,7 +121,10 @@ class LoopWatchdog:
             age_s, waited_s = self._age_s()
             if age_s - waited_s > self._threshold_s:
                 frame = sys._current_frames().get(self._loop_thread)
-                self._report(traceback.format_stack(frame, _MAX_FRAMES) if frame else None)
+                if frame is not None and frame.f_code.co_filename in _IDLE_FILES:
+                    self._was_idle = True
+                else:
+                    self._report(traceback.format_stack(frame, _MAX_FRAMES) if frame else None)
 
     def _age_s(self) -> tuple[float, float]:
         """Return the seconds since the last beat, and those of them without a processor."""
@@ -121,15 +137,24 @@ class LoopWatchdog:
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
         """Log a stall once; one for want of a processor only once it has ``ended``."""
         age_s, waited_s = self._age_s()
-        is_blocked = age_s - waited_s > self._threshold_s
+        is_blocked = age_s - waited_s > self._threshold_s and not self._was_idle
         with self._lock:
             if self._is_reported or not (is_blocked or (ended and age_s > self._threshold_s)):
                 return
             self._is_reported = True
         self._on_stall()
+        if not (is_blocked or self._may_log_starved()):
+            return
         self._log.warning(
             BLOCKED if is_blocked else STARVED,
             blocked_ms=round((age_s - waited_s) * 1000),
             cpu_wait_ms=round(waited_s * 1000),
             stack="".join(stack) if stack else None,
         )
+
+    def _may_log_starved(self) -> bool:
+        now, last = self._clock(), self._starved_logged
+        if last is not None and now - last < _STARVED_LOG_S:
+            return False
+        self._starved_logged = now
+        return True

@@ -182,7 +182,7 @@ async def open_app(
     async with AsyncExitStack() as stack:
         tracer = _tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
-        metrics = await _open_metrics(stack, settings, log)
+        metrics = await _open_metrics(stack, settings)
         opened = await open_store(settings.store)
         stack.push_async_callback(opened.close)
         store = measured(opened, metrics, time.monotonic)
@@ -226,21 +226,19 @@ async def open_app(
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         asgi = _app(settings, service, log, metrics, models, tracer, shown, store)
+        if settings.stall_log_ms:  # only now: loading models and packages delays no client
+            await stack.enter_async_context(
+                LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
+            )
         yield App(asgi, service, models, abilities)
 
 
-async def _open_metrics(stack: AsyncExitStack, settings: Settings, log: Any) -> Metrics:
-    """Return the metrics, exported if the settings say so, with the stalls of the event loop
-    counted."""
+async def _open_metrics(stack: AsyncExitStack, settings: Settings) -> Metrics:
+    """Return the metrics, exported if the settings say so."""
     exporter = _metrics_exporter(settings)
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
-    metrics = Metrics(tenants, names=settings.metrics_names, exporter=exporter)
-    if settings.stall_log_ms:
-        await stack.enter_async_context(
-            LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
-        )
-    return metrics
+    return Metrics(tenants, names=settings.metrics_names, exporter=exporter)
 
 
 async def _load_models(settings: Settings, *, owns_process: bool) -> catalog.Catalog:

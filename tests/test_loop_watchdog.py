@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon.logs import open_log
-from antiphon.loop_watchdog import BLOCKED, STARVED, LoopWatchdog, cpu_wait_s
+from antiphon.loop_watchdog import _IDLE_FILES, BLOCKED, STARVED, LoopWatchdog, cpu_wait_s
 
 #: Seconds after which a test that waits for a stall fails.
 _LONG = 20
@@ -142,6 +142,46 @@ async def test_thread_reports_only_what_the_loop_itself_blocks() -> None:
             assert asked.acquire(timeout=_LONG)
         assert seen.count == 0, "the stall has not ended"
     assert [line["event"] for line in seen.lines()] == [STARVED]
+
+
+async def test_loop_that_runs_no_callback_is_not_blocked() -> None:
+    """A quota of processor time stops the loop while it waits for events."""
+    seen = Recorder()
+    now, asked = 0.0, threading.Semaphore(0)
+
+    def clock() -> float:
+        asked.release()
+        return now
+
+    def let_time_pass(loop_thread: int) -> None:
+        nonlocal now
+        while sys._current_frames()[loop_thread].f_code.co_filename not in _IDLE_FILES:
+            assert asked.acquire(timeout=_LONG)
+        now = 9.0
+        for _ in range(20):
+            assert asked.acquire(timeout=_LONG)
+
+    async with LoopWatchdog(0.01, log=seen.log, on_stall=seen.on_stall, clock=clock) as watchdog:
+        await first_beat()
+        assert watchdog._timer is not None
+        watchdog._timer.cancel()  # no heartbeat: the loop waits in its selector
+        await asyncio.to_thread(let_time_pass, threading.get_ident())
+        assert seen.count == 0
+    assert [line["event"] for line in seen.lines()] == [STARVED]
+
+
+async def test_missing_processor_is_logged_at_most_every_ten_minutes() -> None:
+    seen = Recorder()
+    now = 0.0
+    async with LoopWatchdog(
+        1, log=seen.log, on_stall=seen.on_stall, clock=lambda: now, cpu_wait=lambda _: now
+    ) as watchdog:
+        await first_beat()
+        for moment in (2.0, 4.0, 601.0, 603.0):
+            now = moment
+            watchdog._beat()
+        assert seen.count == 4
+    assert [line["cpu_wait_ms"] for line in seen.lines()] == [2000, 2000]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
