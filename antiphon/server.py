@@ -10,7 +10,7 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -187,8 +187,7 @@ async def open_app(
         stack.push_async_callback(opened.close)
         store = measured(opened, metrics, time.monotonic)
         seal = await _encryptor(settings, store)
-        sender = _sender(settings)
-        if sender is not None:
+        if (sender := _sender(settings)) is not None:
             stack.push_async_callback(sender.close)
         fetcher = open_fetcher(settings)
         if fetcher is not None:
@@ -226,11 +225,8 @@ async def open_app(
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         asgi = _app(settings, service, log, metrics, models, tracer, shown, store)
-        if settings.stall_log_ms:  # only now: loading models and packages delays no client
-            await stack.enter_async_context(
-                LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
-            )
-        yield App(asgi, service, models, abilities)
+        async with _watchdog(settings, log, metrics):
+            yield App(asgi, service, models, abilities)
 
 
 async def _open_metrics(stack: AsyncExitStack, settings: Settings) -> Metrics:
@@ -239,6 +235,16 @@ async def _open_metrics(stack: AsyncExitStack, settings: Settings) -> Metrics:
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
     return Metrics(tenants, names=settings.metrics_names, exporter=exporter)
+
+
+def _watchdog(
+    settings: Settings, log: Any, metrics: Metrics
+) -> AbstractAsyncContextManager[LoopWatchdog | None]:
+    """Watch the event loop of a server that has started: while it loads models and packages, there
+    are no clients to delay."""
+    if not settings.stall_log_ms:
+        return nullcontext()
+    return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
 
 
 async def _load_models(settings: Settings, *, owns_process: bool) -> catalog.Catalog:

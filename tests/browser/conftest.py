@@ -53,9 +53,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose key is "sesame"."""
-    digest = hashlib.sha256(b"sesame").hexdigest()
-    settings = f'keys = [{{tenant = "t", sha256 = "{digest}"}}]'
+    """A server with the key "sesame" of an operator, and the key "open" of a guest."""
+    keys = ", ".join(
+        f'{{tenant = "t", name = "{name}", sha256 = "{hashlib.sha256(key).hexdigest()}"}}'
+        for name, key in (("operator", b"sesame"), ("guest", b"open"))
+    )
+    settings = f'keys = [{keys}]\noperators = ["operator"]'
     with serving(tmp_path_factory.mktemp("keyed"), settings, model=model()) as running:
         yield running
 
@@ -107,6 +110,10 @@ class Visitor:
     def open(self, view: str = "") -> Any:
         self.page.goto(f"{self.root}/#/{view}")
         return self.page
+
+    def enter_key(self, key: str) -> None:
+        self.page.get_by_label("API key").fill(key)
+        self.page.get_by_role("button", name="Continue").click()
 
     def ask(self, text: str) -> Any:
         """Type a message, send it, and return the turn it begins."""

@@ -308,11 +308,9 @@ def test_api_reference_is_a_click_away(visitor: Visitor) -> None:
 def test_page_asks_for_a_key_and_forgets_it(browser: Any, keyed_server: Server) -> None:
     with visiting(browser, keyed_server.root) as visitor:
         page = visitor.open()
-        page.get_by_label("API key").fill("wrong")
-        page.get_by_role("button", name="Continue").click()
+        visitor.enter_key("wrong")
         page.get_by_role("alert").wait_for()
-        page.get_by_label("API key").fill("sesame")
-        page.get_by_role("button", name="Continue").click()
+        visitor.enter_key("sesame")
         assert "Hello there!" in visitor.answered("Hi").inner_text()
         kept = page.evaluate("[sessionStorage, localStorage].map((each) => JSON.stringify(each))")
         assert ["sesame" in each for each in kept] == [True, False]

@@ -13,10 +13,10 @@ from tests.browser.conftest import Visitor
 from tests.e2e.server import Server
 
 
-def create(server: Server, **fields: Any) -> str:
+def create(server: Server, *, key: str = "none", **fields: Any) -> str:
     """Create a response without the page. Returns its id."""
     body = json.dumps(fields).encode()
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
     request = urllib.request.Request(f"{server.url}/responses", body, headers)
     with urllib.request.urlopen(request, timeout=20) as answer:
         return str(json.load(answer)["id"])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tests.browser.conftest import Visitor
+from tests.browser.conftest import Visitor, visiting
 from tests.browser.test_responses import create
 from tests.e2e.server import Server
 
@@ -59,13 +60,49 @@ def test_model_is_unloaded_and_loaded(visitor: Visitor) -> None:
     model.get_by_role("button", name="Unload").wait_for()
 
 
-def test_usage_counts_the_stored_responses(visitor: Visitor, server: Server) -> None:
+def requests_of(page: Any, name: str) -> int:
+    """Return the requests of a model or key, from its row of the table."""
+    table = page.get_by_role("region", name="Usage by")
+    row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name, exact=True))
+    return int(row.get_by_role("cell").first.inner_text().replace(",", ""))
+
+
+def test_usage_is_shown_by_model_and_time(visitor: Visitor, server: Server) -> None:
     create(server, input="Hi")
     page = visitor.open("usage")
-    row = page.get_by_role("row").filter(has_text="scripted")
-    assert int(row.get_by_role("cell").nth(1).inner_text().replace(",", "")) >= 1
-    page.get_by_role("heading", name="Tokens a day").wait_for()
     page.get_by_text("Size of the responses").wait_for()
+    requests = requests_of(page, "scripted")
+    assert requests >= 1
+    for title in ("Requests", "Tokens", "Mean time"):
+        chart = page.get_by_role("region", name=title, exact=True)
+        chart.get_by_role("img", name=title).wait_for()
+        chart.get_by_text("Numbers").click()
+        chart.get_by_role("columnheader", name="scripted").wait_for()
+    page.get_by_role("region", name="Errors", exact=True).wait_for()
+    page.get_by_role("tab", name="24 hours").click()
+    chart = page.get_by_role("region", name="Requests", exact=True)
+    hour = chart.get_by_role("rowheader").filter(has_text=":").first
+    hour.wait_for()
+    cells = chart.get_by_role("region").get_by_role("cell").all_inner_texts()
+    assert sum(int(cell.replace(",", "")) for cell in cells if cell != "–") >= requests
+    page.reload()  # the period is kept
+    page.get_by_role("tab", name="24 hours", selected=True).wait_for()
+
+
+def test_operators_see_the_usage_of_each_key(browser: Any, keyed_server: Server) -> None:
+    create(keyed_server, key="open", input="Hi")
+    create(keyed_server, key="sesame", input="Please fail", background=True)
+    with visiting(browser, keyed_server.root) as visitor:
+        page = visitor.open("usage")
+        visitor.enter_key("sesame")
+        page.get_by_role("tab", name="By API key").click()
+        page.get_by_role("columnheader", name="API key", exact=True).wait_for()
+        assert requests_of(page, "guest") >= 1
+        page.get_by_role("button", name="Forget the key").click()
+        visitor.enter_key("open")
+        page.get_by_text("Counted are your stored responses").wait_for()
+        assert requests_of(page, "scripted") >= 1
+        assert page.get_by_role("tab", name="By API key").count() == 0
 
 
 def test_settings_are_shown_with_their_origins(visitor: Visitor) -> None:

@@ -1,12 +1,13 @@
-// What was answered lately, by day and by model, and what is used of the quotas.
-import { get, query } from "../api.js";
-import { html, useLoaded } from "../lib.js";
-import { Empty, Notice, Spinner, bytes, count, duration } from "../parts.js";
+// What was used: requests, tokens, errors and times by model and API key, and the quotas.
+import { get } from "../api.js";
+import { Chart } from "../charts.js";
+import { html, inBrowser, useLoaded, useState } from "../lib.js";
+import { Empty, Notice, Spinner, Tabs, bytes, count, duration } from "../parts.js";
+import { PERIODS, add, groupBy, loadUsage, meanSeconds, tokens } from "./usage_data.js";
 
-/** The newest responses that are counted: a few pages, so that the view opens at once. */
-const PAGES = 10;
-const PAGE = 100;
-const DAYS = 14;
+/** Charts show this many models or keys; the rest is one series. */
+const SERIES = 5;
+const GROUPS = { model: "Model", key: "API key" };
 
 const STORED = [
   ["responses", "Responses", count], ["responses_bytes", "Size of the responses", bytes],
@@ -14,104 +15,88 @@ const STORED = [
   ["vector_stores", "Vector stores", count], ["containers", "Containers", count],
 ];
 
+const chosenPeriod = inBrowser("usage.period");
+
 export function Usage() {
-  const usage = useLoaded(() => get("/antiphon/usage"), []);
-  const responses = useLoaded(newest, []);
-  const list = responses.value ?? [];
+  const [chosen, setChosen] = useState(chosenPeriod.read("week"));
+  const [group, setGroup] = useState("model");
+  const quotas = useLoaded(() => get("/antiphon/usage"), []);
+  const used = useLoaded(() => loadUsage(PERIODS[chosen] ?? PERIODS.week), [chosen]);
+  const choose = (name) => {
+    chosenPeriod.write(name);
+    setChosen(name);
+  };
+  const { rows, source, isPartial } = used.value ?? { rows: [] };
   return html`<div class="view">
-    <header class="view-bar"><h1>Usage</h1><span class="grow"></span>${(usage.loading || responses.loading) && html`<${Spinner} />`}</header>
+    <header class="view-bar"><h1>Usage</h1><span class="grow"></span>${(quotas.loading || used.loading) && html`<${Spinner} />`}</header>
     <div class="view-body">
-      ${[usage.error, responses.error].filter(Boolean).map((error) => html`<${Notice} kind="error">${error.message}</${Notice}>`)}
-      ${list.length > 0 && html`<${Days} responses=${list} />
-        <${ModelTable} rows=${byModel(list)} />
-        <p class="muted">Counted are the stored responses${list.length === PAGES * PAGE ? `, the newest ${count(list.length)} of them` : ""}.
-          All requests since the start of the server are in <code>/metrics</code>.</p>`}
-      ${responses.value && !list.length && html`<${Empty} icon="chart" title="Nothing was used yet" />`}
-      ${usage.value && html`<${Quotas} report=${usage.value} />`}
+      ${[quotas.error, used.error].filter(Boolean).map((error) => html`<${Notice} kind="error">${error.message}</${Notice}>`)}
+      <div class="row wrap">
+        <${Tabs} label="Period" active=${chosen} onChange=${choose} tabs=${Object.entries(PERIODS).map(([id, { name }]) => [id, name])} />
+        ${source === "requests" && html`<${Tabs} label="By" active=${group} onChange=${setGroup} tabs=${Object.entries(GROUPS).map(([id, name]) => [id, `By ${name === "Model" ? "model" : name}`])} />`}
+      </div>
+      ${rows.length > 0 && html`<${Charts} used=${used.value} group=${source === "requests" ? group : "model"} />
+        <p class="muted">${source === "requests" ? html`Counted are all requests, also those that were not stored, on all servers of this store.`
+          : html`Counted are your stored responses${isPartial ? ", the newest of them" : ""}. Who may manage the server sees all requests, by API key.`}
+          ${" "}Days begin at midnight UTC.</p>`}
+      ${used.value && !rows.length && html`<${Empty} icon="chart" title="Nothing was used in this time">
+        <p>Send a message in the <a href="#/playground">playground</a>, or choose a longer time.</p></${Empty}>`}
+      ${quotas.value && html`<${Quotas} report=${quotas.value} />`}
     </div>
   </div>`;
 }
 
-async function newest() {
-  const all = [];
-  for (let page = { last_id: "", has_more: true }, pages = 0; page.has_more && pages < PAGES; pages += 1) {
-    page = await get(`/v1/responses${query({ limit: PAGE, after: page.last_id })}`);
-    all.push(...page.data);
-  }
-  return all;
-}
+// --- charts and table ------------------------------------------------------------------------------
 
-const tokensOf = (response) => response.usage?.total_tokens ?? 0;
-const sum = (list, value) => list.reduce((total, each) => total + value(each), 0);
+const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const fullHour = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" });
 
-function groupBy(list, key) {
-  const groups = new Map();
-  for (const each of list) groups.set(key(each), [...groups.get(key(each)) ?? [], each]);
-  return groups;
-}
-
-// --- by day ----------------------------------------------------------------------------------------
-
-const dayOf = (unix) => new Date(unix * 1000).toLocaleDateString("sv"); // 2026-11-22
-const dayName = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
-
-function Days({ responses }) {
-  const groups = groupBy(responses, (response) => dayOf(response.created_at));
-  const days = Array.from({ length: DAYS }, (_, back) => {
-    const date = new Date();
-    date.setDate(date.getDate() - (DAYS - 1 - back));
-    const list = groups.get(dayOf(date / 1000)) ?? [];
-    return { name: dayName.format(date), tokens: sum(list, tokensOf), requests: list.length };
+/** Pairs of the short and the full label of each bar. */
+function stepLabels(period, start) {
+  return Array.from({ length: period.steps }, (_, at) => {
+    const date = new Date((start + at * period.step) * 1000);
+    return period.step < 86_400 ? [hour.format(date), fullHour.format(date)] : [day.format(date), day.format(date)];
   });
-  return html`<div class="split">
-    <${Chart} title="Tokens a day" days=${days} value=${(day) => day.tokens} />
-    <${Chart} title="Responses a day" days=${days} value=${(day) => day.requests} />
-  </div>`;
 }
 
-/** Bars. The same numbers are in a table for those who do not see them. */
-function Chart({ title, days, value }) {
-  const most = Math.max(...days.map(value), 1);
-  const step = 100 / days.length;
-  return html`<section class="panel-card" aria-label=${title}>
-    <div class="card-head"><h2>${title}</h2><span class="muted">${count(sum(days, value))} in ${days.length} days</span></div>
-    <svg class="chart" viewBox="0 0 100 40" preserveAspectRatio="none" aria-hidden="true">
-      ${days.map((day, index) => {
-        const height = (value(day) / most) * 38;
-        return html`<rect key=${index} x=${index * step + step * 0.15} width=${step * 0.7} y=${40 - height} height=${height}><title>${day.name}: ${count(value(day))}</title></rect>`;
-      })}
-      <line x1="0" x2="100" y1="40" y2="40" />
-    </svg>
-    <div class="row spread"><small>${days[0].name}</small><small>most: ${count(most)}</small><small>${days.at(-1).name}</small></div>
-    <table class="sr-only"><caption>${title}</caption><tbody>${days.filter(value).map((day) => html`<tr key=${day.name}><th scope="row">${day.name}</th><td>${count(value(day))}</td></tr>`)}</tbody></table>
-  </section>`;
+const nameOf = (group, value) => value || (group === "key" ? "no key" : "unknown");
+
+function Charts({ used, group }) {
+  const { period, start, rows } = used;
+  const steps = stepLabels(period, start);
+  const groups = groupBy(rows, group).map(([value, list]) => ({ name: nameOf(group, value), rows: list }));
+  const shown = groups.slice(0, SERIES);
+  if (groups.length > SERIES) shown.push({ name: "others", rows: groups.slice(SERIES).flatMap((each) => each.rows) });
+  const series = (value) => shown.map(({ name, rows: list }) => ({
+    name,
+    values: steps.map((_, at) => {
+      const found = list.filter((row) => Math.floor((row.start - start) / period.step) === at);
+      return found.length ? value(add(found)) : null;
+    }),
+  }));
+  const all = add(rows);
+  const share = all.errors && (all.errors / all.requests) * 100;
+  return html`<div class="charts">
+      <${Chart} title="Requests" total=${count(all.requests)} steps=${steps} format=${count} series=${series((sums) => sums.requests)} />
+      <${Chart} title="Tokens" total="${count(all.input)} in, ${count(all.output)} out" steps=${steps} format=${count} series=${series(tokens)} />
+      <${Chart} title="Errors" total="${count(all.errors)}${all.errors ? `, ${share < 1 ? "under 1" : Math.round(share)} %` : ""}" steps=${steps} format=${count} series=${series((sums) => sums.errors)} />
+      <${Chart} title="Mean time" total=${duration(meanSeconds(all))} steps=${steps} format=${duration} series=${series(meanSeconds)} lines />
+    </div>
+    <${GroupTable} title=${GROUPS[group]} groups=${groups} />`;
 }
 
-// --- by model --------------------------------------------------------------------------------------
+const COLUMNS = [
+  ["Requests", (sums) => count(sums.requests)], ["Errors", (sums) => count(sums.errors)],
+  ["Input tokens", (sums) => count(sums.input)], ["Cached", (sums) => count(sums.cached)],
+  ["Output tokens", (sums) => count(sums.output)], ["Mean time", (sums) => duration(meanSeconds(sums))],
+];
 
-function byModel(responses) {
-  return [...groupBy(responses, (response) => response.model)].map(([model, list]) => {
-    const ended = list.filter((each) => each.completed_at);
-    return {
-      model,
-      responses: list.length,
-      errors: list.filter((each) => each.error).length,
-      input: sum(list, (each) => each.usage?.input_tokens ?? 0),
-      cached: sum(list, (each) => each.usage?.input_tokens_details?.cached_tokens ?? 0),
-      output: sum(list, (each) => each.usage?.output_tokens ?? 0),
-      seconds: ended.length ? sum(ended, (each) => each.completed_at - each.created_at) / ended.length : null,
-    };
-  }).sort((one, other) => other.responses - one.responses);
-}
-
-const COLUMNS = ["Responses", "Errors", "Input tokens", "Cached", "Output tokens", "Mean time"];
-
-function ModelTable({ rows }) {
-  return html`<div class="table-frame full" tabindex="0" role="region" aria-label="Models"><table>
-    <thead><tr><th scope="col">Model</th>${COLUMNS.map((name) => html`<th scope="col" align="right" key=${name}>${name}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${row.model}><td><strong>${row.model}</strong></td>
-      ${[count(row.responses), count(row.errors), count(row.input), count(row.cached), count(row.output), row.seconds !== null && row.seconds < 1 ? "under 1 s" : duration(row.seconds)].map((text, index) =>
-        html`<td align="right" key=${index}>${text}</td>`)}</tr>`)}</tbody></table></div>`;
+function GroupTable({ title, groups }) {
+  return html`<div class="table-frame full" tabindex="0" role="region" aria-label="Usage by ${title}"><table>
+    <thead><tr><th scope="col">${title}</th>${COLUMNS.map(([name]) => html`<th scope="col" align="right" key=${name}>${name}</th>`)}</tr></thead>
+    <tbody>${groups.map(({ name, rows }) => html`<tr key=${name}><th scope="row">${name}</th>
+      ${COLUMNS.map(([column, text]) => html`<td align="right" key=${column}>${text(add(rows))}</td>`)}</tr>`)}</tbody></table></div>`;
 }
 
 // --- quotas ----------------------------------------------------------------------------------------
