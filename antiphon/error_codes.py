@@ -418,6 +418,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "Leave the field out.",
         fails_run=True,
     ),
+    "tool_not_allowed": ErrorCode(
+        403,
+        "The API key, or its tenant, may not use this tool.",
+        "Leave the tool out. Operator: see `tools` of the key and of the tenant.",
+    ),
     "unsupported_tool": ErrorCode(
         400,
         "The server does not run this tool.",

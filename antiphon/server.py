@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -21,6 +21,8 @@ from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.capabilities import Capability, list_capabilities
+from antiphon.clients import ClientLimits
+from antiphon.config.keys import ApiKey
 from antiphon.config.report import shown_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
@@ -42,7 +44,6 @@ from antiphon.resources.api_keys import ApiKeys
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
-from antiphon.resources.token_budgets import TokenLimits
 from antiphon.retrieval.vector_search import require_numpy
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
@@ -60,6 +61,7 @@ from antiphon.tracing.metrics import MetricsExporter
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.settings import SettingEntry, SettingList
+from antiphon.wire.tools import HostedTool
 
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
@@ -498,8 +500,7 @@ def _access(settings: Settings) -> guard.AuthConfig:
             name=key.name or key.tenant,
             tenant=key.tenant,
             sha256=key.sha256,
-            requests_per_minute=key.requests_per_minute,
-            tokens=TokenLimits(key.tokens_per_minute, key.tokens_per_day),
+            limits=_client_limits(key, "keys"),
         )
         for key in settings.keys
     )
@@ -511,7 +512,20 @@ def _access(settings: Settings) -> guard.AuthConfig:
         page=page_is_served(settings),
         operators=settings.operators,
         stored_keys=settings.stored_keys,
+        tenants={
+            name: _client_limits(each, f"tenants.{name}") for name, each in settings.tenants.items()
+        },
     )
+
+
+def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
+    """Return the limits of a table of the settings. Raises ``SetupError``."""
+    limits = ClientLimits.of(source)
+    for name in limits.tools or ():
+        if name not in get_args(HostedTool):
+            known = ", ".join(get_args(HostedTool))
+            raise SetupError(f"{path}: tools: {name!r} is not one of {known}")
+    return limits
 
 
 def page_is_served(settings: Settings) -> bool:

@@ -20,6 +20,7 @@ ROOTS = {
     "fair_limiter",
     "installation",
     "quotas",
+    "clients",
     "tracing",
 }
 #: Package or top-level module → packages and modules of ours that it may import.
@@ -32,6 +33,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "sampling": set(),
     "fair_limiter": set(),
     "quotas": {"errors"},
+    "clients": {"errors"},
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
     "loop_watchdog": set(),

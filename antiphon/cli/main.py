@@ -25,7 +25,14 @@ from antiphon.config.keys import ApiKey
 from antiphon.config.load import FILE, Loaded, load
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
-from antiphon.config.options import Option, did_you_mean, flag_name, literal, options
+from antiphon.config.options import (
+    Option,
+    did_you_mean,
+    flag_name,
+    literal,
+    options,
+    split_list,
+)
 from antiphon.config.renamed import RENAMED_SETTINGS
 from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
@@ -255,16 +262,24 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", dest="in_store", action="store_true", help="keys in the store of the servers"
     )
-    for limit in _KEY_LIMITS:
+    for limit in (*_KEY_LIMITS, *_KEY_LISTS):
+        is_list = limit in _KEY_LISTS
         parser.add_argument(
-            f"--{limit.replace('_', '-')}",
+            flag_name(limit),
             dest=f"key_{limit}",  # a setting has the same name
-            metavar="N",
-            help="limit of the key",
+            metavar="A,B,…" if is_list else "N",
+            help=f"{limit} that the key may use; default: all" if is_list else "limit of the key",
         )
 
 
-_KEY_LIMITS = ("requests_per_minute", "tokens_per_minute", "tokens_per_day")
+_KEY_LIMITS = (
+    "requests_per_minute",
+    "tokens_per_minute",
+    "tokens_per_day",
+    "concurrent_requests",
+    "background_runs",
+)
+_KEY_LISTS = ("models", "tools")
 
 
 def _usage_arguments(parser: argparse.ArgumentParser) -> None:
@@ -500,25 +515,31 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
-    limits = {name: getattr(arguments, f"key_{name}") for name in _KEY_LIMITS}
-    given = {name: value for name, value in limits.items() if value is not None}
+    limits: dict[str, Any] = {}
+    for name in (*_KEY_LIMITS, *_KEY_LISTS):
+        if (text := getattr(arguments, f"key_{name}")) is not None:
+            limits[name] = split_list(text) if name in _KEY_LISTS else _whole_number(name, text)
     if arguments.in_store:
-        return _stored_key(loaded, arguments, given)
-    if arguments.action != "new" or arguments.name or given:
-        raise SetupError("antiphon key: keys in the store have names and limits: add --store")
-    key = f"sk-{secrets.token_urlsafe(32)}"
-    digest = hashlib.sha256(key.encode()).hexdigest()
-    _print_line(f"{key}\n")
+        return _stored_key(loaded, arguments, limits)
+    if arguments.action != "new":
+        raise SetupError("antiphon key: only keys in the store can be managed: add --store")
+    secret = f"sk-{secrets.token_urlsafe(32)}"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    fields = {"name": arguments.name} if arguments.name else {}
+    fields |= {"tenant": arguments.tenant, "sha256": digest, **limits}
+    _print_line(f"{secret}\n")
     sys.stderr.write("The key is shown only once. Add this to antiphon.toml:\n")
-    _print_line(f"[[keys]]\ntenant = {literal(arguments.tenant)}\nsha256 = {literal(digest)}")
+    lines = [f"{name} = {literal(value)}" for name, value in fields.items()]
+    _print_line("\n".join(["[[keys]]", *lines]))
 
 
-def _stored_key(loaded: Loaded, arguments: argparse.Namespace, limits: Mapping[str, str]) -> None:
+def _stored_key(loaded: Loaded, arguments: argparse.Namespace, limits: Mapping[str, Any]) -> None:
     from . import keys
 
     if arguments.action == "list":
+        names = (*_KEY_LIMITS, *_KEY_LISTS)
         for key in keys.list_keys(loaded):
-            shown = (f"{name} = {key[name]}" for name in _KEY_LIMITS if key[name] is not None)
+            shown = (f"{name} = {_shown(key[name])}" for name in names if key[name] is not None)
             parts = (key["name"], key["tenant"], key["redacted_value"], *shown)
             _print_line("  ".join(parts))
         return
@@ -530,13 +551,17 @@ def _stored_key(loaded: Loaded, arguments: argparse.Namespace, limits: Mapping[s
     if arguments.action == "rotate":
         secret = keys.rotate_key(loaded, arguments.name)
     else:
-        fields = {"name": arguments.name, "tenant": arguments.tenant}
-        numbers = {name: _whole_number(name, text) for name, text in limits.items()}
-        secret = keys.new_key(loaded, {**fields, **numbers})
+        secret = keys.new_key(
+            loaded, {"name": arguments.name, "tenant": arguments.tenant, **limits}
+        )
     _print_line(secret)
     sys.stderr.write("The key is shown only once.\n")
     if not loaded.settings.stored_keys:
         sys.stderr.write("Servers accept it if they have the setting stored_keys = true.\n")
+
+
+def _shown(limit: Any) -> str:
+    return ", ".join(limit) if isinstance(limit, list | tuple) else str(limit)
 
 
 def _whole_number(name: str, text: str) -> int:

@@ -33,3 +33,19 @@ class ApiKey(Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1)] | None,
         declare("Input and output tokens that keys of this name may use in a day (UTC)."),
     ] = None
+    concurrent_requests: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        declare("Requests with keys of this name that may be in progress at a time."),
+    ] = None
+    background_runs: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        declare("Background responses of keys of this name that may be in progress at a time."),
+    ] = None
+    models: Annotated[
+        tuple[str, ...] | None,
+        declare("Names or aliases of the models that the key may use. Unset: all."),
+    ] = None
+    tools: Annotated[
+        tuple[str, ...] | None,
+        declare("Types of tools that the key may use besides functions. Unset: all."),
+    ] = None

@@ -11,12 +11,14 @@ from .options import declare
 __all__ = ["Tenant"]
 
 _Limit = Annotated[int, Meta(ge=0)] | None
+_Rate = Annotated[int, Meta(ge=1)] | None
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
-    """Quotas of a tenant: ``[tenants.NAME]``.
+    """Quotas and limits of a tenant: ``[tenants.NAME]``.
 
-    They replace the settings of the same names for all keys of the tenant. 0 means no limit.
+    Those that begin with ``max_`` replace the settings of the same names; 0 means no limit. The
+    others cover all keys of the tenant together, besides the limits of each key.
     """
 
     max_responses: Annotated[
@@ -34,4 +36,27 @@ class Tenant(Struct, frozen=True, kw_only=True):
     ] = None
     max_containers: Annotated[
         _Limit, declare("Maximum number of active containers. Unset: the global one.")
+    ] = None
+    requests_per_minute: Annotated[
+        _Rate, declare("Requests of the tenant in a minute. Unset: no limit.")
+    ] = None
+    tokens_per_minute: Annotated[
+        _Rate, declare("Input and output tokens of the tenant in a minute. Unset: no limit.")
+    ] = None
+    tokens_per_day: Annotated[
+        _Rate, declare("Input and output tokens of the tenant in a day (UTC). Unset: no limit.")
+    ] = None
+    concurrent_requests: Annotated[
+        _Rate, declare("Requests of the tenant in progress at a time. Unset: no limit.")
+    ] = None
+    background_runs: Annotated[
+        _Rate, declare("Background responses of the tenant in progress at a time. Unset: no limit.")
+    ] = None
+    models: Annotated[
+        tuple[str, ...] | None,
+        declare("Names or aliases of the models that the tenant may use. Unset: all."),
+    ] = None
+    tools: Annotated[
+        tuple[str, ...] | None,
+        declare("Types of tools that the tenant may use besides functions. Unset: all."),
     ] = None

@@ -5,6 +5,7 @@ Middleware from the outside in: request context (ids, access log), CORS, errors,
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.rate_limits import RateLimits
 from antiphon.resources.token_budgets import TokenBudgets
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
@@ -91,12 +93,14 @@ def create_app(
     metrics = metrics or Metrics()
     tracer = tracer or Tracer()
     admission = _admission(limits, metrics, clock)
+    rates = RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
     metrics.observe_models(
         lambda: {model.name: model.status.value == "loaded" for model in service.models()}
     )
     deps = EndpointDependencies(
         service=service,
         admission=admission,
+        rates=rates,
         metrics=metrics,
         clock=clock,
         limits=limits,
@@ -110,9 +114,8 @@ def create_app(
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = Router(routes, redirect_slashes=False, default=_unknown)
-    app = AuthMiddleware(
-        app, access, limits, clock, stored_keys=api_keys, budgets=_budgets(service, clock)
-    )
+    budgets = _budgets(service, clock)
+    app = AuthMiddleware(app, access, limits, rates=rates, stored_keys=api_keys, budgets=budgets)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = CORSMiddleware(
@@ -276,7 +279,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
         lambda context, request, index: deps.service.create(
-            context.tenant, request.requests[index], api_key=context.key
+            context.tenant, request.requests[index], client=context.client
         ),
         deps,
         Operation(
@@ -294,7 +297,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             context.tenant,
             request.requests[index],
             request.prompts[index],
-            api_key=context.key,
+            client=context.client,
         ),
         deps,
         Operation(

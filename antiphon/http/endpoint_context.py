@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.clients import Client
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
+from antiphon.resources.rate_limits import RateLimits
 from antiphon.tracing.base import Tracer
 from antiphon.wire.request import CreateResponse
 
@@ -28,6 +30,7 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
 
     service: Service
     admission: AdmissionQueue
+    rates: RateLimits
     metrics: Metrics
     clock: Callable[[], float]
     limits: RequestLimits
@@ -35,9 +38,20 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     tracer: Tracer
 
     def slot(self, context: RequestContext) -> AbstractAsyncContextManager[None]:
-        """Hold a slot for a request. Raises ``Overloaded`` if the queue is full."""
+        """Hold a slot for a request. Raises ``Overloaded`` if the queue is full, or if the client
+        has as many requests in progress as it may have."""
         slot = self.admission.slot(context.tenant)
-        return self._traced_slot(slot, context) if self.tracer.enabled else slot
+        if self.tracer.enabled:
+            slot = self._traced_slot(slot, context)
+        return self._limited_slot(slot, context.client) if context.client.scopes else slot
+
+    @asynccontextmanager
+    async def _limited_slot(
+        self, slot: AbstractAsyncContextManager[None], client: Client
+    ) -> AsyncIterator[None]:
+        with self.rates.running(client.scopes):
+            async with slot:
+                yield
 
     @asynccontextmanager
     async def _traced_slot(

@@ -18,9 +18,9 @@ from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBacke
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
+from antiphon.clients import model_not_found
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.errors import NotFound
 
 from .download import DEFAULT, DEFAULT_SAMPLING, Progress
 from .embedding_factories import EMBEDDERS
@@ -120,11 +120,7 @@ class Catalog:
         """Return a model by its name or alias; None: the default model. Raises ``NotFound``."""
         found = self._default if name is None else self._by_name.get(name)
         if found is None:
-            raise NotFound(
-                f"The model '{name}' does not exist or you do not have access to it.",
-                param="model",
-                code="model_not_found",
-            )
+            raise model_not_found(str(name))
         return found
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
+from antiphon.clients import ANYONE, Client
 from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
 
@@ -35,12 +36,13 @@ class Embeddings:
         *,
         role: Role = "query",
         dimensions: int | None = None,
+        client: Client = ANYONE,
     ) -> EmbeddedTexts:
-        """Embed texts; without a name, with the first embedding model.
+        """Embed texts for a client; without a name, with the first embedding model.
 
         Raises ``RequestError``, ``BackendError``.
         """
-        model, embedding = self._find(name)
+        model, embedding = self._find(name, client)
         async with embedding.use() as embedder:
             _check(embedder, texts, dimensions)
             embedded = await embedder.embed(texts, role)
@@ -50,13 +52,14 @@ class Embeddings:
         return EmbeddedTexts(model, vectors, embedded.tokens)
 
     def _find(
-        self, name: str | None
+        self, name: str | None, client: Client
     ) -> tuple[CatalogModel, EmbeddingBackend | OnDemandEmbeddingBackend]:
         if name is not None:
             model = self._models.find(name)
         else:
             candidates = (model for model in self._models.all() if model.embedding is not None)
             model = next(candidates, self._models.find(None))
+        client.check_model(model.name, name)
         if model.embedding is None:
             raise InvalidRequest(
                 f"The model '{model.name}' does not support embeddings.",

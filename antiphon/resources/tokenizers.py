@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
+from antiphon.clients import ANYONE, Client
 from antiphon.conversation import Options
 from antiphon.errors import BackendError, InvalidRequest, Overloaded
 
@@ -26,19 +27,21 @@ class Tokenizers:
     def __init__(self, models: ModelCatalog) -> None:
         self._models = models
 
-    async def tokenize(self, name: str | None, text: str) -> TokenizedText:
+    async def tokenize(self, name: str | None, text: str, client: Client = ANYONE) -> TokenizedText:
         """Return the tokens of a text, as ``/v1/completions`` would send them to the model. Raises
         ``RequestError``."""
-        model = await self._loaded(name)
+        model = await self._loaded(name, client)
         reply = await model.backend.complete(text, Options())
         if reply.prompt_tokens is None:
             raise _unsupported(model)
         return TokenizedText(reply.prompt_tokens.ids, model.context_size)
 
-    async def detokenize(self, name: str | None, ids: Sequence[int]) -> str:
+    async def detokenize(
+        self, name: str | None, ids: Sequence[int], client: Client = ANYONE
+    ) -> str:
         """Return the text of token ids, control tokens as their literals. Raises
         ``RequestError``."""
-        model = await self._loaded(name)
+        model = await self._loaded(name, client)
         if not model.backend.capabilities.detokenizes:
             raise _unsupported(model)
         try:
@@ -46,8 +49,9 @@ class Tokenizers:
         except BackendError as error:
             raise InvalidRequest(error.message, param="tokens", code="invalid_value") from None
 
-    async def _loaded(self, name: str | None) -> CatalogModel:
+    async def _loaded(self, name: str | None, client: Client) -> CatalogModel:
         model = self._models.find(name)
+        client.check_model(model.name, name)
         await model.ready()
         if model.status.value != "loaded":
             raise Overloaded(

@@ -36,7 +36,7 @@ from antiphon.runs.request.mcp_approvals import (
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import build_options
 from antiphon.runs.request.session_identity import session_identity
-from antiphon.runs.request.tool_selection import ToolSelection, select_tools
+from antiphon.runs.request.tool_selection import ToolSelection, select_tools, tool_types
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
@@ -211,6 +211,10 @@ class Preparer:
         options = await self._build_options(resolved, tools, tool_context)
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
+
+    def tool_types(self, request: CreateResponse) -> tuple[str, ...]:
+        """Return the types of the request's tools, each in its usual spelling."""
+        return tool_types(replace_mcp_labels(request, self._policy.mcp_labels))
 
     def _traced(self, backend: Backend, model: CatalogModel) -> Backend:
         return TracedBackend(backend, self._tracer, model.name) if self._tracer.enabled else backend

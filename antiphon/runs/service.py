@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import text_completion_unsupported
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
+from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import PageParams, make_page, page_of
 from antiphon.resources.containers import Containers
@@ -54,6 +55,7 @@ from antiphon.wire.request import (
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
 
+from .active_run_limits import ActiveRunLimits
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
 from .preparer import PreparedRequest, Preparer
@@ -134,6 +136,9 @@ class Service:
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
+        self._run_limits = ActiveRunLimits(store.runs)
+        #: What the processes know of the requests of limited clients.
+        self.rates = store.rates
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)
         self._create_resources(features)
         providers = features.providers
@@ -222,23 +227,23 @@ class Service:
         tenant: str,
         request: CreateResponse,
         *,
-        api_key: str | None = None,
+        client: Client = ANYONE,
         session_chains: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
         """Prepare a run, which the caller drives.
 
-        ``api_key``: the name of the key that is charged. ``session_chains``: responses that can be
+        ``client``: who is charged, and what it may use. ``session_chains``: responses that can be
         continued besides the stored ones. If ``generate`` is False, the model only caches the
         prompt. Raises ``RequestError`` for everything that cannot be honoured.
         """
         if generate and request.store is not False:
             await self.store_health.require()
-        accepted = await self._accept(tenant, request, session_chains, claim=generate)
+        accepted = await self._accept(tenant, request, client, session_chains, claim=generate)
         prepared = accepted.prepared
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
-        return self._runs.foreground_run(tenant, prepared, accepted.held, api_key=api_key)
+        return self._runs.foreground_run(tenant, prepared, accepted.held, api_key=client.key)
 
     async def complete(
         self,
@@ -246,13 +251,14 @@ class Service:
         request: CreateResponse,
         prompt: str | tuple[int, ...],
         *,
-        api_key: str | None = None,
+        client: Client = ANYONE,
     ) -> Run:
         """Prepare a run that continues raw text, which the caller drives. Nothing of it is stored.
         Only the sampling options of the request apply. Raises ``RequestError``.
         """
         self._supervisor.admit()
         model = self._models.find(request.model)
+        client.check_model(model.name, request.model)
         await model.ready()
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported(model.name)
@@ -266,18 +272,18 @@ class Service:
         reply = await model.backend.complete(prompt, options)
         response_id = self._dependencies.ids("resp")
         return self._runs.completion_run(
-            tenant, request, model, reply, response_id, api_key=api_key
+            tenant, request, model, reply, response_id, api_key=client.key
         )
 
     async def compact(
-        self, tenant: str, request: CompactRequest, *, api_key: str | None = None
+        self, tenant: str, request: CompactRequest, *, client: Client = ANYONE
     ) -> CompactionRun:
         """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
         stored. Raises ``RequestError``.
         """
-        accepted = await self._accept(tenant, request.as_create(), claim=False)
+        accepted = await self._accept(tenant, request.as_create(), client, claim=False)
         prepared = accepted.prepared
-        run = self._runs.foreground_run(tenant, prepared, accepted.held, api_key=api_key)
+        run = self._runs.foreground_run(tenant, prepared, accepted.held, api_key=client.key)
         return CompactionRun(run, prepared.context)
 
     async def enqueue(
@@ -286,17 +292,23 @@ class Service:
         request: CreateResponse,
         response_id: str | None = None,
         *,
-        api_key: str | None = None,
+        client: Client = ANYONE,
     ) -> EnqueuedRun:
         """Store a background run. If ``response_id`` is given and exists, no second run is created.
         Raises ``RequestError``.
         """
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
-        accepted = await self._accept(tenant, request, response_id=response_id)
+        async with self._run_limits.reserve(tenant, client):
+            return await self._enqueue(tenant, request, response_id, client)
+
+    async def _enqueue(
+        self, tenant: str, request: CreateResponse, response_id: str | None, client: Client
+    ) -> EnqueuedRun:
+        accepted = await self._accept(tenant, request, client, response_id=response_id)
         try:
             response = await self._jobs.enqueue(
-                tenant, accepted.prepared, accepted.held.lock, api_key=api_key
+                tenant, accepted.prepared, accepted.held.lock, api_key=client.key
             )
         except RunError:  # a concurrent call may have created it
             await accepted.held.release()
@@ -344,18 +356,21 @@ class Service:
         self,
         tenant: str,
         request: CreateResponse,
+        client: Client,
         session_chains: SessionChains | None = None,
         *,
         response_id: str | None = None,
         claim: bool = True,
     ) -> _Accepted:
-        """Lock the conversation of a request, reserve room for its response, and prepare it.
-        ``claim``: as in ``Preparer.prepare``."""
+        """Check what the client may use, lock the conversation of a request, reserve room for its
+        response, and prepare it. ``claim``: as in ``Preparer.prepare``."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
         model = self._models.find(request.model)
         refuse_unsupported(request)
+        client.check_model(model.name, request.model)
+        client.check_tools(self._preparer.tool_types(request))
         await model.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
@@ -381,10 +396,14 @@ class Service:
 
     # --- what is stored --------------------------------------------------------------------------
 
-    async def count(self, tenant: str, request: InputTokensRequest) -> int:
+    async def count(
+        self, tenant: str, request: InputTokensRequest, *, client: Client = ANYONE
+    ) -> int:
         """Return the number of input tokens, from the same rendering as ``create``. Raises
         ``RequestError``.
         """
+        client.check_model(self._models.find(request.model).name, request.model)
+        client.check_tools(self._preparer.tool_types(request.as_create()))
         if request.conversation is not None:
             await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")
         return await self._preparer.count(tenant, request)

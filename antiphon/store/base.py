@@ -17,6 +17,7 @@ from antiphon.wire.response_list import ResponseSummary
 
 from .files import FileStore
 from .keys import KeyStore
+from .rates import RateStore
 from .records import (
     ConversationLock,
     ItemQuery,
@@ -85,6 +86,10 @@ class Store(Protocol):
     @property
     def keys(self) -> KeyStore:
         """The API keys of the server; they belong to no tenant."""
+
+    @property
+    def rates(self) -> RateStore:
+        """What the processes of this store know of the requests of limited clients."""
 
     @property
     def usage_log(self) -> UsageLog:

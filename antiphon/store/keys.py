@@ -11,8 +11,8 @@ __all__ = ["KeyRecord", "KeyStore"]
 
 class KeyRecord(Struct, frozen=True, kw_only=True):
     """An API key. ``sha256``: the digest of its secret in hex. ``hint``: the last characters of the
-    secret. ``created_at``, ``rotated_at``: unix seconds. ``tokens_per_minute``, ``tokens_per_day``:
-    limits of input and output tokens; None: no limit."""
+    secret. ``created_at``, ``rotated_at``: unix seconds. The other fields are limits, as in
+    ``antiphon.clients.ClientLimits``; None: no limit."""
 
     name: str
     sha256: str
@@ -23,6 +23,10 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+    concurrent_requests: int | None = None
+    background_runs: int | None = None
+    models: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
 
 
 class KeyStore(Protocol):

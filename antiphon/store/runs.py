@@ -53,12 +53,14 @@ class RunStore(Protocol):
         batch: EventBatch,
         *,
         lock: ConversationLock | None = None,
+        api_key: str = "",
     ) -> bool:
         """Store a new, unclaimed run: its response with the input, and its first events.
 
         The response can be loaded at once. Its items can be referenced after its end, and only if
         ``response.store`` is true. ``lock``: that of the conversation it continues, which it keeps
         until its end. False, and nothing is stored, if the response has lost this lock.
+        ``api_key``: the name of the key that is charged.
         """
 
     async def claim(
@@ -121,6 +123,9 @@ class RunStore(Protocol):
         until it is delivered, even if the response is deleted. ``usage`` is added to the usage log.
         False, and nothing is stored, if the run was lost.
         """
+
+    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
+        """Return how many runs of a tenant have not ended. ``api_key``: only those of this key."""
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

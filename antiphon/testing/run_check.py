@@ -268,6 +268,21 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
     assert await store.load("t", "resp_a") is None
 
 
+async def counts_unended_runs_of_a_key(store: Store) -> None:
+    for name, key in (("a", "k"), ("b", "k"), ("c", "")):
+        await store.runs.create(job(name), queued(name), batch(0), api_key=key)
+    (claim, *_) = await store.runs.claim("one", ["m"], limit=3, lease_s=60)
+    assert [await store.runs.count_unended("t", key) for key in ("k", "", "x", None)] == [
+        2,
+        1,
+        0,
+        3,
+    ]
+    assert await store.runs.end(claim, ended("a"), batch(1))
+    assert [await store.runs.count_unended("t", key) for key in ("k", None)] == [1, 2]
+    assert await store.runs.count_unended("u") == 0
+
+
 async def adds_a_turn_and_releases_the_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     claim = await begin_run(store)
@@ -445,6 +460,7 @@ CHECKS: Mapping[str, Check] = {
         expires_logs_of_ended_runs_only,
         counts_running_responses_towards_the_limit,
         deletes_a_run_with_its_response,
+        counts_unended_runs_of_a_key,
         adds_a_turn_and_releases_the_conversation,
         begins_each_id_once,
         appends_batches_atomically,

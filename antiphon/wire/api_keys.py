@@ -6,21 +6,29 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from .tools import HostedTool
+
 __all__ = ["ApiKeyList", "CreateApiKey", "ManagedApiKey", "NewApiKey"]
 
 _Limit = Annotated[int, Meta(ge=1, le=2**53)] | None
+_Names = Annotated[tuple[Annotated[str, Meta(max_length=256)], ...], Meta(max_length=1000)] | None
 _Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@:/-]{1,128}$")]
 
 
 class CreateApiKey(Struct, frozen=True, kw_only=True):
     """A key to create. ``name``: in the log, in usage and in the settings ``operators`` and
-    ``prompt_editors``. The limits of tokens count input and output."""
+    ``prompt_editors``. The limits of tokens count input and output. ``models``: the names or
+    aliases that it may use. ``tools``: the types that it may use besides functions."""
 
     name: _Name
     tenant: _Name = "default"
     requests_per_minute: _Limit = None
     tokens_per_minute: _Limit = None
     tokens_per_day: _Limit = None
+    concurrent_requests: _Limit = None
+    background_runs: _Limit = None
+    models: _Names = None
+    tools: tuple[HostedTool, ...] | None = None
 
 
 class ManagedApiKey(Struct, frozen=True, kw_only=True):
@@ -35,6 +43,10 @@ class ManagedApiKey(Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
+    concurrent_requests: int | None = None
+    background_runs: int | None = None
+    models: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
 
 
 class NewApiKey(ManagedApiKey, frozen=True, kw_only=True):

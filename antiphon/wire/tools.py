@@ -22,6 +22,7 @@ __all__ = [
     "FileSearch",
     "Function",
     "GrammarFormat",
+    "HostedTool",
     "ImageGeneration",
     "LocalShell",
     "Mcp",
@@ -244,6 +245,22 @@ HOSTED_CHOICES = (
     "programmatic_tool_calling",
     "tool_search",
 )
+
+
+#: Types of tools that a key may be limited to, in their usual spelling: all but functions.
+HostedTool = Literal[
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+]
 
 
 class ToolChoiceObject(Struct, frozen=True, kw_only=True):

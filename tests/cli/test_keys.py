@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,27 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return captured.out if code == 0 else captured.err
 
 
+def test_limits_are_written_for_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--models", "a, b", "--background-runs", "3", "--tools", "mcp")
+    table = run(capsys, "new", "ci", *words).partition("[[keys]]")[2]
+    (key,) = tomllib.loads("[[keys]]" + table)["keys"]
+    del key["sha256"]
+    assert key == {
+        "name": "ci",
+        "tenant": "default",
+        "background_runs": 3,
+        "models": ["a", "b"],
+        "tools": ["mcp"],
+    }
+
+
+def test_stored_keys_have_all_limits(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--models", "a,b", "--concurrent-requests", "3", "--tools", "mcp")
+    run(capsys, "new", "ci", "--store", *words)
+    shown = "concurrent_requests = 3  models = a, b  tools = mcp\n"
+    assert run(capsys, "list", "--store").endswith(shown)
+
+
 def test_keys_are_created_rotated_and_revoked(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,9 +69,9 @@ def test_keys_are_created_rotated_and_revoked(
     "words",
     [
         ("list",),
-        ("new", "name"),
-        ("new", "--tokens-per-day", "5"),
+        ("new", "--tokens-per-day", "5x"),
         ("new", "--store"),
+        ("new", "a", "--store", "--tools", "search"),
         ("new", "a b", "--store"),
         ("new", "a", "--store", "--tokens-per-day", "x"),
         ("new", "a", "--store", "--tokens-per-day", "0"),

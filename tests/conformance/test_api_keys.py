@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.clients import ClientLimits
 from antiphon.errors import StoreError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
 from antiphon.resources.api_keys import ApiKeys
-from antiphon.resources.token_budgets import TokenLimits
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Server
@@ -24,14 +24,14 @@ ASK = {"model": "tiny", "input": "hi"}
 class Process:
     """One process in front of a server's store. ``time``: its monotonic clock, in seconds."""
 
-    def __init__(self, server: Server, *, tokens: TokenLimits | None = None) -> None:
+    def __init__(self, server: Server, *, limits: ClientLimits | None = None) -> None:
         self.time = 0.0
         numbers = iter(range(1000))
         root = AuthKey(
             name="root",
             tenant="ops",
             sha256=hashlib.sha256(b"root").hexdigest(),
-            tokens=tokens or TokenLimits(),
+            limits=limits or ClientLimits(),
         )
         self.keys = ApiKeys(
             server.store.keys,
@@ -166,7 +166,7 @@ async def test_tokens_are_limited_over_all_processes(serve: Serve, period: str) 
 
 @pytest.mark.requirement("API-KEY-LIMITS")
 async def test_keys_of_the_settings_have_limits_too(store: Store, serve: Serve) -> None:
-    process = Process(serve(["Hello!"] * 2, on=store), tokens=TokenLimits(per_day=1))
+    process = Process(serve(["Hello!"] * 2, on=store), limits=ClientLimits(tokens_per_day=1))
     assert (await process.ask("root")).status_code == 200
     process.time += 3
     check(await process.ask("root"), 429)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from antiphon.backends.scripted import ScriptedBackend
+from antiphon.clients import Client
 from antiphon.errors import BackendError, StoreError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
@@ -106,7 +107,9 @@ class _Gone(EventSink):
 async def test_an_abandoned_response_counts_what_was_read(serve: Serve, store: bool) -> None:
     server = serve(["Hello!"])
     body = b'{"model": "tiny", "input": "hi", "store": %s}' % (b"true" if store else b"false")
-    run = await server.service.create("default", parse_create_response(body), api_key="k")
+    run = await server.service.create(
+        "default", parse_create_response(body), client=Client(key="k")
+    )
     with pytest.raises(ReaderGone):
         await run.drive(_Gone())
     (sums,) = await totals(server, group_by={"api_key"})

@@ -25,6 +25,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import EventSink
 from antiphon.store.health import StoreHealth
+from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
@@ -127,6 +128,7 @@ class FakeService:
         self.uploads: Any = None
         self.vector_stores: Any = None
         self.containers: Any = None
+        self.rates = MemoryStore().rates
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
 
     def models(self) -> tuple[FakeModel, ...]:
@@ -135,14 +137,14 @@ class FakeService:
             FakeModel("upstream", (), None),
         )
 
-    async def create(self, tenant: str, request: Any, *, api_key: str | None = None) -> FakeRun:
+    async def create(self, tenant: str, request: Any, *, client: Any = None) -> FakeRun:
         self._record("create", tenant, request)
         run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)
         self.runs.append(run)
         self.created.set()
         return run
 
-    async def count(self, tenant: str, request: Any) -> int:
+    async def count(self, tenant: str, request: Any, *, client: Any = None) -> int:
         self._record("count", tenant, request)
         return 42
 
@@ -185,6 +187,7 @@ class AppUnderTest:
         options.setdefault("ids", counted())
         options.setdefault("log", open_log(self.log, level="debug"))
         options.setdefault("clock", lambda: self.now)
+        service.rates = MemoryRates(lambda: None, lambda: self.now)
         self.app = create_app(service, **options)  # type: ignore[arg-type]
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app),

@@ -15,6 +15,7 @@ from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.key_check import CHECKS as KEY_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.quota_check import CHECKS as QUOTA_CHECKS
+from antiphon.testing.rate_check import CHECKS as RATE_CHECKS
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.run_lease_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
@@ -39,6 +40,7 @@ ALL_CHECKS = {
     **CLAIM_CHECKS,
     **FILE_CHECKS,
     **QUOTA_CHECKS,
+    **RATE_CHECKS,
     **SKILL_CHECKS,
     **KEY_CHECKS,
     **USAGE_CHECKS,
@@ -68,6 +70,7 @@ async def test_check_store_runs_every_check() -> None:
         CLAIM_CHECKS,
         FILE_CHECKS,
         QUOTA_CHECKS,
+        RATE_CHECKS,
         SKILL_CHECKS,
         KEY_CHECKS,
         USAGE_CHECKS,

@@ -8,16 +8,19 @@ import hashlib
 import hmac
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from antiphon.clients import Client, ClientLimits, LimitScope
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
 from antiphon.resources.api_keys import KeyRecord
-from antiphon.resources.token_budgets import TokenBudgets, TokenLimits, TokensUsed
+from antiphon.resources.rate_limits import Permit, RateLimits
+from antiphon.resources.token_budgets import TokenBudgets, TokensUsed
 from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
@@ -29,7 +32,6 @@ __all__ = [
     "AuthMiddleware",
     "RequestLimits",
     "StoredKeys",
-    "TokenBucket",
     "holds_role",
     "is_local",
 ]
@@ -41,7 +43,6 @@ _LOOPBACK = ("127.0.0.1", "::1")
 _PUBLIC_PAGES = ("/openapi.json", "/docs")
 
 _PORT = re.compile(r":\d*\Z")
-_NO_TOKEN_LIMITS = TokenLimits()
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -51,8 +52,7 @@ class AuthKey(Struct, frozen=True, kw_only=True):
     name: str
     tenant: str
     sha256: str
-    requests_per_minute: int | None = None
-    tokens: TokenLimits = TokenLimits()
+    limits: ClientLimits = ClientLimits()
 
     def __post_init__(self) -> None:
         if not _DIGEST.match(self.sha256):
@@ -66,7 +66,8 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     requests without keys, besides ``localhost`` and IP addresses; "*" for any. ``prompt_editors``:
     names of the keys that may read and change stored prompts. ``operators``: names of the keys that
     may manage the server. ``page``: the web page is served; its files need no key, because they
-    contain no data. ``stored_keys``: keys are in the store too, so every request needs one."""
+    contain no data. ``stored_keys``: keys are in the store too, so every request needs one.
+    ``tenants``: limits of all requests of a tenant together."""
 
     keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
@@ -75,6 +76,7 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     page: bool = False
     operators: tuple[str, ...] = ()
     stored_keys: bool = False
+    tenants: Mapping[str, ClientLimits] = {}
 
     @property
     def requires_key(self) -> bool:
@@ -100,68 +102,26 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     requests_per_minute: int | None = None
 
 
-class TokenBucket:
-    """Token bucket with ``per_minute`` tokens a minute and a capacity of one minute."""
-
-    __slots__ = ("_at", "_level", "per_minute")
-
-    def __init__(self, per_minute: int, now: float) -> None:
-        self.per_minute = per_minute
-        self._level = float(per_minute)
-        self._at = now
-
-    def take(self, now: float) -> float:
-        """Take one token and return 0, or return the seconds until one is available."""
-        rate = self.per_minute / 60
-        self._level = min(self.per_minute, self._level + (now - self._at) * rate)
-        self._at = now
-        if self._level < 1:
-            return (1 - self._level) / rate
-        self._level -= 1
-        return 0.0
-
-    def headers(self, wait: float) -> list[tuple[bytes, bytes]]:
-        """Return OpenAI's headers of the limit. ``wait``: what ``take`` returned."""
-        full_s = (self.per_minute - self._level) * 60 / self.per_minute
-        return _limit_headers("requests", self.per_minute, int(self._level), wait or full_s)
-
-
 class StoredKeys(Protocol):
     """The keys in the store. Raises ``StoreError``."""
 
     async def current(self) -> tuple[KeyRecord, ...]: ...
 
 
-class _KeyEntry:
-    """A key prepared for lookups: binary digest and token bucket. ``record``: the key in the store
-    that it was made of."""
+class _KeyEntry(Struct, frozen=True):
+    """A key prepared for lookups. ``record``: the key in the store that it was made of."""
 
-    __slots__ = ("bucket", "digest", "name", "record", "tenant", "tokens")
-
-    def __init__(
-        self,
-        name: str | None,
-        tenant: str,
-        sha256: str,
-        per_minute: int | None,
-        now: float,
-        *,
-        tokens: TokenLimits = _NO_TOKEN_LIMITS,
-        record: KeyRecord | None = None,
-    ) -> None:
-        self.name = name
-        self.tenant = tenant
-        self.tokens = tokens
-        self.record = record
-        self.digest = bytes.fromhex(sha256)
-        self.bucket = None if per_minute is None else TokenBucket(per_minute, now)
+    client: Client
+    tenant: str
+    digest: bytes
+    record: KeyRecord | None = None
 
 
 class AuthMiddleware:
-    """Authenticates requests and stores tenant and key name in the request context.
+    """Authenticates requests and stores tenant and client in the request context.
 
-    ``stored_keys``: the keys in the store, None if there are none. ``budgets``: what keys with
-    limits of tokens used.
+    ``stored_keys``: the keys in the store, None if there are none. ``rates`` admits requests, and
+    ``budgets`` reads what was used, where keys or tenants have limits.
     """
 
     def __init__(
@@ -169,8 +129,8 @@ class AuthMiddleware:
         app: ASGIApp,
         access: AuthConfig,
         limits: RequestLimits,
-        clock: Callable[[], float],
         *,
+        rates: RateLimits,
         stored_keys: StoredKeys | None = None,
         budgets: TokenBudgets | None = None,
     ) -> None:
@@ -178,23 +138,32 @@ class AuthMiddleware:
         self._stored_keys = stored_keys
         self._stored: tuple[KeyRecord, ...] = ()
         self._stored_entries: list[_KeyEntry] = []
+        self._rates = rates
         self._budgets = budgets
         self._per_minute = limits.requests_per_minute
         self._access = access
-        self._clock = clock
-        per_minute = limits.requests_per_minute
         self._entries = [
-            _KeyEntry(
-                key.name,
-                key.tenant,
-                key.sha256,
-                key.requests_per_minute or per_minute,
-                clock(),
-                tokens=key.tokens,
-            )
-            for key in access.keys
+            self._entry(key.name, key.tenant, key.sha256, key.limits) for key in access.keys
         ]
-        self._anonymous = _KeyEntry(None, "default", "", per_minute, clock())
+        self._anonymous = self._entry(None, "default", "", ClientLimits())
+
+    def _entry(
+        self,
+        name: str | None,
+        tenant: str,
+        sha256: str,
+        limits: ClientLimits,
+        record: KeyRecord | None = None,
+    ) -> _KeyEntry:
+        if limits.requests_per_minute is None:
+            limits = replace(limits, requests_per_minute=self._per_minute)
+        scopes = [LimitScope("key", name or "", limits)]
+        if tenant in self._access.tenants:
+            scopes.append(LimitScope("tenant", tenant, self._access.tenants[tenant]))
+        client = Client(
+            key=name, scopes=tuple(each for each in scopes if each.limits != ClientLimits())
+        )
+        return _KeyEntry(client, tenant, bytes.fromhex(sha256), record)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_open(scope):
@@ -232,51 +201,45 @@ class AuthMiddleware:
             entry = self._anonymous
         context = request_context(scope)
         context.tenant = entry.tenant
-        context.key = entry.name
-        uses_tokens = scope["type"] == "websocket" or scope["method"] == "POST"
-        context.charge = partial(self._charge, entry, context, uses_tokens=uses_tokens)
-        await context.charge()
+        context.client = entry.client
+        if entry.client.scopes:
+            uses_tokens = scope["type"] == "websocket" or scope["method"] == "POST"
+            context.charge = partial(self._charge, context, uses_tokens=uses_tokens)
+            await context.charge()
 
-    async def _charge(
-        self, entry: _KeyEntry, context: RequestContext, *, uses_tokens: bool
-    ) -> None:
-        context.limit_headers = []
-        if entry.bucket is not None:
-            wait = entry.bucket.take(self._clock())
-            context.limit_headers += entry.bucket.headers(wait)
-            if wait > 0:
-                seconds = math.ceil(wait)
+    async def _charge(self, context: RequestContext, *, uses_tokens: bool) -> None:
+        scopes = context.client.scopes
+        permits = await self._rates.take(scopes)
+        context.limit_headers = _request_headers(permits)
+        for permit in permits:
+            if permit.wait_s > 0:
+                seconds = math.ceil(permit.wait_s)
                 raise Overloaded(
-                    f"Rate limit reached: {entry.bucket.per_minute} requests per minute. "
+                    f"Rate limit reached: {permit.limit} requests per minute. "
                     f"Please try again in {seconds}s.",
                     retry_after_s=seconds,
                 )
-        if entry.tokens and uses_tokens and self._budgets is not None and entry.name is not None:
-            used = await self._budgets.used(entry.name)
-            context.limit_headers += _token_headers(entry.tokens, used)
-            _check_tokens(entry.tokens, used)
+        if uses_tokens and self._budgets is not None:
+            limited = [scope for scope in scopes if scope.limits.limits_tokens]
+            used = [(scope.limits, await self._budgets.used(scope)) for scope in limited]
+            context.limit_headers += _token_headers(used)
+            for limits, tokens in used:
+                _check_tokens(limits, tokens)
 
     async def _read_stored_keys(self) -> None:
-        """Make entries of the keys in the store. Those of unchanged keys keep their buckets."""
+        """Make entries of the keys in the store."""
         if self._stored_keys is None:
             return
         keys = await self._stored_keys.current()
         if keys is self._stored:
             return
         known = {entry.record: entry for entry in self._stored_entries}
-        self._stored_entries = [known.get(key) or self._stored_entry(key) for key in keys]
+        self._stored_entries = [
+            known.get(key)
+            or self._entry(key.name, key.tenant, key.sha256, ClientLimits.of(key), key)
+            for key in keys
+        ]
         self._stored = keys
-
-    def _stored_entry(self, key: KeyRecord) -> _KeyEntry:
-        return _KeyEntry(
-            key.name,
-            key.tenant,
-            key.sha256,
-            key.requests_per_minute or self._per_minute,
-            self._clock(),
-            tokens=TokenLimits(key.tokens_per_minute, key.tokens_per_day),
-            record=key,
-        )
 
     def _find_key(self, scope: Scope) -> _KeyEntry:
         scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
@@ -325,29 +288,56 @@ class AuthMiddleware:
         return name
 
 
+def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
+    """Return OpenAI's headers: of the limit that leaves the fewest requests."""
+    permit = min(permits, key=lambda each: each.remaining, default=None)
+    if permit is None:
+        return []
+    reset_s = permit.wait_s or permit.full_s
+    return _limit_headers("requests", permit.limit, permit.remaining, reset_s)
+
+
 def _limit_headers(
     what: str, limit: int, remaining: int, reset_s: float
 ) -> list[tuple[bytes, bytes]]:
-    values = {"limit": str(limit), "remaining": str(remaining), "reset": f"{math.ceil(reset_s)}s"}
+    values = {"limit": str(limit), "remaining": str(remaining), "reset": _duration(reset_s)}
     return [
         (f"x-ratelimit-{name}-{what}".encode(), value.encode()) for name, value in values.items()
     ]
 
 
-def _token_headers(limits: TokenLimits, used: TokensUsed) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers: of the limit per minute, or else of the limit per day."""
-    if limits.per_minute is not None:
-        left = max(0, limits.per_minute - used.minute)
-        return _limit_headers("tokens", limits.per_minute, left, 60)
-    per_day = limits.per_day or 0
-    return _limit_headers("tokens", per_day, max(0, per_day - used.day), used.day_ends_s)
+def _duration(seconds: float) -> str:
+    """Return a time as OpenAI writes it: ``6m0s``."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{hours}h"] if hours else []
+    if hours or minutes:
+        parts.append(f"{minutes}m")
+    return "".join([*parts, f"{rest}s"])
 
 
-def _check_tokens(limits: TokenLimits, used: TokensUsed) -> None:
+def _token_headers(
+    scopes: Sequence[tuple[ClientLimits, TokensUsed]],
+) -> list[tuple[bytes, bytes]]:
+    """Return OpenAI's headers: of the limits that leave the fewest tokens, of a minute or else of a
+    day."""
+    found = [
+        (limits.tokens_per_minute, used.minute, 60)
+        if limits.tokens_per_minute is not None
+        else (limits.tokens_per_day or 0, used.day, used.day_ends_s)
+        for limits, used in scopes
+    ]
+    if not found:
+        return []
+    limit, tokens, seconds = min(found, key=lambda each: each[0] - each[1])
+    return _limit_headers("tokens", limit, max(0, limit - tokens), seconds)
+
+
+def _check_tokens(limits: ClientLimits, used: TokensUsed) -> None:
     """Raise ``Overloaded`` if a limit is reached."""
     for period, limit, tokens, seconds in (
-        ("day", limits.per_day, used.day, used.day_ends_s),
-        ("minute", limits.per_minute, used.minute, 60),
+        ("day", limits.tokens_per_day, used.day, used.day_ends_s),
+        ("minute", limits.tokens_per_minute, used.minute, 60),
     ):
         if limit is not None and tokens >= limit:
             raise Overloaded(

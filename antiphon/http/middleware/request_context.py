@@ -12,6 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
+from antiphon.clients import ANYONE
 from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Span, Tracer
@@ -46,8 +47,8 @@ class RequestContext:
 
     __slots__ = (
         "charge",
+        "client",
         "id",
-        "key",
         "limit_headers",
         "model",
         "response_id",
@@ -64,7 +65,7 @@ class RequestContext:
         self.started = started
         self.status: int | None = None
         self.tenant: str = ""
-        self.key: str | None = None
+        self.client = ANYONE
         self.model: str | None = None
         self.response_id: str | None = None
         self.usage: Usage | None = None
@@ -72,6 +73,11 @@ class RequestContext:
         self.charge: Callable[[], Awaitable[None]] = _charge_nothing
         #: Headers about the rate limits of the client.
         self.limit_headers: list[tuple[bytes, bytes]] = []
+
+    @property
+    def key(self) -> str | None:
+        """The name of the client's API key."""
+        return self.client.key
 
 
 async def _charge_nothing() -> None:

@@ -42,7 +42,7 @@ class CompactEndpoint:
         timing = RunTiming(context.started, self._deps.clock)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             compaction = await self._deps.service.compact(
-                context.tenant, request, api_key=context.key
+                context.tenant, request, client=context.client
             )
             run = compaction.run
             context.model, context.response_id = run.response.model, run.id

@@ -45,6 +45,7 @@ class EmbeddingsEndpoint:
                 parsed.input,
                 role="query" if parsed.input_type == "query" else "passage",
                 dimensions=parsed.dimensions,
+                client=context.client,
             )
         self._deps.service.usage_counter.add_embeddings(
             context.tenant,

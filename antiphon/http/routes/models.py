@@ -12,8 +12,9 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 from starlette.requests import Request
 
-from antiphon.errors import NotFound
+from antiphon.clients import model_not_found
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
 
@@ -36,8 +37,9 @@ class ModelRoutes:
 
     @operation("listModels", answer=ModelList)
     async def list(self, request: Request) -> Reply:
-        """Return every name in ``data``, and the same names as Codex reads them in ``models``."""
-        named = tuple(self._names())
+        """Return the names that the client may use in ``data``, and in ``models`` as Codex reads
+        them."""
+        named = tuple(self._names(request))
         return json_reply(
             ModelList(
                 data=tuple(_entry(name, model) for name, model in named),
@@ -53,19 +55,18 @@ class ModelRoutes:
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's message, which clients look for."""
         wanted = request.path_params["model"]
-        for name, model in self._names():
+        for name, model in self._names(request):
             if name == wanted:
                 return json_reply(_entry(name, model))
-        raise NotFound(
-            f"The model '{wanted}' does not exist or you do not have access to it.",
-            param="model",
-            code="model_not_found",
-        )
+        raise model_not_found(wanted)
 
-    def _names(self) -> Iterator[tuple[str, CatalogModel]]:
+    def _names(self, request: Request) -> Iterator[tuple[str, CatalogModel]]:
+        """Yield the names that the client may use, and their models."""
+        client = request_context(request.scope).client
         for model in self._service.models():
             for name in (model.name, *model.aliases):
-                yield name, model
+                if client.allows_model((name, model.name)):
+                    yield name, model
 
 
 def _entry(name: str, model: CatalogModel) -> ModelEntry:

@@ -106,7 +106,7 @@ class CreateEndpoint:
         timing = RunTiming(context.started, self._deps.clock)
         stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
-            run = await self._deps.service.create(context.tenant, request, api_key=context.key)
+            run = await self._deps.service.create(context.tenant, request, client=context.client)
             context.model, context.response_id = run.response.model, run.id
             sink = _ClientSink(run, stream, timing)
             try:
@@ -130,7 +130,7 @@ class CreateEndpoint:
         """Start a run that continues without its client, and answer with its events or its end."""
         context = request_context(scope)
         queued = await self._deps.service.enqueue(
-            context.tenant, request, response_id, api_key=context.key
+            context.tenant, request, response_id, client=context.client
         )
         response, headers = queued.response, _ignored(queued.ignored_tools)
         if not queued.created:
@@ -393,7 +393,7 @@ class ResponseRoutes:
         context = request_context(request.scope)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         parsed = parse_input_tokens_request(body, self._limits.body)
-        count = await self._service.count(context.tenant, parsed)
+        count = await self._service.count(context.tenant, parsed, client=context.client)
         return json_reply(InputTokensCount(input_tokens=count))
 
 

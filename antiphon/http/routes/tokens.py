@@ -33,8 +33,9 @@ class TokenRoutes:
         """Return the token ids of a text."""
         parsed = parse_tokenize(await self._body(request), self._deps.limits.body)
         tokenizers = self._deps.service.tokenizers
-        async with self._deps.admission.slot(request_context(request.scope).tenant):
-            tokenized = await tokenizers.tokenize(parsed.model, parsed.prompt)
+        context = request_context(request.scope)
+        async with self._deps.slot(context):
+            tokenized = await tokenizers.tokenize(parsed.model, parsed.prompt, context.client)
             token_strs = None
             if parsed.return_token_strs:
                 token_strs = tuple(
@@ -53,8 +54,10 @@ class TokenRoutes:
     async def detokenize(self, request: Request) -> Reply:
         """Return the text of token ids."""
         parsed = parse_detokenize(await self._body(request), self._deps.limits.body)
-        async with self._deps.admission.slot(request_context(request.scope).tenant):
-            text = await self._deps.service.tokenizers.detokenize(parsed.model, parsed.tokens)
+        context = request_context(request.scope)
+        tokenizers = self._deps.service.tokenizers
+        async with self._deps.slot(context):
+            text = await tokenizers.detokenize(parsed.model, parsed.tokens, context.client)
         return json_reply(Detokenized(prompt=text))
 
     @operation("getVersion", answer=ServerVersion)

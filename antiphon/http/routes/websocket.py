@@ -174,7 +174,7 @@ class _Connection:
             run = await deps.service.create(
                 tenant,
                 request,
-                api_key=self._context.key,
+                client=self._context.client,
                 session_chains=self.recent,
                 generate=frame.generate,
             )

@@ -114,6 +114,7 @@ class BackgroundJobs:
                 StoredResponse(response=response, input=prepared.context.input),
                 EventBatch(first=0, count=len(events), lines=encode_events(events)),
                 lock=lock,
+                api_key=api_key or "",
             )
         finally:
             if not is_created:  # if the client repeats it, the conversation may have grown

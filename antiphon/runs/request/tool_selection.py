@@ -25,6 +25,7 @@ __all__ = [
     "function_names",
     "resolve_tool_choice",
     "select_tools",
+    "tool_types",
 ]
 
 _PROGRAMS = "programmatic_tool_calling"
@@ -168,6 +169,12 @@ def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
     for item in items:
         if isinstance(item, ToolSearchOutput | AdditionalTools):
             yield from item.tools
+
+
+def tool_types(request: CreateResponse) -> tuple[str, ...]:
+    """Return the types of the request's tools, in order, each in its usual spelling."""
+    types = map(_type, request.tools)
+    return tuple(TOOL_TYPE_SPELLINGS.get(type, (type,))[0] for type in types)
 
 
 # --- selecting -----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class _Run(Struct):
     """
 
     job: Job
+    api_key: str = ""
     batches: list[EventBatch] = []
     epoch: int = 0
     attempts: int = 0
@@ -88,13 +89,14 @@ class MemoryRuns(SingleProcessRuns):
         batch: EventBatch,
         *,
         lock: ConversationLock | None = None,
+        api_key: str = "",
     ) -> bool:
         self._check()
         if lock is not None and not self.is_locked(job.tenant, job.id, lock):
             return False
         if (job.tenant, job.id) in self._runs:
             raise StoreError("The store has a run of this id.")
-        run = self._runs[job.tenant, job.id] = _Run(job)
+        run = self._runs[job.tenant, job.id] = _Run(job, api_key)
         self._locks.add_run(job.tenant, job.id)
         self._save(job.tenant, stored, listed=False)
         self._add_batch(run, batch)
@@ -190,6 +192,13 @@ class MemoryRuns(SingleProcessRuns):
         self._locks.remove_holder(claim.job.tenant, claim.job.id)
         self._subscriptions.mark_stale([(claim.job.tenant, claim.job.id)])
         return True
+
+    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
+        self._check()
+        return sum(
+            run.ended_at is None and run.job.tenant == tenant and api_key in (None, run.api_key)
+            for run in self._runs.values()
+        )
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

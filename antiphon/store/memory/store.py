@@ -29,6 +29,7 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .files import MemoryFiles
 from .keys import MemoryKeys
+from .rates import MemoryRates
 from .runs import MemoryRuns
 from .skills import MemorySkills
 from .usage import MemoryUsage
@@ -102,6 +103,7 @@ class MemoryStore:
         self._order = 0
         self._closed = False
         self.keys = MemoryKeys(self._check)
+        self.rates = MemoryRates(self._check)
         self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
         self.skills = MemorySkills(self._check)

@@ -319,7 +319,8 @@ INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING
 SELECT value FROM secrets WHERE name = $1
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, request, prompt) VALUES ($1, $2, $3, $4, $5) RETURNING seq
+INSERT INTO runs (tenant, id, model, request, prompt, api_key)
+VALUES ($1, $2, $3, $4, $5, $6) RETURNING seq
 
 -- add_batch
 INSERT INTO event_batches (run, first, count, lines, tokens) VALUES ($1, $2, $3, $4, $5)
@@ -907,3 +908,45 @@ UPDATE api_keys SET body = $1 WHERE name = $2 RETURNING 1
 
 -- delete_key
 DELETE FROM api_keys WHERE name = $1 RETURNING 1
+
+-- exchange_rates
+-- The rows are changed in one order, so that no two processes wait for each other. The limit may
+-- change: what was taken is what the new level is short of the new limit.
+WITH asked AS (
+    SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+    WITH ORDINALITY AS a (scope, per_minute, taken, running, place)
+), levels AS (
+    INSERT INTO rates AS r (scope, level, per_minute, updated_at)
+    SELECT scope, per_minute - taken, per_minute, clock_timestamp() FROM asked
+    WHERE per_minute IS NOT NULL ORDER BY scope
+    ON CONFLICT (scope) DO UPDATE SET
+        level = least(
+            excluded.per_minute,
+            r.level - (excluded.per_minute - excluded.level) + excluded.per_minute / 60.0::float8
+                * greatest(0, extract(epoch FROM excluded.updated_at - r.updated_at)::float8)
+        ),
+        per_minute = excluded.per_minute,
+        updated_at = greatest(excluded.updated_at, r.updated_at)
+    RETURNING scope, level
+), reported AS (
+    INSERT INTO running_requests AS r (scope, owner, count, heard_at)
+    SELECT scope, $1, running, now() FROM asked ORDER BY scope
+    ON CONFLICT (scope, owner) DO UPDATE SET count = excluded.count, heard_at = excluded.heard_at
+)
+SELECT coalesce(l.level, 0), coalesce((
+    SELECT sum(r.count) FROM running_requests AS r
+    WHERE r.scope = a.scope AND r.owner <> $1
+    AND r.heard_at > now() - $2::float8 * interval '1 second'
+), 0)::bigint
+FROM asked AS a LEFT JOIN levels AS l ON l.scope = a.scope ORDER BY a.place
+
+-- forget_rates
+-- A bucket is full after a minute.
+WITH full_buckets AS (
+    DELETE FROM rates WHERE updated_at < now() - interval '10 minutes'
+)
+DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes' RETURNING 1
+
+-- count_unended_runs
+SELECT count(*) FROM runs
+WHERE tenant = $1 AND ended_at IS NULL AND ($2::text IS NULL OR api_key = $2)

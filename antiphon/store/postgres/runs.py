@@ -51,6 +51,7 @@ class PostgresRuns:
         batch: EventBatch,
         *,
         lock: ConversationLock | None = None,
+        api_key: str = "",
     ) -> bool:
         async with self._pool.transaction() as transaction:
             if lock is not None and not await has_lock(
@@ -59,7 +60,13 @@ class PostgresRuns:
                 return False
             await self._save(transaction, job.tenant, stored, listed=False)
             run = await transaction.value(
-                "begin_run", job.tenant, job.id, job.model, job.request, job.prompt
+                "begin_run",
+                job.tenant,
+                job.id,
+                job.model,
+                job.request,
+                job.prompt,
+                api_key,
             )
             await self._add_batch(transaction, run, batch)
             await self._notify(transaction, Notice(queued=(job.id,)))
@@ -205,6 +212,10 @@ class PostgresRuns:
             self._notifications.publish_local(tenant, name, batch)
         self.mark_stale(tenant, name)
         return True
+
+    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
+        ((count,),) = await self._pool.rows("count_unended_runs", tenant, api_key)
+        return int(count)
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

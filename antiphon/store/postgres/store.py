@@ -38,6 +38,7 @@ from antiphon.wire.response_list import ResponseSummary
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .pool import ConnectionPool, Transaction, index_key
+from .rates import PostgresRates
 from .runs import PostgresRuns, has_lock
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_response
@@ -57,6 +58,7 @@ class PostgresStore:
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool)
         self.keys = PostgresKeys(pool)
+        self.rates = PostgresRates(pool)
         self.usage_log = PostgresUsage(pool)
 
     @classmethod

@@ -79,6 +79,7 @@ class PostgresSweep:
             _query("expire_vector_files", now, _FILES),
             _query("forget_owners"),
             _query("forget_reservations"),
+            _query("forget_rates"),
             _query("see_ended", max(now, 1), _ROWS),
         ]
         if retention.max_age_s is not None:

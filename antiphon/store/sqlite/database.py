@@ -111,6 +111,11 @@ class Database:
         store._write_thread.start()
         return store
 
+    def check_open(self) -> None:
+        """Raise ``StoreError`` if the database is closed."""
+        if self._close_task is not None:
+            raise StoreError("The store is closed.")
+
     async def close(self) -> None:
         if self._close_task is None:
             self._writes.put(None)
@@ -138,8 +143,7 @@ class Database:
 
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run ``work`` in the reader thread and return its result."""
-        if self._close_task is not None:
-            raise StoreError("The store is closed.")
+        self.check_open()
         return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._read, work)
 
     def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -162,8 +166,7 @@ class Database:
         ``then`` is called on the event loop with the result, even if the caller was cancelled,
         because subscribers must hear of committed data. It must not raise.
         """
-        if self._close_task is not None:
-            raise StoreError("The store is closed.")
+        self.check_open()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
         self._writes.put(_Write(work, loop, done, then))

@@ -252,7 +252,7 @@ INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)
 SELECT value FROM secrets WHERE name = ?
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, conversation) VALUES (?, ?, ?, ?)
+INSERT INTO runs (tenant, id, model, conversation, api_key) VALUES (?, ?, ?, ?, ?)
 
 -- add_job
 INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
@@ -635,3 +635,7 @@ UPDATE api_keys SET body = ? WHERE name = ?
 
 -- delete_key
 DELETE FROM api_keys WHERE name = ?
+
+-- count_unended_runs
+SELECT count(*) FROM runs
+WHERE tenant = ?1 AND ended_at IS NULL AND (?2 IS NULL OR api_key = ?2)

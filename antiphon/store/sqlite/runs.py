@@ -82,6 +82,7 @@ class SqliteRuns(SingleProcessRuns):
         batch: EventBatch,
         *,
         lock: ConversationLock | None = None,
+        api_key: str = "",
     ) -> bool:
         if lock is not None and not self.is_locked(job.tenant, job.id, lock):
             return False
@@ -89,7 +90,8 @@ class SqliteRuns(SingleProcessRuns):
 
         def work(connection: sqlite3.Connection) -> None:
             save_response(connection)
-            row = (job.tenant, job.id, job.model, lock.conversation if lock is not None else None)
+            conversation = lock.conversation if lock is not None else None
+            row = (job.tenant, job.id, job.model, conversation, api_key)
             run = connection.execute(self._queries["begin_run"], row).lastrowid
             connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
             self._add_batch(connection, run, batch)
@@ -229,6 +231,10 @@ class SqliteRuns(SingleProcessRuns):
                 self.remove(claim.job.tenant, claim.job.id)
 
         return await self._database.write(work, then=notify)
+
+    async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
+        ((count,),) = await self._database.rows("count_unended_runs", (tenant, api_key), tuple)
+        return int(count)
 
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int

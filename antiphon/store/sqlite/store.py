@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.store.base import Retention
+from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -60,6 +61,7 @@ class SqliteStore:
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
         self.keys = SqliteKeys(database)
+        self.rates = MemoryRates(database.check_open)
         self.usage_log = SqliteUsage(database)
 
     @classmethod

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.clients import ClientLimits
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits, TokenBucket
+from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
@@ -31,7 +32,8 @@ GUARDED = [
 
 def key(name: str, tenant: str, secret: str, per_minute: int | None = None) -> AuthKey:
     digest = hashlib.sha256(secret.encode()).hexdigest()
-    return AuthKey(name=name, tenant=tenant, sha256=digest, requests_per_minute=per_minute)
+    limits = ClientLimits(requests_per_minute=per_minute)
+    return AuthKey(name=name, tenant=tenant, sha256=digest, limits=limits)
 
 
 ACCESS = AuthConfig(
@@ -158,12 +160,6 @@ async def test_rate_limit_is_per_key(make_app: Any, error_of: ErrorOf) -> None:
     assert "try again in 30s" in error["message"]
     app.now += 30
     assert [await status("sk-bob") for _ in range(2)] == [200, 429]
-
-
-def test_bucket_capacity_is_one_minute() -> None:
-    bucket = TokenBucket(2, now=0.0)
-    assert [bucket.take(0.0) for _ in range(3)] == [0.0, 0.0, 30.0]
-    assert [bucket.take(10_000.0) > 0 for _ in range(3)] == [False, False, True]
 
 
 @pytest.mark.requirement("API-RETRY", "CL-RETRY-AFTER")

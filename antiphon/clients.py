@@ -1,0 +1,111 @@
+"""Clients: who makes a request, and what its API key and its tenant may do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from .errors import Forbidden, NotFound
+
+__all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope", "model_not_found"]
+
+#: Tools of a client, which run on its machine: no list of tools limits them.
+_ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
+
+
+class ClientLimits(Struct, frozen=True, kw_only=True):
+    """What a key, or all keys of a tenant together, may do; None: no limit.
+
+    Tokens are input and output tokens. ``tokens_per_day`` counts from midnight in UTC.
+    ``concurrent_requests``: requests that wait or are answered at a time. ``background_runs``:
+    background runs that have not ended. ``models``: names or aliases. ``tools``: types of tools
+    besides functions and custom tools.
+    """
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    concurrent_requests: int | None = None
+    background_runs: int | None = None
+    models: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, source: Any) -> ClientLimits:
+        """Return the limits that ``source`` has as attributes of the same names."""
+        return cls(**{name: getattr(source, name) for name in cls.__struct_fields__})
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether tokens are limited."""
+        return self.tokens_per_minute is not None or self.tokens_per_day is not None
+
+
+class LimitScope(Struct, frozen=True):
+    """Limits, and whom they cover: the requests with one key, or those of one tenant."""
+
+    kind: Literal["key", "tenant"]
+    name: str
+    limits: ClientLimits
+
+    @property
+    def id(self) -> str:
+        """The name under which a store counts."""
+        return f"{self.kind} {self.name}"
+
+    @property
+    def owner(self) -> str:
+        """The scope as messages name it."""
+        return "Your API key" if self.kind == "key" else "Your organization"
+
+
+class Client(Struct, frozen=True, kw_only=True):
+    """Who makes a request. ``key``: the name of its API key. ``scopes``: the limits that apply,
+    all of them."""
+
+    key: str | None = None
+    scopes: tuple[LimitScope, ...] = ()
+
+    def allows_model(self, names: Collection[str]) -> bool:
+        """Whether the client may use a model. ``names``: its own name, and the one in the
+        request."""
+        return all(
+            scope.limits.models is None or not set(names).isdisjoint(scope.limits.models)
+            for scope in self.scopes
+        )
+
+    def check_model(self, name: str, requested: str | None) -> None:
+        """Raise ``NotFound`` for a model that the client may not use. ``requested``: its name in
+        the request; None if the request names none."""
+        if not self.allows_model((name, requested or name)):
+            raise model_not_found(requested or name)
+
+    def check_tools(self, types: Iterable[str]) -> None:
+        """Raise ``Forbidden`` for a tool that the client may not use. ``types``: those of the
+        request's tools, in order."""
+        for scope in self.scopes:
+            if scope.limits.tools is None:
+                continue
+            allowed = _ALWAYS_ALLOWED.union(scope.limits.tools)
+            for index, type in enumerate(types):
+                if type not in allowed:
+                    raise Forbidden(
+                        f"{scope.owner} may not use the tool '{type}'.",
+                        param=f"tools[{index}]",
+                        code="tool_not_allowed",
+                    )
+
+
+#: A client without limits.
+ANYONE = Client()
+
+
+def model_not_found(name: str) -> NotFound:
+    """Return the error for a model that is not served, or not for this client. OpenAI's message."""
+    return NotFound(
+        f"The model '{name}' does not exist or you do not have access to it.",
+        param="model",
+        code="model_not_found",
+    )

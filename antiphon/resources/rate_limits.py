@@ -1,0 +1,222 @@
+"""Limits of requests a minute and of requests at a time, over all servers of a store.
+
+Each process admits requests by its own view of a scope's token bucket. A few times a second it
+reports what it has admitted, and reads what the others have: so a request costs no round trip to
+the store, unless its scope was not in use for two seconds. In between, processes may admit more
+than the bucket holds. Its level is negative then, and nothing is admitted until it has filled up:
+over minutes, the limit is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+from msgspec import Struct
+
+from antiphon.clients import LimitScope
+from antiphon.errors import Overloaded, StoreError
+from antiphon.store.rates import RateReport, RateState, RateStore
+
+__all__ = ["Permit", "RateLimits"]
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds between two reports about a scope in use.
+_EXCHANGE_S = 0.25
+#: Seconds after which a view is too old to admit a request by it.
+_STALE_S = 2.0
+#: Longest wait for a report, in seconds. Then the view counts, however old it is.
+_TIMEOUT_S = 1.0
+#: Scopes whose view is kept.
+_MAX_SCOPES = 10_000
+#: ``retry-after`` of a client that has too many requests at a time.
+_RETRY_S = 1
+
+
+class Permit(Struct, frozen=True):
+    """Whether a scope admits a request. ``wait_s``: seconds until it may be admitted; 0 if it was.
+    ``remaining``: further requests that would be admitted now. ``full_s``: seconds until the bucket
+    is full."""
+
+    limit: int
+    remaining: int
+    full_s: float
+    wait_s: float
+
+
+class _View:
+    """What this process knows of a scope. ``level``: the tokens in its bucket at ``counted_at``.
+    ``read_at``: when the store was last asked. ``taken``: requests admitted since the last report.
+    ``reported``: running requests in the last report. ``used_at``: when a request came last."""
+
+    __slots__ = ("counted_at", "level", "per_minute", "read_at", "reported", "running", "state",
+                 "taken", "used_at")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.per_minute: int | None = None
+        self.level = 0.0
+        self.counted_at = 0.0
+        self.read_at = self.used_at = -math.inf
+        self.taken = self.running = self.reported = 0
+        self.state = RateState()
+
+    def is_in_use(self, now: float) -> bool:
+        """Whether there is something to report, or further requests are likely."""
+        is_counted = self.taken or self.running or self.reported
+        return bool(is_counted) or now - self.used_at <= _STALE_S
+
+    def fill(self, per_minute: int, now: float) -> None:
+        """Add the tokens of the time that has passed."""
+        rate, elapsed = per_minute / 60, max(0.0, now - self.counted_at)
+        is_new = self.per_minute is None
+        self.level = per_minute if is_new else min(per_minute, self.level + elapsed * rate)
+        self.per_minute = per_minute
+        self.counted_at = self.used_at = now
+
+    def update(self, report: RateReport, state: RateState, now: float) -> None:
+        """Take over the state that the store returned for a report."""
+        self.taken -= report.taken
+        self.reported = report.running
+        self.state = state
+        self.level = state.level - self.taken
+        self.counted_at = self.read_at = now
+
+
+class RateLimits:
+    """Admits the requests of limited scopes. One instance per process. ``owner`` names it in the
+    store; ``timer`` returns monotonic seconds."""
+
+    def __init__(self, rates: RateStore, *, owner: str, timer: Callable[[], float]) -> None:
+        self._rates = rates
+        self._owner = owner
+        self._timer = timer
+        self._views: dict[str, _View] = {}
+        #: Scopes whose requests wait for a report.
+        self._wanted: set[str] = set()
+        self._scheduled: asyncio.TimerHandle | None = None
+        self._exchange: asyncio.Task[None] | None = None
+
+    async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
+        """Admit a request that all of these scopes cover, or refuse it. Return the permits of those
+        that limit requests: if one of them has to wait, nothing is taken from the others."""
+        limited = [
+            (scope.id, scope.limits.requests_per_minute)
+            for scope in scopes
+            if scope.limits.requests_per_minute is not None
+        ]
+        for name, per_minute in limited:
+            view = self._view(name)
+            view.fill(per_minute, self._timer())
+            if self._timer() - view.read_at > _STALE_S:
+                await self._refresh(name)
+        now = self._timer()
+        views = [self._view(name) for name, _ in limited]
+        for view, (_, per_minute) in zip(views, limited, strict=True):
+            view.fill(per_minute, now)
+        is_admitted = all(view.level >= 1 for view in views)
+        if is_admitted and views:
+            for view in views:
+                view.level -= 1
+                view.taken += 1
+            self._schedule()
+        return tuple(_permit(view, is_admitted=is_admitted) for view in views)
+
+    @contextmanager
+    def running(self, scopes: Sequence[LimitScope]) -> Iterator[None]:
+        """Count a request as running for the duration of the block. Raises ``Overloaded`` if a
+        scope has as many as it may have."""
+        views: list[_View] = []
+        for scope in scopes:
+            limit = scope.limits.concurrent_requests
+            if limit is None:
+                continue
+            view = self._view(scope.id)
+            if view.running + view.state.running_elsewhere >= limit:
+                raise Overloaded(
+                    f"Rate limit reached: {scope.owner} has {limit} requests in progress, as many"
+                    f" as it may have (concurrent_requests). Please try again in {_RETRY_S}s.",
+                    retry_after_s=_RETRY_S,
+                )
+            views.append(view)
+        for view in views:
+            view.running += 1
+        try:
+            if views:
+                self._schedule()
+            yield
+        finally:
+            for view in views:
+                view.running -= 1
+
+    # --- the exchange ----------------------------------------------------------------------------
+
+    def _view(self, name: str) -> _View:
+        view = self._views.get(name)
+        if view is None:
+            if len(self._views) >= _MAX_SCOPES:
+                self._views = {id: self._views[id] for id in self._in_use()}
+            view = self._views[name] = _View()
+        return view
+
+    def _in_use(self) -> set[str]:
+        now = self._timer()
+        return {name for name, view in self._views.items() if view.is_in_use(now)}
+
+    async def _refresh(self, name: str) -> None:
+        """Report about a scope now, and read its state. If the store does not answer, the present
+        view counts."""
+        self._wanted.add(name)
+        if self._exchange is None or self._exchange.done():
+            self._start_exchange()
+        assert self._exchange is not None
+        await asyncio.wait((self._exchange,), timeout=_TIMEOUT_S)
+        self._view(name).read_at = self._timer()
+
+    def _schedule(self) -> None:
+        if self._scheduled is None:
+            loop = asyncio.get_running_loop()
+            self._scheduled = loop.call_later(_EXCHANGE_S, self._on_time)
+
+    def _on_time(self) -> None:
+        self._scheduled = None
+        if self._exchange is None or self._exchange.done():
+            self._start_exchange()
+
+    def _start_exchange(self) -> None:
+        self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
+
+    async def _run_exchange(self) -> None:
+        """Report until nobody waits for a report."""
+        while names := self._wanted | self._in_use():
+            self._wanted.clear()
+            views = [self._view(name) for name in names]
+            reports = [
+                RateReport(
+                    scope=name, per_minute=view.per_minute, taken=view.taken, running=view.running
+                )
+                for name, view in zip(names, views, strict=True)
+            ]
+            try:
+                states = await self._rates.exchange(self._owner, reports)
+            except StoreError as error:
+                _log.warning("rate limits of this process only", error=error.message)
+                self._wanted.clear()
+            else:
+                now = self._timer()
+                for view, report, state in zip(views, reports, states, strict=True):
+                    view.update(report, state, now)
+            if not self._wanted:
+                break
+        if self._in_use():
+            self._schedule()
+
+
+def _permit(view: _View, *, is_admitted: bool) -> Permit:
+    limit = view.per_minute or 1
+    rate = limit / 60
+    lacking = 0.0 if is_admitted else max(0.0, 1 - view.level)
+    return Permit(limit, max(0, int(view.level)), (limit - view.level) / rate, lacking / rate)

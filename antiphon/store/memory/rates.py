@@ -1,0 +1,56 @@
+"""The in-memory rate store, the reference of the contract: for stores that one process opens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from antiphon.store.rates import HEARD_S, RateReport, RateState
+
+__all__ = ["MemoryRates"]
+
+#: Scopes whose state is kept.
+_MAX_SCOPES = 100_000
+
+
+class MemoryRates:
+    """``RateStore`` over dictionaries. ``check`` raises if the store is closed. ``timer`` returns
+    monotonic seconds."""
+
+    def __init__(
+        self, check: Callable[[], None], timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._check = check
+        self._timer = timer
+        #: Tokens, and when they were counted, by scope.
+        self._levels: dict[str, tuple[float, float]] = {}
+        #: Running requests, and when they were reported, by scope and owner.
+        self._running: dict[str, dict[str, tuple[int, float]]] = {}
+
+    async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
+        self._check()
+        now = self._timer()
+        return tuple(
+            RateState(self._take(report, now), self._run(owner, report, now)) for report in reports
+        )
+
+    def _take(self, report: RateReport, now: float) -> float:
+        if report.per_minute is None:
+            return 0.0
+        if len(self._levels) >= _MAX_SCOPES:
+            self._levels.clear()
+        full = float(report.per_minute)
+        level, at = self._levels.get(report.scope, (full, now))  # a new bucket is full
+        level = min(full, level - report.taken + (now - at) * full / 60)
+        self._levels[report.scope] = (level, now)
+        return level
+
+    def _run(self, owner: str, report: RateReport, now: float) -> int:
+        owners = self._running.setdefault(report.scope, {})
+        owners[owner] = (report.running, now)
+        for name, (running, at) in list(owners.items()):
+            if not running or now - at > HEARD_S:
+                del owners[name]
+        if not owners:
+            del self._running[report.scope]
+        return sum(running for name, (running, _) in owners.items() if name != owner)

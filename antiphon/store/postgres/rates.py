@@ -1,0 +1,28 @@
+"""The PostgreSQL rate store. Its tables are not logged: a crash empties them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.store.rates import HEARD_S, RateReport, RateState
+
+from .pool import ConnectionPool, index_key
+
+__all__ = ["PostgresRates"]
+
+
+class PostgresRates:
+    """``RateStore`` over a connection pool: an exchange is one statement."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
+        if not reports:
+            return ()
+        columns = zip(
+            *((index_key(r.scope), r.per_minute, r.taken, r.running) for r in reports),
+            strict=True,
+        )
+        rows = await self._pool.rows("exchange_rates", owner, HEARD_S, *map(list, columns))
+        return tuple(RateState(*row) for row in rows)

@@ -1,0 +1,53 @@
+"""The part of a store's contract about the limits of clients, as checks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from antiphon.store.base import Store
+from antiphon.store.rates import RateReport, RateState
+
+__all__ = ["CHECKS"]
+
+Check = Callable[[Store], Awaitable[None]]
+
+#: So few that a bucket does not fill noticeably while a check runs.
+_SLOW = 1
+
+
+async def sums_up_what_processes_take(store: Store) -> None:
+    reports = [RateReport(scope=name, per_minute=_SLOW, taken=3) for name in ("b", "a")]
+    for level in (-2, -5):
+        states = await store.rates.exchange(str(level), reports)
+        assert [round(state.level) for state in states] == [level, level]
+    (state,) = await store.rates.exchange("x", [RateReport(scope="a", per_minute=_SLOW)])
+    assert round(state.level) == -5
+
+
+async def a_bucket_starts_full_and_follows_its_limit(store: Store) -> None:
+    (state,) = await store.rates.exchange("x", [RateReport(scope="a", per_minute=100, taken=10)])
+    assert state == RateState(90.0, 0)
+    (state,) = await store.rates.exchange("x", [RateReport(scope="a", per_minute=5, taken=86)])
+    assert 4 <= state.level < 5
+    assert await store.rates.exchange("x", []) == ()
+
+
+async def tells_what_other_processes_run(store: Store) -> None:
+    async def report(owner: str, running: int) -> int:
+        reports = [RateReport(scope="a", running=running), RateReport(scope=f"b{owner}")]
+        first, second = await store.rates.exchange(owner, reports)
+        assert second == RateState()
+        return first.running_elsewhere
+
+    assert [await report("x", 3), await report("y", 2), await report("z", 0)] == [0, 3, 5]
+    assert [await report("x", 1), await report("y", 0), await report("z", 0)] == [2, 1, 1]
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        sums_up_what_processes_take,
+        a_bucket_starts_full_and_follows_its_limit,
+        tells_what_other_processes_run,
+    )
+}

@@ -1,0 +1,129 @@
+"""Limits of requests over several processes, by a clock of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.clients import ClientLimits, LimitScope
+from antiphon.errors import Overloaded, StoreError
+from antiphon.resources.rate_limits import RateLimits
+from antiphon.store.memory.rates import MemoryRates
+from antiphon.store.rates import RateReport, RateState, RateStore
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scope(name: str = "k", **limits: int) -> LimitScope:
+    return LimitScope("key", name, ClientLimits(**limits))
+
+
+class Rates(MemoryRates):
+    """The store of all processes. Counts its calls, and may be down."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(lambda: None, clock)
+        self.calls = 0
+        self.is_down = False
+
+    async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
+        self.calls += 1
+        await asyncio.sleep(0)
+        if self.is_down:
+            raise StoreError("down")
+        return await super().exchange(owner, reports)
+
+
+async def admitted(limits: RateLimits, *scopes: LimitScope, tries: int) -> int:
+    permits = [await limits.take(scopes) for _ in range(tries)]
+    return sum(all(each.wait_s == 0 for each in permit) for permit in permits)
+
+
+def process(rates: RateStore, clock: Clock, owner: str = "a") -> RateLimits:
+    return RateLimits(rates, owner=owner, timer=clock)
+
+
+async def test_a_bucket_holds_one_minute_of_requests() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    limits, limited = process(rates, clock), scope(requests_per_minute=2)
+    permits = [(await limits.take((limited,)))[0] for _ in range(3)]
+    assert [permit.wait_s for permit in permits] == [0, 0, 30]
+    assert [permit.remaining for permit in permits] == [1, 0, 0]
+    assert [permit.full_s for permit in permits] == [30, 60, 60]
+    clock.now = 10_000
+    assert await admitted(limits, limited, tries=3) == 2
+    assert await admitted(limits, scope(), tries=3) == 3
+
+
+async def test_processes_share_a_bucket_and_pay_back_what_was_too_much() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    limited = scope(requests_per_minute=60)
+    total = 0
+    for _ in range(600):  # ten minutes, two processes of which each gets the whole rate
+        total += await admitted(one, limited, tries=1) + await admitted(two, limited, tries=1)
+        clock.now += 1
+        for each in (one, two):
+            each._start_exchange()
+            assert each._exchange is not None
+            await each._exchange
+    assert abs(total - 660) <= 2, "a full bucket and ten minutes"
+
+
+async def test_requests_in_a_row_cost_no_round_trips() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    limits = process(rates, clock)
+    assert await admitted(limits, scope(requests_per_minute=1000), tries=500) == 500
+    assert rates.calls == 1
+    clock.now += 5  # its view is old now
+    assert await admitted(limits, scope(requests_per_minute=1000), tries=1) == 1
+    assert rates.calls == 2
+
+
+async def test_a_request_needs_room_in_all_scopes() -> None:
+    clock = Clock()
+    limits = process(Rates(clock), clock)
+    small, large = scope("s", requests_per_minute=1), scope("l", requests_per_minute=5)
+    assert await admitted(limits, small, large, tries=4) == 1
+    assert await admitted(limits, large, tries=9) == 4, "the refused ones took nothing"
+
+
+async def test_without_a_store_a_process_limits_by_itself() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    rates.is_down = True
+    limits, limited = process(rates, clock), scope(requests_per_minute=3)
+    assert await admitted(limits, limited, tries=5) == 3
+    rates.is_down = False
+    limits._start_exchange()
+    assert limits._exchange is not None
+    await limits._exchange
+    (state,) = await rates.exchange("b", [RateReport(scope=limited.id, per_minute=3)])
+    assert state.level == 0, "reported later"
+
+
+async def test_running_requests_of_all_processes_count() -> None:
+    clock = Clock()
+    rates = Rates(clock)
+    one, two = process(rates, clock, "1"), process(rates, clock, "2")
+    limited = scope(concurrent_requests=2)
+    with one.running([limited]):
+        await one._run_exchange()
+        await two._refresh(limited.id)
+        with two.running([limited]), pytest.raises(Overloaded, match="concurrent_requests"):
+            with two.running([limited]):
+                raise AssertionError
+    with one.running([limited]), one.running([limited]):
+        with pytest.raises(Overloaded), one.running([scope("o"), limited]):
+            raise AssertionError
