@@ -195,9 +195,16 @@ class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool
 
 
 class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"):
+    """A search of files. ``results``: only with ``include``.
+
+    ``passage_files`` is an extension, for items without results: ``file_id`` and ``filename`` of
+    each passage that the model was shown, in order, so that later responses can cite them.
+    """
+
     queries: tuple[str, ...]
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
     results: tuple[Json, ...] | None = None
+    passage_files: tuple[Json, ...] | UnsetType = UNSET
 
 
 class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):

@@ -42,6 +42,7 @@ LEFT_OUT = {
 OURS = {
     ("custom_tool_call_output", "name"): "sent by clients that mirror function_call_output",
     ("web_search_call", "results"): "filled by include web_search_call.results",
+    ("file_search_call", "passage_files"): "for later responses, which cite these files",
     ("local_shell_call_output", "call_id"): "sent by clients that mirror the other outputs",
     **{
         (tag, "caller"): "where a program made the call: it goes on by it"

@@ -127,12 +127,13 @@ class FileSearchProvider:
             )
         except (RequestError, RunError) as error:
             raise ToolError(error.message) from None
+        text = passages.render(call, results, context.max_result_bytes // 2)
         fields: dict[str, Any] = {"queries": queries}
         if with_results:
             fields["results"] = tuple(map(_result, results))
-        yield ToolResult(
-            text=passages.render(call, results, context.max_result_bytes // 2), fields=fields
-        )
+        else:
+            fields["passage_files"] = passages.files_of(call)
+        yield ToolResult(text=text, fields=fields)
 
 
 class _NumberedPassages:
@@ -157,6 +158,11 @@ class _NumberedPassages:
         files = self._calls[call] if 0 <= call < len(self._calls) else []
         return files[index] if index < len(files) else None
 
+    def files_of(self, call: int) -> tuple[dict[str, str], ...]:
+        """Return the file of each passage that a call showed, for later responses."""
+        files = (file for file in self._calls[call] if file is not None)
+        return tuple({"file_id": file_id, "filename": filename} for file_id, filename in files)
+
     def render(self, call: int, results: Sequence[VectorStoreSearchResult], max_bytes: int) -> str:
         """Return as many passages as fit ``max_bytes``, at least the best one, as the model is
         shown them."""
@@ -178,7 +184,8 @@ class _NumberedPassages:
 
 def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
     """Yield the file of each passage of an earlier call, as far as its item contains them."""
-    for result in call.results or ():
+    passage_files = () if call.passage_files is UNSET else call.passage_files
+    for result in call.results or passage_files:
         file_id, filename = result.get("file_id"), result.get("filename")
         known = isinstance(file_id, str) and isinstance(filename, str)
         yield (str(file_id), str(filename)) if known else None

@@ -10,6 +10,7 @@ from antiphon.tools.citations import CitationReader
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import FileSearchCall
 from antiphon.wire.parsing.vector_stores import SearchRequest
+from antiphon.wire.parts import FileCitation
 from antiphon.wire.tools import FileSearch as Tool
 from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
 
@@ -36,9 +37,12 @@ class FixedSearch:
 
 
 async def run_search(
-    vector_search: FixedSearch, arguments: str, max_bytes: int = 10_000
+    vector_search: FixedSearch,
+    arguments: str,
+    max_bytes: int = 10_000,
+    include: frozenset[str] = frozenset(),
 ) -> ToolResult:
-    response = ResponseContext(tenant="t", response_id="r", items=())
+    response = ResponseContext(tenant="t", response_id="r", items=(), include=include)
     tool = Tool(vector_store_ids=("vs_1",))
     context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=max_bytes)
     async with FileSearchProvider(vector_search).open(tool, response) as toolset:
@@ -85,3 +89,24 @@ async def test_passages_of_earlier_calls_keep_their_numbers() -> None:
         deltas = [*reader.feed(Text("a【f1】b【f51】c【f101】")), *reader.finish()]
     annotations = [each.annotation for each in deltas if isinstance(each, Annotate)]
     assert [getattr(note, "file_id", "") for note in annotations] == ["file-z", "file-0"]
+
+
+async def test_files_of_an_earlier_response_are_cited() -> None:
+    """Also if its results were not included in its output."""
+    result = await run_search(FixedSearch("x", "y"), '{"queries": ["a"]}')
+    earlier_call = FileSearchCall(**result.fields)
+    assert earlier_call.results is None
+    response = ResponseContext(tenant="t", response_id="r", items=(earlier_call,))
+    tool = Tool(vector_store_ids=("vs_1",))
+    async with FileSearchProvider(FixedSearch()).open(tool, response) as toolset:
+        assert toolset.citation_notation is not None
+        reader = CitationReader([toolset.citation_notation])
+        deltas = [*reader.feed(Text("Yes 【f2†a〖〗.md】, not 【f3】.")), *reader.finish()]
+    cited = [delta.annotation for delta in deltas if isinstance(delta, Annotate)]
+    assert cited == [FileCitation(file_id="file-1", filename="a【】.md", index=3)]
+
+
+async def test_included_results_are_not_repeated() -> None:
+    include = frozenset({"file_search_call.results"})
+    result = await run_search(FixedSearch("x"), '{"queries": ["a"]}', include=include)
+    assert "passage_files" not in result.fields and len(result.fields["results"]) == 1

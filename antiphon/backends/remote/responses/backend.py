@@ -154,7 +154,7 @@ class ResponsesBackend(RemoteBackend):
             elif tool_type is not None and tool_type not in hosted:
                 yield from map(_to_json, _as_function_call(item, prompt_tools))
             elif self.flavour.native_tools:
-                yield _to_json(item)
+                yield _to_json(_without_passage_files(item))
             else:
                 yield _to_json(_as_function(item, prompt_tools))
 
@@ -300,6 +300,11 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
             ):
                 has_caller = getattr(item, "caller", UNSET) is not UNSET
                 yield replace(item, caller=UNSET) if has_caller else item
+
+
+def _without_passage_files(item: it.Item) -> it.Item:
+    """Leave out our extension, which an upstream that searches files may reject."""
+    return replace(item, passage_files=UNSET) if isinstance(item, it.FileSearchCall) else item
 
 
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:

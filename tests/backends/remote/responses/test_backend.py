@@ -27,6 +27,7 @@ from antiphon.wire.items import (
     CustomToolCall,
     CustomToolCallOutput,
     DirectCaller,
+    FileSearchCall,
     FunctionCall,
     FunctionCallOutput,
     ImageGenerationCall,
@@ -284,6 +285,22 @@ async def test_local_tool_items_become_function_calls(owner: str, there: bool) -
     assert (call["type"], call["name"]) == ("function_call", "image_generation")
     assert call["arguments"] == '{"prompt": "a cat"}' and call["call_id"] == output["call_id"]
     assert output["output"] == '{"status": "completed", "size": "2x3"}'
+
+
+async def test_extension_of_file_search_is_left_out() -> None:
+    files = ({"file_id": "file-1", "filename": "a.md"},)
+    call = FileSearchCall(id="fs_1", queries=("a",), passage_files=files)
+    more: dict[str, Any] = {"options": {"tools": ["file_search"]}}
+    told = (await asked(conversation=Conversation((call,)), owner="openai", **more))["input"]
+    assert told == [
+        {
+            "type": "file_search_call",
+            "id": "fs_1",
+            "queries": ["a"],
+            "status": "completed",
+            "results": None,
+        }
+    ]
 
 
 # --- responses ------------------------------------------------------------------------------------
