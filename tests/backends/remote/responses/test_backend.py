@@ -295,7 +295,6 @@ async def test_extension_of_file_search_is_left_out() -> None:
     assert told == [
         {
             "type": "file_search_call",
-            "id": "fs_1",
             "queries": ["a"],
             "status": "completed",
             "results": None,
