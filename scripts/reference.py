@@ -18,7 +18,7 @@ from antiphon.http.openapi.describe import type_spans as describe_type
 from antiphon.http.routes.managed_models import ManagesModels
 from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
-from tests.conformance.served import Server, backend_of
+from tests.conformance.server import Server, backend_of
 
 __all__ = ["api_page", "errors_page", "metrics_page"]
 

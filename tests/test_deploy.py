@@ -22,7 +22,7 @@ from antiphon.config.load import load
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
 from antiphon.store.memory.store import MemoryStore
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

@@ -20,7 +20,7 @@ from antiphon.http import uvicorn_server
 from antiphon.http.metrics import Metrics
 from antiphon.store.memory.store import MemoryStore
 from scripts.docs import PAGES, ROOT
-from tests.conformance.served import Server, backend_of
+from tests.conformance.server import Server, backend_of
 
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 DASHBOARD = ROOT / "deploy/grafana/antiphon.json"

@@ -15,7 +15,7 @@ from antiphon.config.options import options
 from antiphon.config.settings import Settings
 from antiphon.store import open_store
 from scripts.docs import ROOT
-from tests.conformance.served import Server, backend_of
+from tests.conformance.server import Server, backend_of
 
 
 @pytest.mark.parametrize("name", ["operations", "monitoring", "security"])

@@ -26,7 +26,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check
 from antiphon.wire.items import InputText, Message
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 from tests.conformance.test_hosted import MCP, Dice
 from tests.conformance.test_tool_search import tool_call
 

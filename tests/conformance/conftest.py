@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
-from tests.conformance.served import (
+from tests.conformance.server import (
     FOREGROUND,
     MODES,
     Answer,

@@ -16,7 +16,7 @@ from antiphon.logs import open_log
 from antiphon.resources.api_keys import ApiKeys
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 
 ASK = {"model": "tiny", "input": "hi"}
 

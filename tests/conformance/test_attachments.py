@@ -23,7 +23,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import GIF, data_url, docx, pdf, png
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, Json, Server
+from tests.conformance.server import Ask, Json, Server
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 

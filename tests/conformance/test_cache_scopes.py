@@ -16,7 +16,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 
 TENANTS = ("acme", "globex")
 KEYS = tuple(

@@ -21,7 +21,7 @@ from antiphon.testing.engine import ScriptedEngine
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 
 Json = dict[str, Any]
 HI: Json = {"messages": [{"role": "user", "content": "hi"}]}

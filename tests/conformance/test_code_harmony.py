@@ -13,7 +13,7 @@ from antiphon.store.base import Store
 from antiphon.tokens import Chunk, Prompt
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import Ask
+from tests.conformance.server import Ask
 from tests.conformance.test_code_interpreter import CODE, OUTPUTS
 from tests.dialects import gpt_oss
 from tests.golden.models import CharacterTokenizer, ChunkPlayer

@@ -20,7 +20,7 @@ from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, event_types, message_deltas, reasoning_deltas
-from tests.conformance.served import Ask, Json, Server, engine
+from tests.conformance.server import Ask, Json, Server, engine
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}

@@ -20,7 +20,7 @@ from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import END
 from antiphon.tokens import ModelCard
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 from tests.wire.test_fuzz import JSON, check_error, mutated, searching
 
 Json = dict[str, Any]

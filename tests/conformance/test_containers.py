@@ -12,7 +12,7 @@ from antiphon.tools.shell import ShellProvider
 from antiphon.wire.containers import AutoContainer
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import Clock, code_interpreter_options, containers
-from tests.conformance.served import Ask, Server, engine, local
+from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_shells import HERE
 from tests.conformance.test_tool_search import tool_call
 

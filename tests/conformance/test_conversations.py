@@ -12,7 +12,7 @@ from tests.conformance import oracle
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import message_deltas
-from tests.conformance.served import Ask, Json, Server
+from tests.conformance.server import Ask, Json, Server
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_state import prompt_texts
 

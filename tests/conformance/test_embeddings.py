@@ -19,7 +19,7 @@ from antiphon.compat.embeddings import parse_embeddings_request
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 from tests.wire.test_fuzz import JSON, check_error, mutated, searching
 
 Json = dict[str, Any]

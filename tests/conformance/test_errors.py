@@ -10,7 +10,7 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import BackendError, InvalidRequest, RunError
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, Json, engine
+from tests.conformance.server import Ask, Json, engine
 from tests.conformance.stepped_backend import SteppedBackend
 
 #: Of a client that sends something else where an id stands.

@@ -19,7 +19,7 @@ from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, Json, Server, engine, local
+from tests.conformance.server import Ask, Json, Server, engine, local
 
 
 def last_options(server: Server) -> Options:

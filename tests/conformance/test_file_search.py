@@ -17,7 +17,7 @@ from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
-from tests.conformance.served import NOW, Ask, Server, engine, local
+from tests.conformance.server import NOW, Ask, Server, engine, local
 from tests.conformance.test_files import Clients, client_of
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
@@ -492,7 +492,7 @@ async def test_unfinished_indexing_is_resumed(tmp_path: Path) -> None:
     """The next process resumes it."""
     from antiphon.testing.file_check import make_file
     from antiphon.testing.vector_check import make_indexed_file, make_vector_store
-    from tests.conformance.served import backend_of
+    from tests.conformance.server import backend_of
 
     url = f"sqlite:{tmp_path}/antiphon.db"
     store = await open_store(url)

@@ -21,7 +21,7 @@ from antiphon.http.requests.multipart import read
 from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
-from tests.conformance.served import NOW, Server
+from tests.conformance.server import NOW, Server
 from tests.http.conftest import counted
 
 Clients = Callable[..., AsyncOpenAI]

@@ -10,7 +10,7 @@ import pytest
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_code_harmony import Turns, final
 from tests.dialects import gpt_oss
 

@@ -23,7 +23,7 @@ from antiphon.wire import items as it
 from antiphon.wire.tools import Function, Mcp
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, call, message_deltas, reasoning_deltas
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 MCP = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}

@@ -14,7 +14,7 @@ from antiphon.tools.image_generation.base import ImageRequest
 from tests.attachments.samples import data_url, png
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, Server, engine, local
+from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_background import client, poll
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.image_generation.fake_generator import (

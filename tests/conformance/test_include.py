@@ -12,7 +12,7 @@ from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.request import INCLUDES
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_file_search import create_searchable_store
 from tests.conformance.test_files import Clients, client_of
 from tests.conformance.test_tool_search import tool_call

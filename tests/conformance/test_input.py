@@ -16,7 +16,7 @@ from tests.conformance.scripts import (
     message_deltas,
     reasoning_deltas,
 )
-from tests.conformance.served import Ask, Json, engine
+from tests.conformance.server import Ask, Json, engine
 
 TURN = [
     *reasoning_deltas("Hm."),

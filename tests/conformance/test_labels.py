@@ -13,7 +13,7 @@ from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.scripts import call, message_deltas
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_hosted import with_namespace
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.golden.models import MODELS

@@ -15,7 +15,7 @@ from tests.conformance import oracle
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish, message_deltas
-from tests.conformance.served import Ask, engine
+from tests.conformance.server import Ask, engine
 from tests.conformance.stepped_backend import SteppedBackend
 
 ANSWER = Open(Message(role="assistant", content=()))

@@ -24,7 +24,7 @@ from antiphon.tools.mcp.transport import McpEndpoint
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
-from tests.conformance.served import Ask, Server, engine, local
+from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.mcp.process import Toys, run_server
 

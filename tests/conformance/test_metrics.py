@@ -16,7 +16,7 @@ from antiphon.stream.deltas import Open, Text
 from antiphon.tracing.opentelemetry_metrics import OtelMetrics, open_exporter
 from antiphon.wire.items import Message
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server, engine
+from tests.conformance.server import Server, engine
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_web_search import STEPS, local, providers
 

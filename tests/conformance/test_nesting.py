@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import Serve
-from tests.conformance.served import engine
+from tests.conformance.server import engine
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from antiphon.testing.embedder import WordEmbedder
 from tests.conformance.conftest import Serve
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import NOW, Server, engine
+from tests.conformance.server import NOW, Server, engine
 from tests.conformance.test_api_keys import Process
 from tests.conformance.test_skills import skill_form
 

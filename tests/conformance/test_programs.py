@@ -17,7 +17,7 @@ from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.tools.shell import ShellProvider
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import NOW, Ask, Json, engine, local
+from tests.conformance.server import NOW, Ask, Json, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 PROGRAMS = {"type": "programmatic_tool_calling"}

@@ -16,7 +16,7 @@ from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
 from antiphon.tools.programs.provider import ProgramProvider
 from tests.conformance.conftest import Serve
-from tests.conformance.served import NOW, Ask, Json, engine, local
+from tests.conformance.server import NOW, Ask, Json, engine, local
 from tests.conformance.test_mcp import HERE
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.mcp.process import Toys, run_server

@@ -20,7 +20,7 @@ from antiphon.testing.file_check import make_file
 from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 from tests.conformance.test_tool_search import tool_call
 
 #: The least that a request needs.

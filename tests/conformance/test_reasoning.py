@@ -16,7 +16,7 @@ from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Reasoning
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, message_deltas, reasoning_deltas
-from tests.conformance.served import Ask, engine
+from tests.conformance.server import Ask, engine
 from tests.dialects.families import source
 
 NOTES = "<notes>"

@@ -9,7 +9,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, engine
+from tests.conformance.server import Ask, engine
 
 
 @pytest.mark.requirement("VN-2")

@@ -14,7 +14,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 
 KEYS = Encryptor((EncryptionKey.from_secret(b"k" * 32),))
 

@@ -22,7 +22,7 @@ from tests.conformance.fake_containers import (
     containers,
     run_command,
 )
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_skills import manifest
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.sandbox.real_sandboxes import SMALL, sandbox

@@ -12,7 +12,7 @@ from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Store
 from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 
 URL = "/v1/skills"
 

@@ -23,7 +23,7 @@ from tests.conformance.scripts import (
     message_deltas,
     reasoning_deltas,
 )
-from tests.conformance.served import NOW, Answer, Ask, Json, Server, engine
+from tests.conformance.server import NOW, Answer, Ask, Json, Server, engine
 
 ANSWERED = {"type": "function_call_output", "output": "22 degrees"}
 

@@ -20,7 +20,7 @@ from tests.conformance.scripts import (
     message_deltas,
     reasoning_deltas,
 )
-from tests.conformance.served import Ask, Json, engine, local, send_in_mode
+from tests.conformance.server import Ask, Json, engine, local, send_in_mode
 from tests.conformance.stepped_backend import SteppedBackend
 
 MESSAGE = [

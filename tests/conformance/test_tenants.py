@@ -19,7 +19,7 @@ from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.test_skills import manifest
-from tests.runs.served import OneModel
+from tests.runs.scripted_service import OneModel
 
 #: Shared by all tenants of a server.
 SHARED = ("/v1/models", "/v1/prompts", "/antiphon/keys")

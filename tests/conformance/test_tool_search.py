@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, Json, Server, engine, local
+from tests.conformance.server import Ask, Json, Server, engine, local
 from tests.conformance.test_tools import allows
 
 

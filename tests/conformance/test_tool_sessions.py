@@ -15,7 +15,7 @@ from antiphon.wire.items import Item
 from tests.conformance.asgi_clients import StreamingClient
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, message_deltas
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.stepped_backend import SteppedBackend
 
 

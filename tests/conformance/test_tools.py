@@ -14,7 +14,7 @@ from antiphon.tokens import Constraint
 from antiphon.tools.unavailable import UnavailableTool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
-from tests.conformance.served import Ask, Json, engine
+from tests.conformance.server import Ask, Json, engine
 from tests.dialects.grammars import ConstrainedWriter
 
 OTHER = {**TOOL, "name": "get_time"}

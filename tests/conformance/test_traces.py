@@ -19,7 +19,7 @@ from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.tracing.opentelemetry import OtelTracer, open_tracer
 from antiphon.wire.items import Message
 from tests.conformance.conftest import Serve
-from tests.conformance.served import engine
+from tests.conformance.server import engine
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_web_search import STEPS, local, providers
 

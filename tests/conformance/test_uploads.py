@@ -15,7 +15,7 @@ from antiphon.http.middleware.auth import RequestLimits
 from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Retention, Store
 from tests.conformance.conftest import Serve
-from tests.conformance.served import NOW
+from tests.conformance.server import NOW
 from tests.conformance.test_files import Clients, _Log, client_of
 from tests.http.conftest import counted
 

@@ -38,7 +38,7 @@ from antiphon.upstream import sse as upstream_sse
 from antiphon.upstream.client import RetryPolicy, Upstream
 from tests.conformance import oracle
 from tests.conformance.asgi_clients import StreamingClient, WebSocketClient
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 from tests.golden.models import MODELS
 from tests.searching import examples
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse

@@ -23,7 +23,7 @@ from antiphon.stream.deltas import Open
 from antiphon.wire.items import Message
 from antiphon.wire.parsing.requests import parse_create_response
 from tests.conformance.conftest import Serve
-from tests.conformance.served import NOW, Ask, Server, engine, local
+from tests.conformance.server import NOW, Ask, Server, engine, local
 from tests.conformance.stepped_backend import SteppedBackend
 from tests.conformance.test_tool_search import tool_call
 

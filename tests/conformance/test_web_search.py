@@ -16,7 +16,7 @@ from antiphon.tools.web_search.extract import extract_document
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Ask, engine, local
+from tests.conformance.server import Ask, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.dialects import gpt_oss
 

@@ -16,7 +16,7 @@ from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tokens import Chunk, Prompt
 from tests.conformance import oracle
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 from tests.tiny_models.tiny_tools import GGUF
 from tests.upstream.started import llama_server_process
 

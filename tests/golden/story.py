@@ -38,7 +38,7 @@ from tests.conformance.fake_containers import run_command as line
 from tests.golden.models import backend
 from tests.golden.programs import programs
 from tests.golden.tooled import ScriptedWords
-from tests.runs.served import RecordingSink
+from tests.runs.scripted_service import RecordingSink
 from tests.tools.image_generation.fake_generator import FakeImageGenerator, image_provider
 
 RULE = "----------"

@@ -21,7 +21,7 @@ from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_create_prompt, parse_create_response
 from antiphon.wire.prompts import PromptResource
 from antiphon.wire.response import Response
-from tests.runs.served import create, service
+from tests.runs.scripted_service import create, make_service
 
 SUPPORT = """
 model = "gpt-5.5"
@@ -62,7 +62,7 @@ class PromptService:
 
     def __init__(self, prompts: Prompts) -> None:
         self.backend = ScriptedBackend(["ok"])
-        self.service: Service = service(self.backend, MemoryStore(), prompts=prompts)
+        self.service: Service = make_service(self.backend, MemoryStore(), prompts=prompts)
 
     async def __call__(self, **fields: Any) -> Response:
         body = {"input": "hi", **fields}

@@ -29,7 +29,7 @@ from antiphon.stream.deltas import Delta
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.parsing.requests import parse_create_response
-from tests.runs.served import NOW, OneModel
+from tests.runs.scripted_service import NOW, OneModel
 from tests.searching import examples
 
 TEXTS = st.sampled_from(["one", "two words", "and three words"])

@@ -14,7 +14,7 @@ from antiphon.wire import events as ev
 from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.items import Item, Message
 from antiphon.wire.parsing.requests import parse_create_response
-from tests.runs.served import RecordingSink, create, service
+from tests.runs.scripted_service import RecordingSink, create, make_service
 
 
 class LostAnswers(MemoryStore):
@@ -50,7 +50,7 @@ async def _steal(store: MemoryStore, conversation: str) -> None:
 
 async def test_save_is_repeated_when_its_answer_is_lost() -> None:
     store = LostAnswers(1)
-    served = service(ScriptedBackend(["Hello"]), store)
+    served = make_service(ScriptedBackend(["Hello"]), store)
     conversation = await _conversation(served)
     response = await (await create(served, conversation=conversation)).drive()
     assert response.status == "completed"
@@ -60,7 +60,7 @@ async def test_save_is_repeated_when_its_answer_is_lost() -> None:
 
 async def test_response_fails_when_the_store_takes_it_no_more() -> None:
     store = LostAnswers(9)
-    served = service(ScriptedBackend(["Hello"]), store, save_retry_s=0)
+    served = make_service(ScriptedBackend(["Hello"]), store, save_retry_s=0)
     response = await (await create(served)).drive()
     assert response.status == "failed"
     assert response.error is not None
@@ -69,7 +69,7 @@ async def test_response_fails_when_the_store_takes_it_no_more() -> None:
 
 async def test_response_that_lost_its_lock_is_not_added() -> None:
     store = MemoryStore()
-    served = service(ScriptedBackend(["Hello"]), store)
+    served = make_service(ScriptedBackend(["Hello"]), store)
     conversation = await _conversation(served)
     run = await create(served, conversation=conversation)
     await _steal(store, conversation)
@@ -94,7 +94,7 @@ async def test_run_that_lost_its_lock_is_not_created() -> None:
             return await super().load_conversation_items(tenant, conversation_id)
 
     store = Slow()
-    served = service(ScriptedBackend(["Hello"]), store)
+    served = make_service(ScriptedBackend(["Hello"]), store)
     conversation = await _conversation(served)
     body = b'{"input": "hi", "background": true, "conversation": "%s"}' % conversation.encode()
     with pytest.raises(InvalidRequest) as refused:

@@ -16,7 +16,7 @@ import uvicorn
 from antiphon.resources.prompts import Prompts
 from antiphon.store.memory.store import MemoryStore
 from tests.conformance.fake_containers import code_interpreter_options, containers
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 from tests.conformance.test_skills import skill_form
 
 __all__ = ["serve_in_thread"]

@@ -34,7 +34,7 @@ from antiphon.webhooks.deliver import (
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 from tests.runs.background.test_worker import enqueue, followed
-from tests.runs.served import create, service
+from tests.runs.scripted_service import create, make_service
 
 from .receiver import NO_RESPONSE, SECRETS, Delivery, Receiver, RecordingRunStore
 
@@ -72,7 +72,7 @@ async def delivering(
 
 async def end_background_run(store: Store, status: str = "completed") -> str:
     """Run a background response to its end and return its id."""
-    served = service(
+    served = make_service(
         ScriptedBackend([SCRIPTS[status]], wait_s=60 if status == "cancelled" else 0),
         store,
         webhooks=True,
@@ -261,7 +261,7 @@ async def test_logs_contain_no_secrets_and_no_bodies() -> None:
 @pytest.mark.parametrize("webhooks", [True, False])
 async def test_foreground_runs_and_disabled_webhooks_send_nothing(webhooks: bool) -> None:
     store = MemoryStore()
-    served = service(
+    served = make_service(
         ScriptedBackend(["one"]), store, webhooks=webhooks, lease=LeaseConfig(flush_s=0)
     )
     await (await create(served)).drive()  # the caller hears the end itself

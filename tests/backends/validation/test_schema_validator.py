@@ -15,7 +15,7 @@ from antiphon.backends.validation.schema_validator import SchemaValidator, gramm
 from antiphon.backends.validation.validator_worker import validate_json
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.store.memory.store import MemoryStore
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 

@@ -22,7 +22,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 from tests.http.conftest import counted
-from tests.runs.served import service
+from tests.runs.scripted_service import make_service
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -41,7 +41,7 @@ class ConversationApi:
         import structlog
 
         self.backend = backend
-        self.service: Service = service(backend, store)
+        self.service: Service = make_service(backend, store)
         app = create_app(self.service, ids=counted(), log=structlog.get_logger())
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8000"

@@ -17,7 +17,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire.items import Message
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Usage
-from tests.runs.served import service
+from tests.runs.scripted_service import make_service
 
 #: Deltas of an answer, and the length of each.
 COUNT, LENGTH = 1_000, 6_000
@@ -49,7 +49,7 @@ class LongReply(Reply):
 
 async def test_long_answer_takes_few_copies(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    served = service(LongBackend(), store)
+    served = make_service(LongBackend(), store)
     served.start()
     request = parse_create_response(b'{"input": "hi", "background": true}')
     gc.collect()

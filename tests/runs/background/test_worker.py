@@ -38,11 +38,11 @@ from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.response import Response
 from antiphon.wire.tools import Mcp
 from tests.conformance.scripts import message_deltas
-from tests.conformance.served import engine, local
+from tests.conformance.server import engine, local
 from tests.conformance.test_hosted import Dice
 from tests.conformance.test_tool_search import tool_call
 from tests.runs.execution.test_run import Gated
-from tests.runs.served import service
+from tests.runs.scripted_service import make_service
 
 _decode = msgspec.json.Decoder(Union[tuple(EVENTS.values())]).decode  # noqa: UP007
 
@@ -57,7 +57,7 @@ LEASE = LeaseConfig(lease_s=0.2, flush_s=0.001)
 
 @asynccontextmanager
 async def serving(backend: Backend, store: Store, **policy: Any) -> AsyncIterator[Service]:
-    served = service(backend, store, **{"lease": LEASE, **policy})
+    served = make_service(backend, store, **{"lease": LEASE, **policy})
     served.start()
     try:
         yield served
@@ -269,7 +269,7 @@ async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -
 async def test_accepting_server_does_not_start_a_taken_over_run_again(store: Store) -> None:
     """It still has the prepared request, and the log holds text without tokens."""
     backend = ScriptedBackend([TEXT], wait_s=0.001)
-    accepting = service(backend, store, lease=LEASE)
+    accepting = make_service(backend, store, lease=LEASE)
     queued = await enqueue(accepting)
     async with serving(backend, store) as other:
         await until(other, queued.id, lambda response: bool(response.output))
@@ -298,7 +298,7 @@ async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> Non
         seen = any(isinstance(item, results) for item in conversation.items)
         return "Well, well." if seen else rolls
 
-    accepting = service(
+    accepting = make_service(
         ScriptedBackend(answer), store, lease=LEASE, providers={"mcp": dice}, first_id=1000
     )
     queued = await enqueue(accepting, tools=MCP)
@@ -371,7 +371,7 @@ class _FlakyRuns:
 async def test_run_starts_after_the_store_failed_between_claim_and_load(store: Store) -> None:
     flaky: Any = _Flaky(store, 2)
     flaky.runs.failures = 0
-    served = service(ScriptedBackend([TEXT]), flaky, lease=LEASE)
+    served = make_service(ScriptedBackend([TEXT]), flaky, lease=LEASE)
     queued = await enqueue(served)
     served.start()
     try:
@@ -411,7 +411,7 @@ async def test_taken_over_run_has_the_authorization_of_its_tools(store: Store) -
     seal = Encryptor((EncryptionKey.generate(),))
     secrets = {"authorization": "top-secret-token", "headers": {"X-Key": "top-secret-header"}}
     tool = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp", **secrets}
-    first = service(local(engine(["Never."])), store, providers={"mcp": Dice()}, seal=seal)
+    first = make_service(local(engine(["Never."])), store, providers={"mcp": Dice()}, seal=seal)
     queued = await enqueue(first, tools=[tool])
     (claim,) = await store.runs.claim("spy", {"scripted"}, limit=1, lease_s=10)
     retrieved = await first.retrieve("t", queued.id)
@@ -430,7 +430,7 @@ async def test_taken_over_run_has_the_authorization_of_its_tools(store: Store) -
 
 async def test_run_fails_if_the_secrets_of_its_tools_cannot_be_decrypted(store: Store) -> None:
     tool = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}
-    first = service(local(engine(["Never."])), store, providers={"mcp": Dice()})
+    first = make_service(local(engine(["Never."])), store, providers={"mcp": Dice()})
     queued = await enqueue(first, tools=[{**tool, "authorization": "secret"}])
     async with serving(local(engine(["No."])), store, providers={"mcp": Dice()}) as second:
         await followed(second, queued.id)
@@ -447,7 +447,7 @@ async def test_former_owner_cannot_write_events(store: Store) -> None:
         await until(zombie, queued.id, lambda response: bool(response.output))
         store.runs.set_listener(_SilentListener())
         await store.runs.release(zombie._background.owner)
-        other = service(ScriptedBackend([TEXT], tokens=True), store, lease=LEASE)
+        other = make_service(ScriptedBackend([TEXT], tokens=True), store, lease=LEASE)
         other.start()
         try:
             events = await followed(other, queued.id)
@@ -464,7 +464,7 @@ class _SilentListener:
 
 async def test_unstored_background_response_expires(store: Store) -> None:
     from antiphon.store.base import Retention
-    from tests.runs.served import NOW
+    from tests.runs.scripted_service import NOW
 
     async with serving(ScriptedBackend([TEXT]), store, unstored_retention_s=600) as served:
         queued = await enqueue(served, store=False)

@@ -29,7 +29,7 @@ from antiphon.upstream.retries import RetryPolicy, UpstreamHealth
 from antiphon.wire import events as ev
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
-from tests.runs.served import RecordingSink, create, events_of, service
+from tests.runs.scripted_service import RecordingSink, create, events_of, make_service
 
 ANSWER = Open(Message(role="assistant", content=()))
 
@@ -91,7 +91,7 @@ async def leave_after_a_word(run: Run) -> None:
 
 
 async def test_run_cancelled_before_its_start_ends_cancelled() -> None:
-    run = await create(service(Gated()))
+    run = await create(make_service(Gated()))
     async with asyncio.timeout(5):
         with pytest.raises(ReaderGone):
             await run.drive(RecordingSink(_leave_at(ev.Created)))
@@ -100,7 +100,7 @@ async def test_run_cancelled_before_its_start_ends_cancelled() -> None:
 
 @pytest.mark.requirement("D-81", "VN-51")
 async def test_plain_and_streamed_responses_are_equal() -> None:
-    served = service(ScriptedBackend(["Hello there"]))
+    served = make_service(ScriptedBackend(["Hello there"]))
     plain = await (await create(served)).drive()
     run = await create(served)
     events = await events_of(run)
@@ -113,7 +113,7 @@ async def test_plain_and_streamed_responses_are_equal() -> None:
 
 async def test_disconnected_reader_stops_the_model() -> None:
     backend = Gated()
-    run = await create(service(backend))
+    run = await create(make_service(backend))
     await leave_after_a_word(run)
     async with asyncio.timeout(5):
         await backend.left.wait()
@@ -121,7 +121,7 @@ async def test_disconnected_reader_stops_the_model() -> None:
 
 async def test_cancelled_plain_reader_cancels_the_run() -> None:
     backend = Gated()
-    run = await create(service(backend))
+    run = await create(make_service(backend))
     reader = asyncio.create_task(run.drive())
     for _ in range(5):
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def test_cancelled_plain_reader_cancels_the_run() -> None:
 
 async def test_cancelled_response_is_not_stored() -> None:
     backend, store = Gated(), MemoryStore()
-    served = service(backend, store)
+    served = make_service(backend, store)
     run = await create(served)
     await leave_after_a_word(run)
     await served.drain(5)
@@ -163,7 +163,7 @@ async def test_response_is_stored_before_its_terminal_event() -> None:
     def on_write(sink: RecordingSink) -> None:
         order.extend("told" for event in sink.events if isinstance(event, ev.Completed))
 
-    run = await create(service(ScriptedBackend(["Hello"]), Watched()))
+    run = await create(make_service(ScriptedBackend(["Hello"]), Watched()))
     await run.drive(RecordingSink(on_write))
     assert order == ["saved", "told"]
 
@@ -180,7 +180,7 @@ async def test_store_error_fails_the_response() -> None:
         ) -> bool:
             raise RunError("The store could not be written.")
 
-    events = await events_of(await create(service(ScriptedBackend(["Hello"]), Full())))
+    events = await events_of(await create(make_service(ScriptedBackend(["Hello"]), Full())))
     check(events)
     assert isinstance(events[-1], ev.Failed)
     assert events[-1].response.error is not None
@@ -189,7 +189,7 @@ async def test_store_error_fails_the_response() -> None:
 
 async def test_failed_response_is_stored() -> None:
     store = MemoryStore()
-    run = await create(service(ScriptedBackend([BackendError("It broke.")]), store))
+    run = await create(make_service(ScriptedBackend([BackendError("It broke.")]), store))
     response = await run.drive()
     assert response.status == "failed"
     stored = await store.load("t", run.id)
@@ -203,7 +203,7 @@ async def test_unexpected_exception_is_not_shown_to_clients() -> None:
             yield ANSWER
             raise KeyError("secret/path")
 
-    events = await events_of(await create(service(Broken())))
+    events = await events_of(await create(make_service(Broken())))
     check(events)
     assert isinstance(events[-1], ev.Failed)
     assert "secret" not in str(events[-1])
@@ -214,7 +214,7 @@ async def test_unexpected_engine_error_is_logged() -> None:
     broken.__cause__ = cause = KeyError("where")
     for failure, logged in ((broken, [cause]), (BackendError("It was asked too much."), [])):
         with capture_logs() as logs:
-            await events_of(await create(service(ScriptedBackend([failure]))))
+            await events_of(await create(make_service(ScriptedBackend([failure]))))
         assert [each["exc_info"] for each in logs if each["event"] == "run failed"] == logged
 
 
@@ -223,13 +223,13 @@ async def test_invalid_deltas_fail_the_run_with_legal_events() -> None:
         async def _deltas(self) -> AsyncGenerator[Delta, None]:
             yield Text("out of nowhere")
 
-    events = await events_of(await create(service(Senseless())))
+    events = await events_of(await create(make_service(Senseless())))
     check(events)
     assert isinstance(events[-1], ev.Failed)
 
 
 async def test_run_fails_at_its_time_limit() -> None:
-    events = await events_of(await create(service(Gated(), timeout_s=0.01)))
+    events = await events_of(await create(make_service(Gated(), timeout_s=0.01)))
     check(events)
     final = events[-1]
     assert isinstance(final, ev.Failed) and final.response.error is not None
@@ -239,7 +239,7 @@ async def test_run_fails_at_its_time_limit() -> None:
 
 async def test_keepalives_are_sent_while_the_model_is_silent() -> None:
     backend = Gated()
-    run = await create(service(backend, keepalive_s=0.005))
+    run = await create(make_service(backend, keepalive_s=0.005))
 
     def on_write(sink: RecordingSink) -> None:
         if sum(isinstance(event, ev.Keepalive) for event in sink.events) >= 3:
@@ -285,7 +285,7 @@ async def test_nothing_is_announced_while_the_upstream_refuses() -> None:
     """Neither the first events nor a keepalive are sent, though both are due."""
     for error in (None, BackendError("busy", code="rate_limit_exceeded")):
         backend, sink = Refused(error), RecordingSink()
-        run = await create(service(backend, keepalive_s=0.002, first_delta_wait_s=0.001))
+        run = await create(make_service(backend, keepalive_s=0.002, first_delta_wait_s=0.001))
         loop, checked = asyncio.get_running_loop(), asyncio.Event()
         driver = asyncio.create_task(run.drive(sink))
         async with asyncio.timeout(5):
@@ -319,7 +319,7 @@ async def test_slow_reader_slows_the_model() -> None:
         async def write(self, events: tuple[ev.Event, ...]) -> None:
             await asyncio.Event().wait()
 
-    run = await create(service(Endless()))
+    run = await create(make_service(Endless()))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await run.drive(Slow())
@@ -328,7 +328,7 @@ async def test_slow_reader_slows_the_model() -> None:
 
 async def test_drain_fails_running_responses() -> None:
     backend = Gated()
-    served = service(backend)
+    served = make_service(backend)
     run = await create(served)
     reader = asyncio.create_task(events_of(run))
     async with asyncio.timeout(5):
@@ -343,7 +343,7 @@ async def test_drain_fails_running_responses() -> None:
 async def test_stored_tokens_are_those_the_turn_added() -> None:
     backend, store = Gated(), MemoryStore()
     backend.gate.set()
-    served = service(backend, store)
+    served = make_service(backend, store)
     first = await (await create(served)).drive()
     stored = await store.load("t", first.id)
     assert stored is not None and stored.tokens is not None
@@ -363,7 +363,7 @@ async def test_finished_run_is_freed_without_garbage_collection() -> None:
 
     backend = Gated()
     backend.gate.set()
-    run = await create(service(backend, keepalive_s=60))
+    run = await create(make_service(backend, keepalive_s=60))
     sink = Holding()
     sink.run = run
     gone = weakref.ref(sink)
@@ -378,7 +378,7 @@ async def test_finished_run_is_freed_without_garbage_collection() -> None:
 
 async def test_nothing_is_generated_that_cannot_be_stored() -> None:
     backend, store = ScriptedBackend(["Hello!"]), MemoryStore()
-    served = service(backend, store)
+    served = make_service(backend, store)
     await store.close()
     with pytest.raises(Overloaded) as refused:
         await create(served)

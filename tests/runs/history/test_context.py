@@ -14,7 +14,7 @@ from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire.items import LocalShellCallOutput
 from antiphon.wire.response import Response
-from tests.runs.served import create, service
+from tests.runs.scripted_service import create, make_service
 
 CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
@@ -34,7 +34,7 @@ def texts(asked: tuple[Conversation, Options]) -> list[str]:
 
 async def test_chain_restores_items_but_not_instructions() -> None:
     backend = ScriptedBackend(["one", "two", "three"])
-    served = service(backend)
+    served = make_service(backend)
     first = await answered(served, input="a", instructions="Be brief.", temperature=0.5)
     second = await answered(served, input="b", previous_response_id=first.id)
     await answered(served, input="c", previous_response_id=second.id)
@@ -46,7 +46,7 @@ async def test_chain_restores_items_but_not_instructions() -> None:
 
 async def test_response_can_be_continued_twice() -> None:
     backend = ScriptedBackend(["root", "left", "right"])
-    served = service(backend)
+    served = make_service(backend)
     root = await answered(served, input="a")
     await answered(served, input="b", previous_response_id=root.id)
     await answered(served, input="c", previous_response_id=root.id)
@@ -56,7 +56,7 @@ async def test_response_can_be_continued_twice() -> None:
 @pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "of another tenant", "failed"])
 async def test_unusable_previous_response_is_rejected(why: str) -> None:
     store = MemoryStore()
-    served = service(ScriptedBackend(["x"]), store)
+    served = make_service(ScriptedBackend(["x"]), store)
     first = await answered(served, store=why != "not stored")
     previous, tenant = first.id, "t"
     match why:
@@ -69,7 +69,7 @@ async def test_unusable_previous_response_is_rejected(why: str) -> None:
         case "failed":
             from antiphon.errors import BackendError
 
-            broken = service(ScriptedBackend([BackendError("!")]), store)
+            broken = make_service(ScriptedBackend([BackendError("!")]), store)
             previous = (await answered(broken, input="again")).id
     with pytest.raises(InvalidRequest) as refused:
         await create(served, tenant, previous_response_id=previous)
@@ -81,7 +81,7 @@ async def test_unusable_previous_response_is_rejected(why: str) -> None:
 
 async def test_item_reference_is_resolved() -> None:
     backend = ScriptedBackend(["one", "two"])
-    served = service(backend)
+    served = make_service(backend)
     first = await answered(served, input="a")
     reference = {"type": "item_reference", "id": first.output[0].id}
     await answered(served, input=[reference, {"role": "user", "content": "b"}])
@@ -89,7 +89,7 @@ async def test_item_reference_is_resolved() -> None:
 
 
 async def test_unknown_item_reference_returns_404() -> None:
-    served = service(ScriptedBackend(["one"]))
+    served = make_service(ScriptedBackend(["one"]))
     first = await answered(served, store=False)
     with pytest.raises(NotFound, match="Items are not persisted"):
         await create(served, input=[{"id": first.output[0].id}])
@@ -104,13 +104,14 @@ async def test_unknown_item_reference_returns_404() -> None:
 )
 async def test_calls_and_outputs_must_match(items: list[Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await create(service(ScriptedBackend()), input=[{"role": "user", "content": "x"}, *items])
+        service = make_service(ScriptedBackend())
+        await create(service, input=[{"role": "user", "content": "x"}, *items])
     assert (refused.value.message, refused.value.param) == (message, "input")
 
 
 @pytest.mark.requirement("API-DUPLICATE-OUTPUT")
 async def test_second_output_of_a_call_is_rejected_with_its_path() -> None:
-    served = service(ScriptedBackend(["one", "two"]))
+    served = make_service(ScriptedBackend(["one", "two"]))
     user = {"role": "user", "content": "x"}
     with pytest.raises(InvalidRequest, match="Duplicate output for function call") as refused:
         await create(served, input=[user, CALL, OUTPUT, {**OUTPUT, "output": "other"}])
@@ -124,22 +125,22 @@ async def test_second_output_of_a_call_is_rejected_with_its_path() -> None:
 async def test_call_ids_may_repeat_with_an_output_each() -> None:
     """Some clients number the calls of each turn from 0."""
     user = {"role": "user", "content": "x"}
-    await answered(service(ScriptedBackend()), input=[CALL, OUTPUT, user, CALL, OUTPUT])
+    await answered(make_service(ScriptedBackend()), input=[CALL, OUTPUT, user, CALL, OUTPUT])
 
 
 async def test_outputs_may_come_in_any_order() -> None:
     talk = {"role": "user", "content": "x"}
-    await answered(service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
-    await answered(service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
+    await answered(make_service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
+    await answered(make_service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
 
 
 async def test_truncated_call_needs_no_output() -> None:
     cut = {**CALL, "status": "incomplete"}
-    await answered(service(ScriptedBackend()), input=[cut, {"role": "user", "content": "x"}])
+    await answered(make_service(ScriptedBackend()), input=[cut, {"role": "user", "content": "x"}])
 
 
 async def test_items_get_ids_and_are_listed_newest_first() -> None:
-    served = service(ScriptedBackend(["one", "two"]))
+    served = make_service(ScriptedBackend(["one", "two"]))
     first = await answered(served, input="a")
     second = await answered(served, input="b", previous_response_id=first.id)
     listed = await served.input_items("t", second.id, PageParams())
@@ -176,7 +177,7 @@ async def test_local_shell_output_names_its_call_by_id_or_call_id(names: str) ->
     output = {"type": "local_shell_call_output", "output": "a.txt", **ways[names]}
     backend = ScriptedBackend(["ok"])
     asked: Any = [{"role": "user", "content": "Files?"}, call, output]
-    await answered(service(backend), input=asked)
+    await answered(make_service(backend), input=asked)
     found = backend.requests[0][0].items[-1]
     assert isinstance(found, LocalShellCallOutput) and found.call_id == "call_1"
     assert found.id not in ("", "lsh_1", "call_1")
@@ -198,7 +199,7 @@ async def test_local_shell_output_names_its_call_by_id_or_call_id(names: str) ->
     ],
 )
 async def test_calls_of_client_tools_need_outputs(call: Any, output: Any, name: str) -> None:
-    served = service(ScriptedBackend(["ok"]))
+    served = make_service(ScriptedBackend(["ok"]))
     said = {"role": "user", "content": "hi"}
     for only, missing in ((call, "output"), (output, "call")):
         with pytest.raises(InvalidRequest, match=f"No tool {missing} found for {name}"):

@@ -16,7 +16,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ItemQuery
 from antiphon.wire import items as it
 from antiphon.wire.conversations import ConversationResource
-from tests.runs.served import create, service
+from tests.runs.scripted_service import create, make_service
 
 CONTEXT = 1000
 
@@ -90,7 +90,7 @@ async def turn(items: tuple[it.Item, ...], **fields: Any) -> tuple[list[str], in
     """Ask in a conversation of these items. Returns what the model saw before the question, and how
     many items were read."""
     store, backend = CountingStore(), LimitedBackend()
-    served = service(backend, store)
+    served = make_service(backend, store)
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), items)
     run = await create(served, conversation="conv_a", **fields)
     assert (await run.drive()).status == "completed"
@@ -115,7 +115,7 @@ async def test_messages_for_the_whole_conversation_are_seen() -> None:
 
 async def test_too_long_conversation_is_rejected_without_reading_it_whole() -> None:
     store = CountingStore()
-    served = service(LimitedBackend(), store)
+    served = make_service(LimitedBackend(), store)
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), LONG)
     with pytest.raises(InvalidRequest) as refused:
         await create(served, conversation="conv_a")

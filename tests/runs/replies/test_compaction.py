@@ -20,7 +20,7 @@ from antiphon.stream.event_grammar import check
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_compact_request
 from antiphon.wire.response import CompactedResponse, Response, Usage
-from tests.runs.served import create, events_of, service
+from tests.runs.scripted_service import create, events_of, make_service
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}
@@ -84,8 +84,8 @@ class Model:
         """Whether the model is to write a summary."""
         return bool(conversation.items) and SUMMARY_INSTRUCTIONS in text_of(conversation.items[-1])
 
-    def served(self, **policy: Any) -> Service:
-        return service(self.backend, MemoryStore(), seal=SEAL, **policy)
+    def make_service(self, **policy: Any) -> Service:
+        return make_service(self.backend, MemoryStore(), seal=SEAL, **policy)
 
     @property
     def answered_texts(self) -> list[str]:
@@ -127,7 +127,7 @@ def to_wire(items: Sequence[it.Item]) -> list[Any]:
 
 async def test_trigger_creates_one_compaction_item_to_continue_from() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     talk = [user("Name's Ann."), assistant("Hello Ann."), user("Old."), assistant("Yes."), TRIGGER]
     run = await create(served, input=talk, store=False)
     events = await events_of(run)
@@ -161,7 +161,7 @@ async def test_summary_is_generated_without_tools_and_reasoning() -> None:
         "max_output_tokens": 1,
         "temperature": 0.5,
     }
-    await respond(model.served(), input=[user("a " * 8000), TRIGGER], **fields)
+    await respond(model.make_service(), input=[user("a " * 8000), TRIGGER], **fields)
     conversation, options = model.backend.requests[-1]
     assert conversation.instructions == "Be kind."
     assert options.tools == () and options.tool_choice == ToolChoice()
@@ -172,7 +172,7 @@ async def test_summary_is_generated_without_tools_and_reasoning() -> None:
 
 async def test_summary_of_short_messages_is_short() -> None:
     model = Model(size=8000)
-    await respond(model.served(), input=[user("a"), user("b"), TRIGGER])
+    await respond(model.make_service(), input=[user("a"), user("b"), TRIGGER])
     conversation, options = model.backend.requests[-1]
     assert options.max_output_tokens == 256
     assert "at most 128 words" in str(conversation.items[-1])
@@ -180,7 +180,7 @@ async def test_summary_of_short_messages_is_short() -> None:
 
 async def test_chain_continues_after_its_compaction() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     first = await respond(served, input="one")
     second = await respond(served, input=[TRIGGER], previous_response_id=first.id)
     third = await respond(served, input="two", previous_response_id=second.id)
@@ -205,7 +205,7 @@ async def test_chain_continues_after_its_compaction() -> None:
 
 async def test_persistent_items_survive_compaction() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     rule = {"role": "developer", "content": "Never swear."}
     first = await respond(served, input=[rule, user("a")])
     second = await respond(served, input=[TRIGGER], previous_response_id=first.id)
@@ -215,12 +215,12 @@ async def test_persistent_items_survive_compaction() -> None:
 
 async def test_empty_conversation_cannot_be_compacted() -> None:
     with pytest.raises(InvalidRequest, match="nothing to compact"):
-        await respond(Model().served(), input=[TRIGGER])
+        await respond(Model().make_service(), input=[TRIGGER])
 
 
 async def test_old_trigger_in_the_items_is_ignored() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     await respond(served, input=[user("a"), TRIGGER])
     response = await respond(served, input=[user("b")])
     assert isinstance(response.output[0], it.Message)
@@ -231,7 +231,7 @@ async def test_old_trigger_in_the_items_is_ignored() -> None:
 
 async def test_waiting_call_is_visible_with_its_later_output() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     talk = [user("a"), call("c0"), output("c0"), call("c1"), call("c2"), TRIGGER]
     response = await respond(served, input=talk)
     item = to_wire(response.output)
@@ -250,7 +250,7 @@ async def test_waiting_call_is_visible_with_its_later_output() -> None:
 
 async def test_call_sent_again_by_the_client_is_visible_once() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     response = await respond(served, input=[user("a"), call("c1"), TRIGGER])
     await respond(served, input=[*to_wire(response.output), call("c1"), output("c1")])
     assert [text for text in model.answered_texts if "c1" in text] == [
@@ -264,7 +264,7 @@ async def test_call_sent_again_by_the_client_is_visible_once() -> None:
 
 async def test_user_messages_are_retained_with_and_without_client_history() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     talk = [user("one"), assistant("1"), user("two"), assistant("2")]
     item = to_wire((await respond(served, input=[*talk, TRIGGER])).output)
     expected = ["user: one", "user: two"]
@@ -276,7 +276,7 @@ async def test_user_messages_are_retained_with_and_without_client_history() -> N
 
 async def test_only_latest_user_messages_are_retained() -> None:
     model = Model(size=1000)  # a quarter of it for the user: 250 tokens, 3 bytes each
-    served = model.served()
+    served = model.make_service()
     talk = [user(f"{number:03}" + "x" * 97) for number in range(8)]
     item = to_wire((await respond(served, input=[*talk, TRIGGER])).output)
     for before in (talk, []):
@@ -287,7 +287,7 @@ async def test_only_latest_user_messages_are_retained() -> None:
 
 async def test_long_user_message_is_truncated_in_the_middle() -> None:
     model = Model(size=3000)
-    served = model.served()
+    served = model.make_service()
     long = "BEGIN" + "x" * 2 * 2250 + "END"
     model.size = 100_000
     item = to_wire((await respond(served, input=[user(long), TRIGGER])).output)
@@ -301,7 +301,7 @@ async def test_long_user_message_is_truncated_in_the_middle() -> None:
 async def test_empty_summary_gives_a_valid_compaction_item() -> None:
     model = Model(summary="")
     model.backend._scripts = lambda c, o: [Finish("stop", Usage())]
-    served = model.served()
+    served = model.make_service()
     response = await respond(served, input=[user("one"), assistant("1"), TRIGGER])
     assert response.status == "completed"
     await respond(served, input=[*to_wire(response.output), user("two")])
@@ -321,7 +321,7 @@ async def test_reasoning_is_not_part_of_the_summary() -> None:
         Close(),
     ]
     model.backend._scripts = lambda c, o: deltas if model.is_summary_request(c) else "A"
-    served = model.served()
+    served = model.make_service()
     response = await respond(served, input=[user("a"), TRIGGER])
     await respond(served, input=[*to_wire(response.output), user("b")])
     assert model.answered_texts[1].endswith("\n\nS")
@@ -332,7 +332,7 @@ async def test_reasoning_is_not_part_of_the_summary() -> None:
 
 async def test_oldest_items_are_left_out_of_a_summary_that_does_not_fit() -> None:
     model = Model(size=4000)
-    served = model.served()
+    served = model.make_service()
     old = [call("c0"), output("c0", "o" * 100)]
     talk = [*old, *(user(f"{number} " + "x" * 300) for number in range(20)), TRIGGER]
     response = await respond(served, input=talk)
@@ -347,7 +347,7 @@ async def test_oldest_items_are_left_out_of_a_summary_that_does_not_fit() -> Non
 async def test_context_length_error_if_not_even_the_summary_fits() -> None:
     model = Model(size=1000)
     with pytest.raises(InvalidRequest) as raised:
-        await respond(model.served(), input=[user("a"), TRIGGER], instructions="x" * 999)
+        await respond(model.make_service(), input=[user("a"), TRIGGER], instructions="x" * 999)
     assert raised.value.code == "context_length_exceeded"
 
 
@@ -356,7 +356,7 @@ async def test_context_length_error_if_not_even_the_summary_fits() -> None:
 
 async def test_compact_endpoint_compacts_input_items() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     talk = [
         {"role": "developer", "content": "rule"},
         user("one"),
@@ -380,7 +380,7 @@ async def test_compact_endpoint_compacts_input_items() -> None:
 
 async def test_compact_endpoint_accepts_a_previous_response_alone() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     first = await respond(served, input="one")
     window = await compact(served, previous_response_id=first.id)
     assert [text_of(item) for item in window.output[:-1]] == ["user: one"]
@@ -415,7 +415,7 @@ MANAGED = [{"type": "compaction", "compact_threshold": 1000}]
 
 async def test_compaction_precedes_the_answer_above_the_threshold() -> None:
     model = Model(summary="S" * 50)
-    served = model.served()
+    served = model.make_service()
     talk = [user("early"), assistant("x" * 1200), user("now?")]
     run = await create(served, input=talk, context_management=MANAGED)
     events = await events_of(run)
@@ -442,14 +442,14 @@ async def test_compaction_precedes_the_answer_above_the_threshold() -> None:
 
 async def test_no_compaction_below_the_threshold() -> None:
     model = Model()
-    response = await respond(model.served(), input="short", context_management=MANAGED)
+    response = await respond(model.make_service(), input="short", context_management=MANAGED)
     assert [item.__struct_config__.tag for item in response.output] == ["message"]
     assert len(model.backend.requests) == 1
 
 
 async def test_conversation_longer_than_the_context_is_compacted() -> None:
     model = Model(size=2000)
-    served = model.served()
+    served = model.make_service()
     talk = [user("a"), assistant("x" * 1900), user("b " * 50), assistant("1"), user("c")]
     for fields in ({}, {"truncation": "auto"}):
         managed = [{"type": "compaction"}]
@@ -462,7 +462,7 @@ async def test_conversation_longer_than_the_context_is_compacted() -> None:
 
 async def test_no_compaction_if_it_would_not_shorten_the_prompt() -> None:
     model = Model(size=1600)
-    served = model.served()
+    served = model.make_service()
     talk = [user("a"), assistant("1"), user("b")]
     fields = {"instructions": "x" * 1300, "context_management": [{"type": "compaction"}]}
     response = await respond(served, input=talk, **fields)
@@ -485,7 +485,7 @@ async def test_threshold_below_what_stays_is_rejected() -> None:
         for size in (100_000, 1100):
             model = Model(size=size)
             with pytest.raises(InvalidRequest) as raised:
-                await respond(model.served(), context_management=managed, **fields)
+                await respond(model.make_service(), context_management=managed, **fields)
             assert raised.value.param == "context_management[1].compact_threshold"
 
 
@@ -500,7 +500,7 @@ async def test_threshold_below_what_stays_is_rejected() -> None:
 )
 async def test_long_messages_of_the_user_are_compacted(texts: list[str]) -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     talk = [entry for text in texts for entry in (user(text), assistant("ok"))]
     question = "What now? " + "q" * 290
     response = await respond(served, input=[*talk, user(question)], context_management=MANAGED)
@@ -519,7 +519,7 @@ async def test_long_messages_of_the_user_are_compacted(texts: list[str]) -> None
 
 async def test_recent_items_do_not_separate_calls_from_outputs() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     calls = [entry for n in range(9) for entry in (call(f"c{n}"), output(f"c{n}", "y" * 150))]
     response = await respond(
         served, input=[user("go"), *calls, user("?")], context_management=MANAGED
@@ -535,7 +535,7 @@ async def test_recent_items_do_not_separate_calls_from_outputs() -> None:
 
 async def test_failed_answer_after_a_compaction_fails_the_response() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     prepare = model.prepare
     prepared = 0
 
@@ -555,7 +555,7 @@ async def test_failed_answer_after_a_compaction_fails_the_response() -> None:
 
 async def test_disconnected_reader_stops_the_summary() -> None:
     model = Model(summary="one two three")
-    served = model.served()
+    served = model.make_service()
     run = await create(served, input=[user("a"), TRIGGER])
     deltas = run._spec.reply.deltas()
     await anext(deltas)
@@ -591,7 +591,7 @@ INCLUDE = ["reasoning.encrypted_content"]
     ],
 )
 async def test_reasoning_is_encrypted_if_requested_or_unstored(fields: Any, sealed: bool) -> None:
-    served = service(ScriptedBackend([THOUGHT]), MemoryStore(), seal=SEAL)
+    served = make_service(ScriptedBackend([THOUGHT]), MemoryStore(), seal=SEAL)
     run = await create(served, **fields)
     events = await events_of(run)
     item = run.response.output[0]
@@ -610,7 +610,7 @@ async def test_reasoning_is_encrypted_if_requested_or_unstored(fields: Any, seal
 
 async def test_truncated_reasoning_is_encrypted() -> None:
     cut = [Open(it.Reasoning(summary=())), Text("I th"), Finish("length", Usage())]
-    response = await respond(service(ScriptedBackend([cut]), seal=SEAL), store=False)
+    response = await respond(make_service(ScriptedBackend([cut]), seal=SEAL), store=False)
     (item,) = response.output
     assert isinstance(item, it.Reasoning) and item.status == "incomplete"
     assert item.encrypted_content and response.status == "incomplete"
@@ -621,14 +621,14 @@ async def respond_to_reasoning(served: Service, *items: Any, **fields: Any) -> R
 
 
 async def test_replica_with_the_key_decrypts_reasoning() -> None:
-    one = await respond(service(ScriptedBackend([THOUGHT]), seal=SEAL), store=False)
+    one = await respond(make_service(ScriptedBackend([THOUGHT]), seal=SEAL), store=False)
     (sealed, said) = to_wire(one.output)
     del sealed["content"]
     backend = ScriptedBackend(["x"])
-    await respond_to_reasoning(service(backend, seal=SEAL), sealed, said)
+    await respond_to_reasoning(make_service(backend, seal=SEAL), sealed, said)
     assert texts_of(backend.requests[-1][0])[1] == "thinks: I think."
     given = {**sealed, "content": [{"type": "reasoning_text", "text": "Given."}]}
-    await respond_to_reasoning(service(backend, seal=SEAL), given, said)
+    await respond_to_reasoning(make_service(backend, seal=SEAL), given, said)
     assert texts_of(backend.requests[-1][0])[1] == "thinks: Given."
 
 
@@ -649,10 +649,11 @@ async def test_policy_for_undecryptable_items(kind: str, break_it: Callable[[str
     item = {"type": kind, "id": "it_1", "encrypted_content": text}
     backend = ScriptedBackend(["x"])
     with pytest.raises(InvalidRequest) as raised:
-        await respond_to_reasoning(service(backend, seal=SEAL, undecryptable_items="refuse"), item)
+        service = make_service(backend, seal=SEAL, undecryptable_items="refuse")
+        await respond_to_reasoning(service, item)
     assert raised.value.param == "input[1].encrypted_content"
     assert raised.value.code == "invalid_encrypted_content"
-    response = await respond_to_reasoning(service(backend, seal=SEAL), item)
+    response = await respond_to_reasoning(make_service(backend, seal=SEAL), item)
     assert texts_of(backend.requests[-1][0]) == ["user: a", "user: b"]
     (removed,) = to_wire(response.input_transformations)  # type: ignore[arg-type]
     assert removed == {
@@ -665,7 +666,7 @@ async def test_policy_for_undecryptable_items(kind: str, break_it: Callable[[str
 
 async def test_other_tenant_or_purpose_cannot_decrypt() -> None:
     model = Model()
-    served = model.served(undecryptable_items="refuse")
+    served = model.make_service(undecryptable_items="refuse")
     compaction = to_wire((await respond(served, input=[user("a"), TRIGGER])).output)
     for item in (compaction[0], {**compaction[0], "type": "reasoning"}):
         tenant = "other" if item["type"] == "compaction" else "t"
@@ -681,14 +682,14 @@ async def test_reasoning_summary_stays_visible_without_its_content() -> None:
         "summary": [{"type": "summary_text", "text": "in short"}],
         "encrypted_content": "no",
     }
-    await respond_to_reasoning(service(backend, seal=SEAL), item)
+    await respond_to_reasoning(make_service(backend, seal=SEAL), item)
     kept = backend.requests[-1][0].items[1]
     assert isinstance(kept, it.Reasoning) and kept.summary[0].text == "in short"
 
 
 async def test_undecryptable_compaction_falls_back_to_the_one_before() -> None:
     model = Model()
-    served = model.served()
+    served = model.make_service()
     (item,) = to_wire((await respond(served, input=[user("a"), TRIGGER])).output)
     broken = {**item, "id": "cmp_x", "encrypted_content": "no"}
     response = await respond(served, input=[item, user("b"), broken, user("c")])

@@ -14,7 +14,7 @@ from antiphon.errors import RunError
 from antiphon.runs.execution.token_log import append_prompt
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.stream.deltas import Delta
-from tests.conformance.served import engine, local
+from tests.conformance.server import engine, local
 
 
 async def _reply() -> RawMessagesReply:

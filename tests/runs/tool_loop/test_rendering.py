@@ -27,7 +27,7 @@ from antiphon.wire.parsing.requests import parse_input_tokens_request
 from antiphon.wire.response import Response
 from tests.conformance.fake_containers import containers
 from tests.conformance.scripts import call, custom_call_deltas, message_deltas
-from tests.runs.served import create, events_of, service
+from tests.runs.scripted_service import create, events_of, make_service
 
 CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
 SHELL = {"type": "shell", "environment": {"type": "container_auto"}}
@@ -105,7 +105,7 @@ async def _respond(served: Service, **fields: Any) -> Response:
 )
 async def test_one_turn_renders_its_prompt_once(tool: dict[str, Any] | None) -> None:
     backend = _call_first()
-    served = service(backend, providers=_providers())
+    served = make_service(backend, providers=_providers())
     response = await _respond(served, tools=[tool] if tool else [])
     assert response.status == "completed"
     assert len(backend.requests) == 1
@@ -123,7 +123,7 @@ async def test_one_turn_renders_its_prompt_once(tool: dict[str, Any] | None) -> 
 )
 async def test_two_turns_render_two_prompts(tool: dict[str, Any], deltas: list[Delta]) -> None:
     backend = _call_first(*deltas)
-    response = await _respond(service(backend, providers=_providers()), tools=[tool])
+    response = await _respond(make_service(backend, providers=_providers()), tools=[tool])
     assert isinstance(response.output[-1], it.Message)
     assert len(backend.requests) == 2
     first, second = (options.tools for _, options in backend.requests)
@@ -132,7 +132,7 @@ async def test_two_turns_render_two_prompts(tool: dict[str, Any], deltas: list[D
 
 async def test_mcp_renders_a_second_time_once_its_tools_are_listed() -> None:
     backend = _call_first()
-    served = service(backend, providers=_providers())
+    served = make_service(backend, providers=_providers())
     first = await _respond(served, tools=[MCP])
     assert len(backend.requests) == 2
     assert not backend.requests[0][1].tools and backend.requests[1][1].tools
@@ -143,7 +143,7 @@ async def test_mcp_renders_a_second_time_once_its_tools_are_listed() -> None:
 async def test_a_forced_static_tool_is_chosen_in_the_only_rendering() -> None:
     backend = _call_first()
     choice = {"type": "file_search"}
-    await _respond(service(backend, providers=_providers()), tools=[FILES], tool_choice=choice)
+    await _respond(make_service(backend, providers=_providers()), tools=[FILES], tool_choice=choice)
     ((_, options),) = backend.requests
     assert options.tool_choice == ToolChoice("one", frozenset({("file_search", None)}))
 
@@ -152,7 +152,7 @@ async def test_counting_input_tokens_renders_the_declared_functions() -> None:
     backend = _call_first()
     body = {"model": "scripted", "input": "hi", "tools": [WEB]}
     request = parse_input_tokens_request(json.dumps(body).encode())
-    await service(backend, providers=_providers()).count("t", request)
+    await make_service(backend, providers=_providers()).count("t", request)
     ((_, options),) = backend.requests
     assert [tool.name for tool in options.tools] == ["browser"] * 3  # type: ignore[union-attr]
 
@@ -167,7 +167,7 @@ async def test_turns_after_a_compaction_see_the_compacted_conversation() -> None
 
     backend = ScriptedBackend(script, context_size=4096)
     response = await _respond(
-        service(backend, providers=_providers()),
+        make_service(backend, providers=_providers()),
         input=[
             {"role": "user", "content": "word " * 600},
             {"role": "assistant", "content": "ok " * 600},

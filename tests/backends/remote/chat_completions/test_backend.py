@@ -26,7 +26,7 @@ from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace
 from tests.backends.upstreams import STREAMS, VLLM
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
 
 LOOK = Function(name="look", description="Look.", parameters={"type": "object"}, strict=True)

@@ -43,7 +43,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import JsonObjectFormat, ReasoningConfig, TextConfig
 from antiphon.wire.tools import Custom, Function, Namespace
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 from tests.upstream.fakes import Answer, Fake, fake, json_answer, sse
 
 STORY = "A boat left the harbour. It was never seen again. The sea was calm."

@@ -21,7 +21,7 @@ from antiphon.tools.base import ToolProvider
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import parse_create_response
 
-__all__ = ["NOW", "OneModel", "RecordingSink", "create", "events_of", "service"]
+__all__ = ["NOW", "OneModel", "RecordingSink", "create", "events_of", "make_service"]
 
 NOW = 1_700_000_000
 
@@ -48,7 +48,7 @@ class OneModel(Struct):
     async def ready(self) -> None: ...
 
 
-def service(
+def make_service(
     backend: Backend,
     store: Store | None = None,
     *,
