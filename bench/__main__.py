@@ -128,17 +128,17 @@ async def _hold(
         f"POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
     ).encode()
-    held = []
+    instructions = []
     for _ in range(streams):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head)
         await reader.readuntil(b"response.in_progress")
-        held.append(writer)
+        instructions.append(writer)
     await asyncio.sleep(seconds)
-    seen = look()
-    for writer in held:
+    observed = look()
+    for writer in instructions:
         writer.close()
-    return seen
+    return observed
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -212,9 +212,11 @@ async def _direct(streams: int) -> _Direct:
 
     path = await asyncio.to_thread(smollm2)
     engine = await load_engine(path, LoadOptions(threads=1, parallel=streams, context_size=CONTEXT))
-    said = Message(role="user", content=(InputText(text="Tell me a long story about the sea."),))
+    messages = Message(
+        role="user", content=(InputText(text="Tell me a long story about the sea."),)
+    )
     rendered = ChatDialect(engine.card, engine.tokenizer).render(
-        Conversation(items=(said,)), Options()
+        Conversation(items=(messages,)), Options()
     )
     return _Direct(engine, rendered.prompt, streams)
 
@@ -240,16 +242,16 @@ def turns() -> Iterator[Line]:
         url = f"http://127.0.0.1:{server.port}/v1/responses"
         previous: str | None = None
         for turn in range(51):
-            said = f"Say one thing about the number {turn}."
-            body = {"model": "model", "input": said, "stream": True, "max_output_tokens": 12}
+            output = f"Say one thing about the number {turn}."
+            body = {"model": "model", "input": output, "stream": True, "max_output_tokens": 12}
             body |= {"instructions": INSTRUCTIONS}
             started = time.perf_counter()
             body |= {"temperature": 0, "previous_response_id": previous}
             with client.stream("POST", url, json=body) as answer:
-                seen = False
+                is_first_seen = False
                 for line in answer.iter_lines():
-                    if not seen and line.startswith("event: response.output_text.delta"):
-                        seen = True
+                    if not is_first_seen and line.startswith("event: response.output_text.delta"):
+                        is_first_seen = True
                         first.append(time.perf_counter() - started)
                     if line.startswith("data: {") and '"response":{' in line:
                         last = json.loads(line[6:])["response"]
@@ -257,14 +259,14 @@ def turns() -> Iterator[Line]:
             cached = last["usage"]["input_tokens_details"]["cached_tokens"]
             given = last["usage"]["input_tokens"]
     second, late = median(first[1:4]), median(first[-3:])
-    kept = f"{cached} of {given} tokens were kept"
+    stored = f"{cached} of {given} tokens were kept"
     for what, early, limit in (("turn 1", first[0], 1.3), ("turns 2 to 4", second, None)):
         yield Line(
             what=f"model: first token of turn 50 against {what}",
             value=late / early,
             unit="x",
             at_most=limit,
-            note=f"{late * 1000:.0f} to {early * 1000:.0f} ms; {kept}",
+            note=f"{late * 1000:.0f} to {early * 1000:.0f} ms; {stored}",
         )
 
 
@@ -282,26 +284,28 @@ async def _store(path: Path) -> list[Line]:
     from antiphon.store.sqlite.store import SqliteStore
 
     def made(number: int, previous: str | None) -> StoredResponse:
-        said = Message(id=f"msg_o{number}", role="assistant", content=(OutputText(text="x" * 200),))
-        asked = Message(id=f"msg_i{number}", role="user", content=(InputText(text="y" * 100),))
+        messages = Message(
+            id=f"msg_o{number}", role="assistant", content=(OutputText(text="x" * 200),)
+        )
+        request = Message(id=f"msg_i{number}", role="user", content=(InputText(text="y" * 100),))
         response = Response(
             id=f"resp_{number}",
             created_at=number,
             model="m",
             status="completed",
-            output=(said,),
+            output=(messages,),
             usage=Usage(),
             previous_response_id=previous,
         )
         tokens = TurnTokens(base=0, ids=b"1234" * 80, fingerprint="f")
-        return StoredResponse(response=response, input=(asked,), tokens=tokens)
+        return StoredResponse(response=response, input=(request,), tokens=tokens)
 
-    kept = await SqliteStore.open(path)
+    store = await SqliteStore.open(path)
     each = 400
 
     async def caller(first: int) -> None:
         for number in range(first, first + each):
-            await kept.save("t", made(number, None))
+            await store.save("t", made(number, None))
 
     started, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(caller(n * each) for n in range(16)))
@@ -311,14 +315,14 @@ async def _store(path: Path) -> list[Line]:
     loads: dict[int, float] = {}
     for turn in range(1, 501):
         stored = made(1_000_000 + turn, previous)
-        await kept.save("t", stored)
+        await store.save("t", stored)
         previous = stored.response.id
         if turn in (5, 500):
             started = time.perf_counter()
             for _ in range(20):
-                await kept.load_chain("t", previous)
+                await store.load_chain("t", previous)
             loads[turn] = (time.perf_counter() - started) / 20 * 1000
-    await kept.close()
+    await store.close()
     return [
         Line(what="store: saves a second, 16 at once", value=rate, unit="/s"),
         Line(what="store: CPU a save", value=spent, unit="µs", at_most=120),

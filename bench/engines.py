@@ -65,11 +65,11 @@ def _rates(name: str, streams: int, body: str) -> tuple[float, float]:
     served, direct = [], []
     with running("engine", name, str(streams)) as server, asyncio.Runner() as runner:
         plan = Plan(port=server.port, body=body, connections=streams, requests=streams)
-        made = runner.run(backend(name, streams))
+        created = runner.run(backend(name, streams))
         for _ in range(ROUNDS + 1):  # the first round warms up
             served.append(streams * TOKENS / load(plan).wall_s)
-            direct.append(runner.run(_rate(made._engine, streams)))
-        runner.run(made.close())
+            direct.append(runner.run(_rate(created._engine, streams)))
+        runner.run(created.close())
     return median(served[1:]), median(direct[1:])
 
 
@@ -94,8 +94,8 @@ async def _rate(engine: Any, streams: int) -> float:
     from antiphon.engines.base import Sampling
     from antiphon.tokens import Prompt
 
-    asked = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
-    prompt = Prompt(tuple(engine.tokenizer.encode(asked, special=True)))
+    request = f"<|im_start|>user\n{_QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+    prompt = Prompt(tuple(engine.tokenizer.encode(request, special=True)))
     sampling = Sampling(max_tokens=TOKENS, temperature=0, ignore_eos=True)
 
     async def one() -> int:

@@ -51,14 +51,14 @@ async def _measure(url: str) -> tuple[float, float, float]:
             for _ in range(_CHUNKS // _FILES)
         ]
         await vectors.finish_file("t", make_indexed_file(str(n), status="completed"), chunks, "m")
-    nearest, asked = VectorSearch(vectors), array("f", [0.05] * _DIMENSIONS)
+    nearest, request = VectorSearch(vectors), array("f", [0.05] * _DIMENSIONS)
 
     async def by_words() -> None:
         some = [vocabulary[int(len(vocabulary) * chance.random() ** 2)] for _ in range(6)]
         assert await vectors.search_words("t", "vs_a", some, ids, 100)
 
     async def by_meaning() -> None:
-        assert len(await nearest.search("t", "vs_a", "m", asked, None, 100)) == 100
+        assert len(await nearest.search("t", "vs_a", "m", request, None, 100)) == 100
 
     async def milliseconds(work: object) -> float:
         started = time.perf_counter()

@@ -103,9 +103,9 @@ def _collections() -> Iterator[_Collection]:
     if found is not None and found.origin is not None:
         yield _papers(Path(found.origin).parent / "data" / "semanlink")
     texts = {page: (_DOCS / f"{page}.md").read_text() for page in _PAGES}
-    asked = {question: frozenset((page,)) for question, page in _QUESTIONS.items()}
+    body = {question: frozenset((page,)) for question, page in _QUESTIONS.items()}
     cut = StaticChunking(max_chunk_size_tokens=200, chunk_overlap_tokens=50)
-    yield _Collection("pages of our own", texts, asked, cut)
+    yield _Collection("pages of our own", texts, body, cut)
 
 
 def _papers(folder: Path) -> _Collection:
@@ -119,8 +119,8 @@ def _papers(folder: Path) -> _Collection:
         )
         for subject in paper["tag"]:
             filed[subject].add(f"paper{at}")
-    asked = {subjects[id]["prefLabel"][0]: frozenset(names) for id, names in filed.items()}
-    return _Collection("papers of arXiv", texts, asked, StaticChunking())
+    body = {subjects[id]["prefLabel"][0]: frozenset(names) for id, names in filed.items()}
+    return _Collection("papers of arXiv", texts, body, StaticChunking())
 
 
 async def _evaluate(collection: _Collection) -> dict[str, float]:
@@ -129,8 +129,8 @@ async def _evaluate(collection: _Collection) -> dict[str, float]:
         for how, ranking in _RANKINGS.items():
             each = []
             for question, wanted in collection.questions.items():
-                asked = SearchRequest(queries=(question,), limit=50, ranking=ranking)
-                found = await shelves.search("t", (store_id,), asked)
+                request = SearchRequest(queries=(question,), limit=50, ranking=ranking)
+                found = await shelves.search("t", (store_id,), request)
                 each.append(_gain([one.filename for one in found], wanted))
             gains[how] = sum(each) / len(each)
     return gains
@@ -164,8 +164,8 @@ async def _indexed_store(collection: _Collection) -> AsyncIterator[tuple[VectorS
             await shelves.add_file("t", store.id, added)
         while (await shelves.retrieve("t", store.id)).status == "in_progress":
             await asyncio.sleep(0.1)
-        held = await shelves.retrieve("t", store.id)
-        assert held.file_counts.completed == len(collection.texts)
+        vector_store = await shelves.retrieve("t", store.id)
+        assert vector_store.file_counts.completed == len(collection.texts)
         yield shelves, store.id
         await service.drain(0)
 
@@ -173,5 +173,5 @@ async def _indexed_store(collection: _Collection) -> AsyncIterator[tuple[VectorS
 def _gain(ranked: Sequence[str], wanted: frozenset[str]) -> float:
     """nDCG, where a file counts by its best chunk."""
     names = list(dict.fromkeys(ranked))[:_DEPTH]
-    got = sum(1 / math.log2(at + 2) for at, name in enumerate(names) if name in wanted)
-    return got / sum(1 / math.log2(at + 2) for at in range(min(_DEPTH, len(wanted))))
+    received = sum(1 / math.log2(at + 2) for at, name in enumerate(names) if name in wanted)
+    return received / sum(1 / math.log2(at + 2) for at in range(min(_DEPTH, len(wanted))))

@@ -34,11 +34,11 @@ async def _measure(built: BoxSetup) -> list[Line]:
         started = time.perf_counter()
         box = await plain.open(Limits())
         cold.append(time.perf_counter() - started)
-        for kept, count in ((first, 1), (later, _CALLS)):
+        for remaining, count in ((first, 1), (later, _CALLS)):
             for _ in range(count):
                 started = time.perf_counter()
                 await box.python("1", timeout_s=5, max_chars=100)
-                kept.append(time.perf_counter() - started)
+                remaining.append(time.perf_counter() - started)
         await box.close()
         started = time.perf_counter()
         box = await pooled.open(Limits())

@@ -58,8 +58,8 @@ async def _ask(plan: Plan) -> Result:
             left -= 1
             started = time.perf_counter()
             writer.write(request)
-            seen = await _answer(reader, started, first)
-            events += seen
+            observed = await _answer(reader, started, first)
+            events += observed
         writer.close()
 
     started = time.perf_counter()

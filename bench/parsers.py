@@ -119,9 +119,9 @@ def _called(form: ToolFormat) -> str:
     """Render a call with one long string."""
     how, parameter = form.written, form.written.parameter
     if parameter is None:
-        said = json.dumps({"text": _TEXT})
+        call_text = json.dumps({"text": _TEXT})
     elif parameter.quoted:
-        said = f"{parameter.before}text{parameter.json}{json.dumps(_TEXT)}{parameter.json_end}"
+        call_text = f"{parameter.before}text{parameter.json}{json.dumps(_TEXT)}{parameter.json_end}"
     else:
-        said = f"{parameter.before}text{parameter.text}{_TEXT}{parameter.text_end}"
-    return how.render_calls([("store", said)])
+        call_text = f"{parameter.before}text{parameter.text}{_TEXT}{parameter.text_end}"
+    return how.render_calls([("store", call_text)])

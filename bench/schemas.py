@@ -158,10 +158,10 @@ async def answer(backend: Any, schema: dict[str, Any], *, most: int = MAX_TOKENS
     from antiphon.wire.response import JsonSchemaFormat, TextConfig
 
     title = str(schema.get("title") or schema.get("description") or "a configuration")[:80]
-    asked = Message(role="user", content=(InputText(text=f"A short example of: {title}"),))
+    request = Message(role="user", content=(InputText(text=f"A short example of: {title}"),))
     format = JsonSchemaFormat(name="example", schema=schema)
     reply = await backend.prepare(
-        Conversation((asked,)),
+        Conversation((request,)),
         Options(
             text=TextConfig(format=format),
             max_output_tokens=most,
@@ -169,14 +169,14 @@ async def answer(backend: Any, schema: dict[str, Any], *, most: int = MAX_TOKENS
             seed=_SEED,
         ),
     )
-    said, whole = "", False
+    output, whole = "", False
     with suppress(RunError):
         async for delta in flatten(reply.deltas()):
             if isinstance(delta, Text):
-                said += delta.text
+                output += delta.text
             elif isinstance(delta, Finish):
                 whole = delta.reason == "stop"
-    return said if whole else None
+    return output if whole else None
 
 
 def obeys(schema: dict[str, Any], text: str) -> bool:

@@ -200,13 +200,13 @@ async def _tools(kind: str) -> None:
 
     from .tools import backend, provider
 
-    made = await backend(kind)
-    name = "model" if made.context_size else "scripted"
-    models = Catalog((ServedModel(name=name, backend=made, created=0),))
+    created = await backend(kind)
+    name = "model" if created.context_size else "scripted"
+    models = Catalog((ServedModel(name=name, backend=created, created=0),))
     store = await open_store("memory:")
     await _serve(models, store, providers={"mcp": provider(kind)})
     await store.close()
-    await made.close()
+    await created.close()
 
 
 async def _engine(name: str, parallel: int) -> None:
@@ -215,12 +215,12 @@ async def _engine(name: str, parallel: int) -> None:
 
     from .engines import backend
 
-    made = await backend(name, parallel)
-    models = Catalog((ServedModel(name="model", backend=made, created=0),))
+    created = await backend(name, parallel)
+    models = Catalog((ServedModel(name="model", backend=created, created=0),))
     store = await open_store("memory:")
     await _serve(models, store)
     await store.close()
-    await made.close()
+    await created.close()
 
 
 def main() -> None:

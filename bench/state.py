@@ -135,13 +135,15 @@ def followers() -> Iterator[Line]:
         for name, at in (("its own", owner), ("another", other)):
             ids = [_begin(owner) for _ in range(streams)]
             spent = owner.cpu_s, other.cpu_s
-            ages[name] = heard = _read_ages(follow(FollowPlan(port=at.port, ids=ids, seconds=30)))
+            ages[name] = received = _read_ages(
+                follow(FollowPlan(port=at.port, ids=ids, seconds=30))
+            )
             cpu = owner.cpu_s - spent[0], other.cpu_s - spent[1]
             yield Line(
                 what=f"PostgreSQL: age of an event read at {name} process, p99",
-                value=heard.p99_s * 1000,
+                value=received.p99_s * 1000,
                 unit="ms",
-                note=f"median {heard.median_s * 1000:.1f} ms of {heard.events} events;"
+                note=f"median {received.median_s * 1000:.1f} ms of {received.events} events;"
                 f" CPU {cpu[0]:.1f} s and {cpu[1]:.1f} s",
             )
         own, far = ages["its own"], ages["another"]
@@ -238,6 +240,6 @@ def _json(server: Process, path: str, body: bytes | None = None) -> Any:
 
 
 def _read_ages(process: Any) -> EventAges:
-    said = process.stdout.read()
+    output = process.stdout.read()
     process.wait(timeout=30)
-    return msgspec.json.decode(said, type=EventAges)
+    return msgspec.json.decode(output, type=EventAges)

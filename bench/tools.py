@@ -175,9 +175,9 @@ def cached() -> Iterator[Line]:
 def _shares(metrics: dict[str, Any]) -> Iterator[float]:
     read = metrics["input_tokens_per_turn"]
     wrote = metrics["output_tokens_per_turn"]
-    kept = metrics["cached_tokens_per_turn"]
+    remaining = metrics["cached_tokens_per_turn"]
     for at in range(1, len(read)):
-        yield min(1.0, kept[at] / (read[at - 1] + wrote[at - 1]))
+        yield min(1.0, remaining[at] / (read[at - 1] + wrote[at - 1]))
 
 
 def provider(kind: str) -> ToolProvider:

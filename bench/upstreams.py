@@ -92,10 +92,10 @@ def chat() -> Iterator[Line]:
     with running("upstream") as bare, running("chat", f"http://127.0.0.1:{bare.port}") as ours:
         for name, stream, target in (("plain", False, 1500), ("streamed", True, 1000)):
             rates: dict[str, list[float]] = {"through": [], "direct": []}
-            asked = {"model": "chat", "input": "hi", "stream": stream, "store": True}
+            request_body = {"model": "chat", "input": "hi", "stream": stream, "store": True}
             plain = {"model": "m", "messages": [], "stream": stream}
             for kind, port, body in (
-                ("through", ours.port, asked),
+                ("through", ours.port, request_body),
                 ("direct", bare.port, plain),
             ) * 4:
                 plan = Plan(port=port, body=json.dumps(body), connections=16, requests=2000)
@@ -155,8 +155,8 @@ def first_token() -> Iterator[Line]:
 
 def _prompt(url: str) -> str:
     """Render the question with the server's template."""
-    asked = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
-    request = urllib.request.Request(f"{url}/apply-template", asked)
+    body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+    request = urllib.request.Request(f"{url}/apply-template", body)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return str(json.load(answer)["prompt"])
 

@@ -277,11 +277,11 @@ def _name(node: ast.AST) -> str:
 def _calls_in_functions(tree: ast.Module) -> Iterator[ast.Call]:
     """Yield the calls of functions of ``re`` with a pattern, inside functions."""
     functions = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
-    seen: set[int] = set()
+    known: set[int] = set()
     for function in functions:
         for node in ast.walk(function):
-            if isinstance(node, ast.Call) and node.args and id(node) not in seen:
-                seen.add(id(node))
+            if isinstance(node, ast.Call) and node.args and id(node) not in known:
+                known.add(id(node))
                 module, _, method = ast.unparse(node.func).partition(".")
                 if module == "re" and method in (*_METHODS, "compile"):
                     yield node

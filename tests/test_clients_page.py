@@ -32,9 +32,9 @@ def test_table_names_the_installed_versions() -> None:
 
 def test_every_client_has_a_page_with_its_version() -> None:
     page = (ROOT / "docs" / "clients.md").read_text()
-    seen = json.loads((CLIENTS / "seen.json").read_text())
+    observed = json.loads((CLIENTS / "seen.json").read_text())
     versions = {version for _, version in pinned()}
-    for name, client in seen.items():
+    for name, client in observed.items():
         assert f"(clients/{name}.md)" in page
         assert client["version"] in versions, name
         assert client["fields"] and client["tried"]

@@ -208,14 +208,14 @@ def test_pods_have_no_privileges() -> None:
 
 async def test_probes_use_existing_routes() -> None:
     container = pod()["containers"][0]
-    asked = [
+    requests = [
         container[probe]["httpGet"]["path"]
         for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ]
     server = Server(ScriptedBackend(["hi"]), MemoryStore())
     transport = httpx.ASGITransport(server.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://pod") as client:
-        assert [(await client.get(path)).status_code for path in asked] == [200, 200, 200]
+        assert [(await client.get(path)).status_code for path in requests] == [200, 200, 200]
 
 
 def test_selectors_match_the_pods() -> None:

@@ -47,63 +47,63 @@ class Recorder:
 
 
 async def test_blocked_loop_is_logged_once_with_its_stack() -> None:
-    seen = Recorder()
-    async with LoopWatchdog(0.05, log=seen.log, on_stall=seen.on_stall):
+    recorder = Recorder()
+    async with LoopWatchdog(0.05, log=recorder.log, on_stall=recorder.on_stall):
         await first_beat()
-        block_until(seen.stalled)
-    (line,) = seen.lines()
+        block_until(recorder.stalled)
+    (line,) = recorder.lines()
     assert line["level"] == "warning" and line["event"] == "the event loop is blocked"
     assert line["blocked_ms"] >= 50
     assert "block_until" in line["stack"]
-    assert seen.count == 1
+    assert recorder.count == 1
 
 
 async def test_each_stall_is_reported() -> None:
-    seen = Recorder()
-    async with LoopWatchdog(0.05, log=seen.log, on_stall=seen.on_stall):
+    recorder = Recorder()
+    async with LoopWatchdog(0.05, log=recorder.log, on_stall=recorder.on_stall):
         await first_beat()
         for _ in range(2):
-            seen.stalled.clear()
-            block_until(seen.stalled)
+            recorder.stalled.clear()
+            block_until(recorder.stalled)
             for _ in range(3):
                 await asyncio.sleep(0)  # the heartbeat, which is due, runs
-    assert seen.count == 2
+    assert recorder.count == 2
 
 
 async def test_stall_that_the_thread_did_not_see_is_logged_at_its_end() -> None:
-    seen = Recorder()
+    recorder = Recorder()
     now = 0.0
-    async with LoopWatchdog(_LONG, log=seen.log, on_stall=seen.on_stall, clock=lambda: now):
+    async with LoopWatchdog(_LONG, log=recorder.log, on_stall=recorder.on_stall, clock=lambda: now):
         await first_beat()
         now = _LONG + 1
-    (line,) = seen.lines()
+    (line,) = recorder.lines()
     assert (line["blocked_ms"], line["stack"]) == (1000 * (_LONG + 1), None)
 
 
 async def test_waiting_loop_is_not_reported() -> None:
-    seen = Recorder()
+    recorder = Recorder()
     now = 0.0
-    async with LoopWatchdog(1, log=seen.log, on_stall=seen.on_stall, clock=lambda: now):
+    async with LoopWatchdog(1, log=recorder.log, on_stall=recorder.on_stall, clock=lambda: now):
         await first_beat()
         now = 1
         await asyncio.sleep(0)
-    assert seen.lines() == []
+    assert recorder.lines() == []
 
 
 async def test_thread_ends_with_the_watchdog() -> None:
-    seen = Recorder()
-    async with LoopWatchdog(0.01, log=seen.log) as watchdog:
+    recorder = Recorder()
+    async with LoopWatchdog(0.01, log=recorder.log) as watchdog:
         thread = watchdog._thread
     await asyncio.to_thread(thread.join, _LONG)
     assert not thread.is_alive()
 
 
 async def test_stall_during_the_start_is_not_reported() -> None:
-    seen = Recorder()
+    recorder = Recorder()
     now = 0.0
-    async with LoopWatchdog(1, log=seen.log, on_stall=seen.on_stall, clock=lambda: now):
+    async with LoopWatchdog(1, log=recorder.log, on_stall=recorder.on_stall, clock=lambda: now):
         now = 5
-    assert seen.count == 0
+    assert recorder.count == 0
 
 
 @pytest.mark.parametrize(
@@ -112,36 +112,40 @@ async def test_stall_during_the_start_is_not_reported() -> None:
 async def test_waiting_for_a_processor_is_not_the_code_of_the_loop(
     waited_s: float, event: str, blocked_ms: int
 ) -> None:
-    seen = Recorder()
+    recorder = Recorder()
     now = waited = 0.0
     async with LoopWatchdog(
-        1, log=seen.log, on_stall=seen.on_stall, clock=lambda: now, cpu_wait=lambda _: waited
+        1,
+        log=recorder.log,
+        on_stall=recorder.on_stall,
+        clock=lambda: now,
+        cpu_wait=lambda _: waited,
     ):
         await first_beat()
         now, waited = 2.0, waited_s
-    (line,) = seen.lines()
+    (line,) = recorder.lines()
     assert (line["event"], line["blocked_ms"]) == (event, blocked_ms)
     assert line["cpu_wait_ms"] == 1000 * waited_s and line["stack"] is None
-    assert seen.count == 1, "clients are delayed in both cases"
+    assert recorder.count == 1, "clients are delayed in both cases"
 
 
 async def test_thread_reports_only_what_the_loop_itself_blocks() -> None:
-    seen = Recorder()
-    now, asked = 0.0, threading.Semaphore(0)
+    recorder = Recorder()
+    now, request = 0.0, threading.Semaphore(0)
 
     def clock() -> float:
-        asked.release()
+        request.release()
         return now
 
     async with LoopWatchdog(
-        0.01, log=seen.log, on_stall=seen.on_stall, clock=clock, cpu_wait=lambda _: now
+        0.01, log=recorder.log, on_stall=recorder.on_stall, clock=clock, cpu_wait=lambda _: now
     ):
         await first_beat()
         now = 9.0
         for _ in range(20):
-            assert asked.acquire(timeout=_LONG)
-        assert seen.count == 0, "the stall has not ended"
-    assert [line["event"] for line in seen.lines()] == [STARVED]
+            assert request.acquire(timeout=_LONG)
+        assert recorder.count == 0, "the stall has not ended"
+    assert [line["event"] for line in recorder.lines()] == [STARVED]
 
 
 async def test_loop_that_runs_no_callback_is_not_blocked() -> None:

@@ -190,8 +190,10 @@ async def test_worker_has_no_secrets_and_cannot_write_files(
     monkeypatch.setattr(documents, "WORKER", spy)
     monkeypatch.setenv("ANTIPHON_SECRET", "CANARY")
     monkeypatch.chdir(tmp_path)
-    seen = await Documents().text(pdf("x"))
-    assert "ANTIPHON_SECRET" not in seen and "PYTHONPATH" in seen and seen.endswith(" 27")
+    observed = await Documents().text(pdf("x"))
+    assert (
+        "ANTIPHON_SECRET" not in observed and "PYTHONPATH" in observed and observed.endswith(" 27")
+    )
 
 
 async def test_without_the_library_only_plain_text_is_read(
@@ -250,11 +252,11 @@ def test_documents_are_never_parsed_as_root(tmp_path: Path) -> None:
         timeout=30,
         check=True,
     )
-    seen = json.loads(json.loads(done.stdout)["text"])
-    assert seen["uids"] == [64002 if os.geteuid() == 0 else os.geteuid()] * 3
-    assert seen["no_new_privileges"] == "1" and seen["regained"] is False
+    observed = json.loads(json.loads(done.stdout)["text"])
+    assert observed["uids"] == [64002 if os.geteuid() == 0 else os.geteuid()] * 3
+    assert observed["no_new_privileges"] == "1" and observed["regained"] is False
     if os.geteuid() == 0:
-        assert seen["groups"] == [] and seen["reads_shadow"] is False
+        assert observed["groups"] == [] and observed["reads_shadow"] is False
 
 
 _SPY = """

@@ -76,15 +76,15 @@ MakeFetcher = Callable[..., Fetcher]
 
 @pytest.fixture
 async def make_fetcher() -> AsyncIterator[MakeFetcher]:
-    made: list[Fetcher] = []
+    created: list[Fetcher] = []
 
     def make(**options: Any) -> Fetcher:
         given = {"max_bytes": 100, "clock": lambda: 0.0, "networks": LOOPBACK, **options}
-        made.append(Fetcher.open(**given))
-        return made[-1]
+        created.append(Fetcher.open(**given))
+        return created[-1]
 
     yield make
-    for each in made:
+    for each in created:
         await each.close()
 
 

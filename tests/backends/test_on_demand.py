@@ -161,7 +161,7 @@ async def test_failed_load_is_an_http_503_with_a_code() -> None:
 )
 async def test_tokens_of_a_late_model_with_a_hosted_tool_are_known(turns: list[str]) -> None:
     """The run starts before the model is loaded, so its first prompt is known only later."""
-    told = []
+    messages = []
     for is_late in (False, True):
         gate = asyncio.Event()
 
@@ -179,9 +179,9 @@ async def test_tokens_of_a_late_model_with_a_hosted_tool_are_known(turns: list[s
         response = (await server.post(tools=[MCP], enable_response_messages=True)).json()
         stored = await store.load("default", response["id"])
         assert stored is not None and stored.tokens is not None
-        told.append((response["input_messages"], response["output_messages"], stored.tokens))
+        messages.append((response["input_messages"], response["output_messages"], stored.tokens))
         await server.close()
-    assert told[0] == told[1]
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.requirement("HF-3")
@@ -216,9 +216,9 @@ async def test_invalid_request_is_rejected_or_fails_its_run() -> None:
     assert failed.value.code == "invalid_prompt"
 
 
-async def _until_unloaded(lazy: OnDemandBackend, made: ScriptedBackend) -> None:
+async def _until_unloaded(lazy: OnDemandBackend, created: ScriptedBackend) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not made.closed:
+        while not created.closed:
             await asyncio.sleep(0.005)
     assert lazy.status == Status(value="unloaded")
 
@@ -370,7 +370,7 @@ async def test_least_recently_used_model_makes_room() -> None:
         await model.load()
     await three.load()
     assert [m.status.value for m in (one, two, three)] == ["loaded", "unloaded", "loaded"]
-    assert [made.closed for make in makers for made in make.made] == [False, True, False]
+    assert [created.closed for make in makers for created in make.made] == [False, True, False]
 
 
 async def test_model_is_never_unloaded_under_a_stream() -> None:
@@ -488,7 +488,7 @@ async def test_delegates_completion_and_detokenization() -> None:
         capabilities = BackendCapabilities(completes_text=True, detokenizes=True)
 
         async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Any:
-            asked.append((prompt, options.adapter))
+            requests.append((prompt, options.adapter))
             return await self.prepare(TALK, options)
 
         def detokenize(self, ids: Sequence[int]) -> str:
@@ -497,12 +497,12 @@ async def test_delegates_completion_and_detokenization() -> None:
     async def able(progress: Progress) -> ScriptedBackend:
         return Able((STORY,))
 
-    asked: list[Any] = []
+    requests: list[Any] = []
     lazy = OnDemandBackend("m", able)
     for backend in (lazy, LoraBackend(lazy, "poet")):
         assert await said(await backend.complete("Once", OPTIONS)) == STORY
         assert backend.detokenize((1, 2)) == "2 tokens"
-    assert asked == [("Once", None), ("Once", "poet")]
+    assert requests == [("Once", None), ("Once", "poet")]
     plain = OnDemandBackend("m", Maker())
     for unable in (
         plain,
@@ -530,8 +530,8 @@ async def test_unsupported_completion_is_rejected_or_fails(ready_timeout_s: floa
         await server.close()
         return reply
 
-    told = (await ask(local(engine(["Hello"])))).json()
-    assert told["output_messages"][0]["message"].startswith("Hello")
+    outcome = (await ask(local(engine(["Hello"])))).json()
+    assert outcome["output_messages"][0]["message"].startswith("Hello")
     refused = await ask(ScriptedBackend((STORY,)))
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (400, "unsupported_parameter")

@@ -43,8 +43,8 @@ async def test_deltas_are_sent_unchanged() -> None:
 
 async def test_scripts_are_played_in_turn_and_repeat() -> None:
     backend = ScriptedBackend(["a", "b"])
-    said = [(await play(backend))[1] for _ in range(3)]
-    assert said == [Text("a"), Text("b"), Text("a")]
+    texts = [(await play(backend))[1] for _ in range(3)]
+    assert texts == [Text("a"), Text("b"), Text("a")]
     assert len(backend.requests) == 3
 
 

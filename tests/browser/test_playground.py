@@ -312,8 +312,8 @@ def test_page_asks_for_a_key_and_forgets_it(browser: Any, keyed_server: Server) 
         page.get_by_role("alert").wait_for()
         visitor.enter_key("sesame")
         assert "Hello there!" in visitor.answered("Hi").inner_text()
-        kept = page.evaluate("[sessionStorage, localStorage].map((each) => JSON.stringify(each))")
-        assert ["sesame" in each for each in kept] == [True, False]
+        stored = page.evaluate("[sessionStorage, localStorage].map((each) => JSON.stringify(each))")
+        assert ["sesame" in each for each in stored] == [True, False]
         page.get_by_role("button", name="Forget the key").click()
         page.get_by_label("API key").wait_for()
         assert "sesame" not in page.evaluate("JSON.stringify(sessionStorage)")

@@ -142,10 +142,10 @@ class _Soak:
         (await self._http.delete(f"/responses/{previous}")).raise_for_status()
 
     async def _conversation(self) -> None:
-        made = (await self._http.post("/conversations", json={})).json()["id"]
+        created = (await self._http.post("/conversations", json={})).json()["id"]
         for _ in range(3):
-            await self._post(conversation=made)
-        (await self._http.delete(f"/conversations/{made}")).raise_for_status()
+            await self._post(conversation=created)
+        (await self._http.delete(f"/conversations/{created}")).raise_for_status()
 
     async def _websocket(self) -> None:
         url = self._server.url.replace("http://", "ws://") + "/responses"

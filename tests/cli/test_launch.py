@@ -108,8 +108,8 @@ def run(url: str, client: str, report: Path, **options: Any) -> Json:
 def test_codex_finds_server_model_and_no_telemetry(
     url: str, install: Callable[[str], Path]
 ) -> None:
-    told = run(url, "codex", install("codex"))
-    config = tomllib.loads(told["files"]["config.toml"])
+    report = run(url, "codex", install("codex"))
+    config = tomllib.loads(report["files"]["config.toml"])
     assert (config["model"], config["model_provider"]) == ("tiny", "antiphon")
     assert config["model_providers"]["antiphon"] == {
         "name": "Antiphon",
@@ -119,28 +119,28 @@ def test_codex_finds_server_model_and_no_telemetry(
         "model_catalog_url": f"{url}/v1/models",
     }
     assert (config["analytics"]["enabled"], config["check_for_update_on_startup"]) == (False,) * 2
-    assert (told["argv"], told["env"]["ANTIPHON_API_KEY"]) == (["do", "it"], "sk-1")
+    assert (report["argv"], report["env"]["ANTIPHON_API_KEY"]) == (["do", "it"], "sk-1")
 
 
 def test_opencode_has_folders_of_its_own(url: str, install: Callable[[str], Path]) -> None:
-    told = run(url, "opencode", install("opencode"), model="big")
-    config = json.loads(told["files"]["opencode.json"])
+    report = run(url, "opencode", install("opencode"), model="big")
+    config = json.loads(report["files"]["opencode.json"])
     provider = config["provider"]["antiphon"]
     assert provider["options"] == {"baseURL": f"{url}/v1", "apiKey": "sk-1"}
     assert provider["models"]["big"]["limit"] == {"context": 32768, "output": 8000}
     assert (config["autoupdate"], config["share"]) == (False, "disabled")
     for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
-        assert told["env"][f"XDG_{kind}_HOME"].startswith(told["at"])
+        assert report["env"][f"XDG_{kind}_HOME"].startswith(report["at"])
 
 
 def test_pi_gets_its_provider_before_the_users_arguments(
     url: str, install: Callable[[str], Path]
 ) -> None:
-    told = run(url, "pi", install("pi"))
-    assert told["argv"] == ["--provider", "antiphon", "--model", "tiny", "do", "it"]
-    (model,) = json.loads(told["files"]["models.json"])["providers"]["antiphon"]["models"]
+    report = run(url, "pi", install("pi"))
+    assert report["argv"] == ["--provider", "antiphon", "--model", "tiny", "do", "it"]
+    (model,) = json.loads(report["files"]["models.json"])["providers"]["antiphon"]["models"]
     assert model == {"id": "tiny", "contextWindow": 4096, "maxTokens": 2048}
-    assert told["env"]["PI_TELEMETRY"] == "0"
+    assert report["env"]["PI_TELEMETRY"] == "0"
 
 
 def test_claude_needs_the_messages_api(

@@ -177,7 +177,7 @@ def test_invalid_arguments_print_one_line(
 def test_flags_of_other_servers_name_ours(
     refusal: Callable[..., str],
 ) -> None:
-    for words, told in (
+    for words, expected in (
         (["m.gguf", "--max-model-len", "4096"], "--max-model-len: use --context-size"),
         (["--served-model-name=x"], "--served-model-name: write NAME=SOURCE"),
         (["-hf", "a/b"], f"without a flag: {antiphon_command('serve MODEL')}"),
@@ -185,7 +185,7 @@ def test_flags_of_other_servers_name_ours(
         (["m.gguf", "-ngl", "99"], "-ngl: use --gpu-layers"),
         (["m", "--trust-remote-code"], "trust_remote_code = true in engine_options"),
     ):
-        assert told in refusal("serve", *words)
+        assert expected in refusal("serve", *words)
 
 
 def test_hints_name_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,10 +221,10 @@ def test_flags_of_the_model_apply_to_the_only_one(
             template=Path("t.jinja"),
         )
     ]
-    told = refusal("serve", "a=x", "b=y", "--context-size", "512")
-    assert told.startswith("--context-size is for one model, but 2 are served: name one")
-    told = refusal("serve", "a=x", "--context-size", "big")
-    assert told == '--context-size must be a whole number, 1 or more, not "big"'
+    message = refusal("serve", "a=x", "b=y", "--context-size", "512")
+    assert message.startswith("--context-size is for one model, but 2 are served: name one")
+    message = refusal("serve", "a=x", "--context-size", "big")
+    assert message == '--context-size must be a whole number, 1 or more, not "big"'
     assert "did you mean --context-size" in refusal("serve", "a=x", "--context-siez", "1")
 
 

@@ -14,8 +14,8 @@ TOOL = {
 }
 
 
-def answer(asked):
-    method, params = asked["method"], asked.get("params", {})
+def answer(request):
+    method, params = request["method"], request.get("params", {})
     if method == "initialize":
         return {
             "protocolVersion": params["protocolVersion"],

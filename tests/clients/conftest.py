@@ -56,8 +56,8 @@ def _index(folder: Path) -> Path:
     pages.mkdir()
     (pages / "fjords.md").write_text("# Fjords\n\nThe Sognefjord is the longest one: 205 km.")
     (folder / "antiphon.toml").write_text(f'web_index = "{index}"\n')
-    made = antiphon("index", "add", str(pages), "--as", "https://wiki.example/", cwd=folder)
-    assert "1 pages" in made.stdout, made.stdout + made.stderr
+    created = antiphon("index", "add", str(pages), "--as", "https://wiki.example/", cwd=folder)
+    assert "1 pages" in created.stdout, created.stdout + created.stderr
     return index
 
 

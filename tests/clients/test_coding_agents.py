@@ -58,9 +58,9 @@ PI = {
 }
 
 
-def done(shell: Shell, said: str) -> None:
+def done(shell: Shell, text: str) -> None:
     """The task is."""
-    assert "Done: it says hello." in said
+    assert "Done: it says hello." in text
     assert (shell.work / "greet.py").read_text() == 'print("hello")\n'
     assert (shell.work / "said.txt").read_text() == "hello\n"
 
@@ -126,25 +126,25 @@ def test_codex_with_its_own_provider(shell: Shell) -> None:
 def test_codex_reads_the_catalog_of_models(shell: Shell) -> None:
     """From which a model of any name gets the patch tool."""
     more = f'model_catalog_url = "{shell.server.url}/models"\n'
-    said = codex(shell, "Task for codex with patches", servers=more)
-    done(shell, said)
-    assert "metadata" not in said
+    output = codex(shell, "Task for codex with patches", servers=more)
+    done(shell, output)
+    assert "metadata" not in output
 
 
 def test_codex_calls_tools_of_a_server(shell: Shell) -> None:
     """Their calls must come back in the server's namespace."""
     program = HERE / "calc.py"
     servers = CALC.format(python=sys.executable, program=program, work=shell.work)
-    said = codex(shell, "Task for codex with a server of tools", servers=servers)
-    assert "Done: it is 42." in said
+    output = codex(shell, "Task for codex with a server of tools", servers=servers)
+    assert "Done: it is 42." in output
     assert (shell.work / "added.txt").read_text() == "42"
 
 
 def test_codex_compacts(shell: Shell) -> None:
     """By the usage we report; the summary is an answer like any other."""
     more = "model_context_window = 60000\nmodel_auto_compact_token_limit = 45000\n"
-    said = codex(shell, "Task for codex that is long " + "word " * 4000, more=more)
-    assert "Done: after a summary." in said
+    output = codex(shell, "Task for codex that is long " + "word " * 4000, more=more)
+    assert "Done: after a summary." in output
 
 
 def test_opencode(shell: Shell) -> None:

@@ -48,10 +48,10 @@ def test_llm_command_line(shell: Shell, model: str) -> None:
     (folder / "tools.py").write_text("def get_weather(city: str) -> str:\n    return 'sunny'\n")
     llm = (TOOLS / "llm",)
     more = {"LLM_USER_PATH": str(folder)}
-    asked = ("-m", model)
-    assert "Hello there!" in shell.run(*llm, *asked, "hi", **more)
-    assert "Hello there!" in shell.run(*llm, *asked, "--no-stream", "-c", "and?", **more)
-    city = shell.run(*llm, *asked, "--schema", "name,country", "Name a city as JSON", **more)
+    request = ("-m", model)
+    assert "Hello there!" in shell.run(*llm, *request, "hi", **more)
+    assert "Hello there!" in shell.run(*llm, *request, "--no-stream", "-c", "and?", **more)
+    city = shell.run(*llm, *request, "--schema", "name,country", "Name a city as JSON", **more)
     assert '"Rome"' in city
     tools = ("--functions", folder / "tools.py", "What is the weather in Rome?")
-    assert "It is sunny in Rome." in shell.run(*llm, *asked, *tools, **more)
+    assert "It is sunny in Rome." in shell.run(*llm, *request, *tools, **more)

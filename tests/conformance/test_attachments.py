@@ -163,18 +163,18 @@ async def test_base64_may_contain_line_breaks(serve: Serve) -> None:
 
 async def test_missing_file_is_looked_up_once_per_request() -> None:
     class Nothing(Files):
-        asked = 0
+        request_count = 0
 
         async def read(self, tenant: str, file_id: str) -> Any:
             self.asked += 1
             return await super().read(tenant, file_id)
 
     files = Nothing(MemoryStore(), clock=lambda: 0, ids=str)
-    gone = it.Message(role="user", content=(it.InputFile(file_id="file-x"),))
+    removed = it.Message(role="user", content=(it.InputFile(file_id="file-x"),))
     backend = ScriptedBackend(["Hi"])
     one = attachments.Attachments(files).resolving_backend(backend, "t")
     for _ in range(3):
-        await one.prepare(Conversation((gone,), past_count=1), Options())
+        await one.prepare(Conversation((removed,), past_count=1), Options())
     assert files.asked == 1
     (last_parts,) = backend.requests[-1][0].items[0].content
     assert last_parts.text == "[file omitted: it can no longer be read]"
@@ -296,8 +296,8 @@ class _Forgetful(dict[str, Any]):
 @pytest.mark.requirement("FILE-STORED")
 async def test_token_count_includes_files(serve: Serve) -> None:
     server = serve()
-    asked = {"model": "tiny", "input": message(file(file_data="YSBiIGM="))}
-    answer = await server.client.post("/v1/responses/input_tokens", json=asked)
+    body = {"model": "tiny", "input": message(file(file_data="YSBiIGM="))}
+    answer = await server.client.post("/v1/responses/input_tokens", json=body)
     assert answer.json()["input_tokens"] == 5
 
 
@@ -343,11 +343,11 @@ async def test_unusable_part_is_rejected_with_its_path(
 async def test_encrypted_or_damaged_documents_are_rejected(serve: Serve) -> None:
     pytest.importorskip("kreuzberg")
     server = serve()
-    for content, said in ((pdf("x", encrypted=True), "password"), (b"%PDF-1.4", "damaged")):
+    for content, output in ((pdf("x", encrypted=True), "password"), (b"%PDF-1.4", "damaged")):
         answer = await server.post(input=message(file(file_data=data_url(content))))
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "invalid_file")
-        assert said in error["message"] and error["param"] == "input[0].content[1].file_data"
+        assert output in error["message"] and error["param"] == "input[0].content[1].file_data"
 
 
 @pytest.mark.requirement("FILE-REFUSED")

@@ -75,8 +75,8 @@ async def test_stream_resumes_in_both_client_ways(story: Any) -> None:
     for after in (0, 3, len(whole) // 2, len(whole) - 2):
         rest = await asking.responses.retrieve(queued.id, stream=True, starting_after=after)
         assert [event async for event in rest] == whole[after + 1 :]
-        async with asking.responses.stream(response_id=queued.id, starting_after=after) as told:
-            prompt_texts = [event.sequence_number async for event in told]
+        async with asking.responses.stream(response_id=queued.id, starting_after=after) as result:
+            prompt_texts = [event.sequence_number async for event in result]
         assert prompt_texts == [event.sequence_number for event in whole[after + 1 :]]
 
 
@@ -108,9 +108,9 @@ async def test_cancelling(serve: Serve, store: Store) -> None:
     )
     async with client(server) as asking, asyncio.timeout(20):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
-        while not (seen := await asking.responses.retrieve(queued.id)).output:
+        while not (observed := await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
-        assert (seen.status, seen.output_text) == ("in_progress", "one ")
+        assert (observed.status, observed.output_text) == ("in_progress", "one ")
         cancelled = await asking.responses.cancel(queued.id)
         assert (cancelled.status, cancelled.output_text) == ("cancelled", "one ")
         assert cancelled.usage is None and cancelled.completed_at is None

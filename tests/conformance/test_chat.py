@@ -44,11 +44,11 @@ USAGE = Usage(
 
 @pytest.fixture
 async def clients() -> AsyncIterator[Callable[[Server], AsyncOpenAI]]:
-    made: list[AsyncOpenAI] = []
+    created: list[AsyncOpenAI] = []
 
     def make(server: Server) -> AsyncOpenAI:
         transport = httpx.ASGITransport(server.app)
-        made.append(
+        created.append(
             AsyncOpenAI(
                 base_url="http://localhost/v1",
                 api_key="none",
@@ -56,10 +56,10 @@ async def clients() -> AsyncIterator[Callable[[Server], AsyncOpenAI]]:
                 http_client=httpx.AsyncClient(transport=transport),
             )
         )
-        return made[-1]
+        return created[-1]
 
     yield make
-    for client in made:
+    for client in created:
         await client.close()
 
 
@@ -185,11 +185,11 @@ async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: 
 @pytest.mark.requirement("CC-CALL-DELTAS")
 @pytest.mark.requirement("CC-USAGE")
 async def test_streamed_tool_calls(serve: Serve) -> None:
-    said = await stream_chunks(serve([SAID]), stream_options={"include_usage": True})
-    *told, usage = said
+    chunks = await stream_chunks(serve([SAID]), stream_options={"include_usage": True})
+    *result, usage = chunks
     assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 9
-    assert all(one["usage"] is None for one in told)
-    deltas = [one["choices"][0]["delta"] for one in told]
+    assert all(one["usage"] is None for one in result)
+    deltas = [one["choices"][0]["delta"] for one in result]
     assert [delta for delta in deltas if "tool_calls" not in delta] == [
         {"role": "assistant", "content": ""},
         {"reasoning_content": "Hmm."},
@@ -230,19 +230,19 @@ async def test_legacy_function_calls(serve: Serve) -> None:
     server = serve([SAID[:10]])
     body: Json = {"functions": [WEATHER["function"]], "function_call": "auto"}
     (choice,) = (await create(server, **body))["choices"]
-    said = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    output = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
     assert choice["finish_reason"] == "function_call"
-    assert choice["message"]["function_call"] == said and "tool_calls" not in choice["message"]
+    assert choice["message"]["function_call"] == output and "tool_calls" not in choice["message"]
     deltas = [one["choices"][0]["delta"] for one in await stream_chunks(server, **body)]
     pieces = [delta["function_call"] for delta in deltas if "function_call" in delta]
     assert pieces[0] == {"name": "get_weather", "arguments": ""}
-    assert "".join(piece["arguments"] for piece in pieces) == said["arguments"]
+    assert "".join(piece["arguments"] for piece in pieces) == output["arguments"]
     # there is room for one, whatever else is asked for
-    for asked in (True, False):
+    for request in (True, False):
         server = serve(local(engine([f"{CALL}\n{CALL}"])))
         deltas = [
             one["choices"][0]["delta"]
-            for one in await stream_chunks(server, **body, parallel_tool_calls=asked)
+            for one in await stream_chunks(server, **body, parallel_tool_calls=request)
         ]
         named = [one for one in deltas if "name" in one.get("function_call", {})]
         assert len(named) == 1
@@ -251,7 +251,7 @@ async def test_legacy_function_calls(serve: Serve) -> None:
 @pytest.mark.parametrize("raw", [True, False])
 async def test_stream_and_plain_answer_have_the_same_reasoning(serve: Serve, raw: bool) -> None:
     """Several reasoning items are separate lines; a summary is used only if there is no content."""
-    said = [
+    chunks = [
         delta
         for thought in ("One", "Two")
         for delta in (
@@ -263,7 +263,7 @@ async def test_stream_and_plain_answer_have_the_same_reasoning(serve: Serve, raw
         )
     ]
     expected = "One.\nTwo." if raw else "One in short.\nTwo in short."
-    server = serve([(*said, Open(Message(role="assistant", content=())), Text("Hi."), Close())])
+    server = serve([(*chunks, Open(Message(role="assistant", content=())), Text("Hi."), Close())])
     (choice,) = (await create(server))["choices"]
     assert choice["message"]["reasoning_content"] == expected
     deltas = [one["choices"][0]["delta"] for one in await stream_chunks(server)]
@@ -283,12 +283,12 @@ async def test_finish_reasons(serve: Serve, reason: Any, finish: str) -> None:
 
 
 async def test_model_refusal(serve: Serve) -> None:
-    said = (
+    output = (
         Open(Message(role="assistant", content=())),
         Text("I will not.", channel="refusal"),
         Close(),
     )
-    server = serve([said])
+    server = serve([output])
     (choice,) = (await create(server))["choices"]
     assert choice["message"]["refusal"] == "I will not." and choice["message"]["content"] is None
     deltas = [one["choices"][0]["delta"] for one in await stream_chunks(server)]
@@ -318,15 +318,15 @@ async def test_conversation_with_tool_calls_reaches_the_model(serve: Serve) -> N
         "type": "function",
         "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
     }
-    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body = {"role": "assistant", "content": None, "tool_calls": [call]}
     turns = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "Rome?"}]},
-        {**asked, "reasoning_content": "Look it up."},
+        {**body, "reasoning_content": "Look it up."},
         {"role": "tool", "tool_call_id": "call_0", "content": "sun"},
         {"role": "assistant", "content": "Sunny."},
         {"role": "user", "content": "And now?", "name": "ada"},
-        asked,  # the same id again
+        body,  # the same id again
         {"role": "tool", "tool_call_id": "call_0", "content": [{"type": "text", "text": "rain"}]},
     ]
     await create(serve(scripted_engine), messages=turns, tools=[WEATHER])
@@ -620,9 +620,9 @@ async def test_failure_before_the_first_token(serve: Serve, clients: Clients) ->
 
 @pytest.mark.requirement("CC-FAILURE")
 async def test_failure_ends_the_stream(serve: Serve) -> None:
-    said = await stream_chunks(serve([BackendError("The engine is gone.")]))
-    assert said[-1]["error"]["message"] == "The engine is gone. You can retry your request."
-    assert set(said[-1]["error"]) == {"message", "type", "param", "code"}
+    chunks = await stream_chunks(serve([BackendError("The engine is gone.")]))
+    assert chunks[-1]["error"]["message"] == "The engine is gone. You can retry your request."
+    assert set(chunks[-1]["error"]) == {"message", "type", "param", "code"}
 
 
 async def test_idle_stream_sends_comments(serve: Serve) -> None:
@@ -636,8 +636,8 @@ async def test_idle_stream_sends_comments(serve: Serve) -> None:
 async def test_multiple_choices(serve: Serve) -> None:
     server = serve(["One.", "Two.", "Three."])
     answer = await create(server, n=3)
-    said = [(one["index"], one["message"]["content"]) for one in answer["choices"]]
-    assert said == [(0, "One."), (1, "Two."), (2, "Three.")]
+    outputs = [(one["index"], one["message"]["content"]) for one in answer["choices"]]
+    assert outputs == [(0, "One."), (1, "Two."), (2, "Three.")]
     assert answer["usage"] == {**answer["usage"], "prompt_tokens": 1, "completion_tokens": 3}
     line = json.loads(server.log.getvalue().splitlines()[-1])
     assert (line["input_tokens"], line["output_tokens"]) == (3, 3)

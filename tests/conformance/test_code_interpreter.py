@@ -86,10 +86,10 @@ async def test_written_files_are_cited(serve: Serve, ask: Ask) -> None:
     assert named["filename"] == "a.csv" and named["container_id"] == drawn["container_id"]
     assert other["filename"] == "plot.png"
     assert other["start_index"] == other["end_index"] == len(text)
-    got = await server.client.get(
+    received = await server.client.get(
         f"/v1/containers/{named['container_id']}/files/{named['file_id']}/content"
     )
-    assert got.content == b"1"
+    assert received.content == b"1"
 
 
 async def test_exception_is_output_and_interruption_is_failure(serve: Serve, ask: Ask) -> None:
@@ -100,8 +100,8 @@ async def test_exception_is_output_and_interruption_is_failure(serve: Serve, ask
     assert (raised["status"], hung["status"], died["status"]) == ("completed", "failed", "failed")
     assert raised["outputs"][0]["logs"] == "Traceback: no\n"
     assert answer.terminal_response["status"] == "completed" and message["type"] == "message"
-    told = rendered_prompts(server)[-1]
-    assert "It took too long and was interrupted." in told and "Variables are gone" in told
+    prompt = rendered_prompts(server)[-1]
+    assert "It took too long and was interrupted." in prompt and "Variables are gone" in prompt
 
 
 async def test_container_of_the_last_call_is_reused(
@@ -146,13 +146,13 @@ async def test_client_container_and_its_files(serve: Serve, ask_foreground: Ask)
     server = serve(
         local(engine([python_call("list"), "One file."])), **code_interpreter_options(registry)
     )
-    made = (
+    created = (
         await server.client.post("/v1/containers", json={"name": "mine", "file_ids": ["file-1"]})
     ).json()
-    tool = {"type": "code_interpreter", "container": made["id"]}
+    tool = {"type": "code_interpreter", "container": created["id"]}
     answer = await ask_foreground(server, tools=[tool], include=OUTPUTS)
     assert answer.output[0]["outputs"] == [{"type": "logs", "logs": "numbers.csv\n"}]
-    assert answer.output[0]["container_id"] == made["id"]
+    assert answer.output[0]["container_id"] == created["id"]
 
 
 @pytest.mark.requirement("API-CONTAINER-NAMED")
@@ -169,9 +169,9 @@ async def test_unknown_container_is_rejected(serve: Serve, ask: Ask) -> None:
 async def test_expired_container_is_rejected(serve: Serve, ask: Ask) -> None:
     clock = Clock()
     server = serve(**code_interpreter_options(containers(clock=clock)))
-    made = (await server.client.post("/v1/containers", json={"name": "mine"})).json()
+    created = (await server.client.post("/v1/containers", json={"name": "mine"})).json()
     clock.now += 1201
-    tools = [CODE, {"type": "code_interpreter", "container": made["id"]}]
+    tools = [CODE, {"type": "code_interpreter", "container": created["id"]}]
     rejection = (await ask(server, tools=tools)).rejection
     assert (rejection["http"], rejection["param"]) == (400, "tools[1].container")
     assert rejection["code"] == "container_expired"
@@ -182,8 +182,8 @@ async def test_container_deleted_before_the_run_fails_the_response(
 ) -> None:
     registry = containers()
     server = serve(**code_interpreter_options(registry))
-    made = await registry.create("default", CreateContainer(name="mine"))
-    tool = {"type": "code_interpreter", "container": made.id}
+    created = await registry.create("default", CreateContainer(name="mine"))
+    tool = {"type": "code_interpreter", "container": created.id}
     admitted = registry.check_reference
 
     def check(tenant: str, container_id: str, path: str) -> None:
@@ -307,18 +307,18 @@ async def test_later_turns_show_logs_without_images(serve: Serve, ask_foreground
     """An image is a file in the container; as text it would fill the prompt."""
     script = [tool_call("python", {"input": "show dot.png"}), "Done.", "It is there."]
     server = serve(local(engine(script)), **code_interpreter_options(containers()))
-    asked: dict[str, Any] = {
+    body: dict[str, Any] = {
         "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
         "include": ["code_interpreter_call.outputs"],
     }
-    first = await ask_foreground(server, **asked)
+    first = await ask_foreground(server, **body)
     (picture,) = first.output[0]["outputs"]
     assert picture["url"].startswith("data:image/png;base64,")
     await ask_foreground(
-        server, **asked, input=[*_resent(first), {"role": "user", "content": "And?"}]
+        server, **body, input=[*_resent(first), {"role": "user", "content": "And?"}]
     )
-    told = rendered_prompts(server)[-1]
-    assert "[picture]" in told and "base64" not in told
+    prompt = rendered_prompts(server)[-1]
+    assert "[picture]" in prompt and "base64" not in prompt
 
 
 def _resent(answer: Any) -> list[Any]:

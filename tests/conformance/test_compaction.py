@@ -50,15 +50,17 @@ def prompt_texts(backend: Any) -> list[str]:
 
 @pytest.fixture
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    made: list[AsyncOpenAI] = []
+    created: list[AsyncOpenAI] = []
 
     def to(server: Server) -> AsyncOpenAI:
         http = httpx.AsyncClient(transport=httpx.ASGITransport(server.app))
-        made.append(AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http))
-        return made[-1]
+        created.append(
+            AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
+        )
+        return created[-1]
 
     yield to
-    for each in made:
+    for each in created:
         await each.close()
 
 
@@ -132,9 +134,9 @@ async def test_compaction_trigger_adds_one_item(serve: Serve, ask: Ask) -> None:
         ]
     replica = ScriptedBackend(summarizing_model)
     await ask(serve(replica, on=MemoryStore(), seal=SEAL), input=[item, user("Who am I?")])
-    ann, told, last = prompt_texts(replica)
+    ann, result, last = prompt_texts(replica)
     assert (ann, last) == ("I am Ann.", "Who am I?")
-    assert told.endswith("The sum of it.")
+    assert result.endswith("The sum of it.")
 
 
 @pytest.mark.requirement("API-COMPACT")
@@ -190,12 +192,12 @@ async def test_official_client_compacts_and_continues(serve: Serve, client: Any)
     backend = ScriptedBackend(summarizing_model)
     api = client(serve(backend, seal=SEAL))
     first = await api.responses.create(model="tiny", input="I am Ann.")
-    for asked in (
+    for request in (
         {"previous_response_id": first.id},
         {"input": [user("I am Ann."), {"role": "assistant", "content": "Well."}]},
         {"input": "I am Ann.", "instructions": "Be kind.", "prompt_cache_key": "k"},
     ):
-        window = await api.responses.compact(model="tiny", **asked)
+        window = await api.responses.compact(model="tiny", **request)
         assert window.object == "response.compaction" and window.usage.total_tokens > 0
         assert window.id.startswith("resp_") and isinstance(window.created_at, int)
         assert [item.type for item in window.output] == ["message", "compaction"]

@@ -63,9 +63,9 @@ async def test_prompt_is_continued_verbatim(serve: Serve) -> None:
 @pytest.mark.requirement("CO-ANSWER")
 async def test_output_is_not_parsed(serve: Serve) -> None:
     """Reasoning and calls stay text, and white space is kept."""
-    said = "\n <think>x</think>\n<tool_call>{}</tool_call> \n"
-    answer = await plain(serve(engine([said])), max_tokens=99)
-    assert answer["choices"][0]["text"] == said
+    output = "\n <think>x</think>\n<tool_call>{}</tool_call> \n"
+    answer = await plain(serve(engine([output])), max_tokens=99)
+    assert answer["choices"][0]["text"] == output
 
 
 @pytest.mark.requirement("CO-STREAM")
@@ -85,8 +85,8 @@ async def test_streamed_completion(serve: Serve) -> None:
 async def test_multiple_prompts_and_choices(serve: Serve) -> None:
     scripted_engine = engine(lambda prompt: prompt.upper())
     answer = await plain(serve(scripted_engine), prompt=["a", "bc"], n=2)
-    said = [(choice["index"], choice["text"]) for choice in answer["choices"]]
-    assert said == [(0, "A"), (1, "A"), (2, "BC"), (3, "BC")]
+    text = [(choice["index"], choice["text"]) for choice in answer["choices"]]
+    assert text == [(0, "A"), (1, "A"), (2, "BC"), (3, "BC")]
     assert answer["usage"]["prompt_tokens"] == 3, "a prompt is read once"
     pieces = await streamed(serve(scripted_engine), prompt=["a", "bc"])
     texts = ["", ""]
@@ -117,7 +117,7 @@ async def test_bos_token_is_added_once(serve: Serve) -> None:
     for prompt in ("hi", "<s>hi", ""):
         await plain(server, prompt=prompt)
     bos = scripted_engine.tokenizer.special["<s>"]
-    assert [asked.ids for asked, _ in scripted_engine.requests] == [
+    assert [requests.ids for requests, _ in scripted_engine.requests] == [
         (bos, 104, 105),
         (bos, 104, 105),
         (bos,),

@@ -53,8 +53,8 @@ async def test_container_lifecycle(serve: Serve) -> None:
     assert [c["id"] for c in page["data"]] == [first["id"]] and not page["has_more"]
     page = (await server.client.get(URL, params={"before": first["id"]})).json()
     assert [c["id"] for c in page["data"]] == [second["id"]] and not page["has_more"]
-    gone = (await server.client.delete(one)).json()
-    assert gone == {"id": first["id"], "object": "container.deleted", "deleted": True}
+    deleted = (await server.client.delete(one)).json()
+    assert deleted == {"id": first["id"], "object": "container.deleted", "deleted": True}
     assert (await server.client.get(one)).status_code == 404
 
 
@@ -79,8 +79,8 @@ async def test_container_files_lifecycle(serve: Serve) -> None:
     content = await server.client.get(one + "/content")
     assert content.content == b"two" and "attachment" in content.headers["content-disposition"]
     assert content.headers["x-content-type-options"] == "nosniff"
-    gone = (await server.client.delete(one)).json()
-    assert gone == {"id": added["id"], "object": "container.file.deleted", "deleted": True}
+    deleted = (await server.client.delete(one)).json()
+    assert deleted == {"id": added["id"], "object": "container.file.deleted", "deleted": True}
     for method, path in (("GET", one), ("GET", one + "/content"), ("DELETE", one)):
         assert (await server.client.request(method, path)).status_code == 404
 
@@ -148,7 +148,7 @@ async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None
     server = serve(
         local(engine(script)), providers={"shell": ShellProvider(registry)}, containers=registry
     )
-    kept = await create_container(server)
+    container = await create_container(server)
     used: list[str] = []
     for _ in range(3):
         clock.now += 1
@@ -158,22 +158,22 @@ async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None
     assert len(set(used)) == 3
     shown = [(await server.get(f"containers/{each}")).json()["status"] for each in used]
     assert shown == ["expired", "expired", "active"]
-    assert (await server.get(f"containers/{kept['id']}")).json()["status"] == "active"
+    assert (await server.get(f"containers/{container['id']}")).json()["status"] == "active"
 
 
 async def test_container_in_use_is_not_evicted() -> None:
     registry = containers(max_containers=1)
-    asked = AutoContainer()
-    first = registry.acquire_auto("t", asked, ())
+    request = AutoContainer()
+    first = registry.acquire_auto("t", request, ())
     await first.list_files()
     with pytest.raises(QuotaExceeded, match="max_containers = 1"):
-        registry.acquire_auto("t", asked, ())
+        registry.acquire_auto("t", request, ())
     again = registry.acquire("t", first.id)
     registry.release(first)
     with pytest.raises(QuotaExceeded):
-        registry.acquire_auto("t", asked, ())
+        registry.acquire_auto("t", request, ())
     registry.release(again)
-    assert registry.acquire_auto("t", asked, ()).id != first.id and not first.is_active
+    assert registry.acquire_auto("t", request, ()).id != first.id and not first.is_active
 
 
 async def test_container_of_another_tenant_is_unknown() -> None:
@@ -213,9 +213,9 @@ async def test_only_the_disabled_network_policy_is_accepted(
         ("code_interpreter", "container", "auto"),
         ("shell", "environment", "container_auto"),
     ):
-        asked = {"type": tool, place: {"type": kind, "network_policy": none}}
-        assert (await ask_foreground(server, tools=[asked])).text == "Fine."
-        asked = {"type": tool, place: {"type": kind, "network_policy": some}}
-        error = (await ask_foreground(server, tools=[asked])).rejection
+        body = {"type": tool, place: {"type": kind, "network_policy": none}}
+        assert (await ask_foreground(server, tools=[body])).text == "Fine."
+        body = {"type": tool, place: {"type": kind, "network_policy": some}}
+        error = (await ask_foreground(server, tools=[body])).rejection
         assert (error["http"], error["param"]) == (400, f"tools[0].{place}.network_policy.type")
         assert "have no network" in error["message"]

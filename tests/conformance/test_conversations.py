@@ -73,10 +73,10 @@ async def test_unknown_conversation_is_rejected(serve: Serve, ask: Ask) -> None:
 async def test_responses_outlive_their_conversation(serve: Serve, ask: Ask, store: Store) -> None:
     server = serve(on=store)
     conversation = await create_conversation(server, "a")
-    made = (await ask(server, input="b", conversation=conversation)).terminal_response
+    created = (await ask(server, input="b", conversation=conversation)).terminal_response
     await server.client.delete(f"/v1/conversations/{conversation}")
     assert (await server.get(f"conversations/{conversation}")).status_code == 404
-    assert (await server.get(f"responses/{made['id']}")).json() == made
+    assert (await server.get(f"responses/{created['id']}")).json() == created
 
 
 @pytest.mark.requirement("API-CONVERSATION-DUPLICATE")

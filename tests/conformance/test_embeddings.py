@@ -81,8 +81,8 @@ async def test_dimensions_shorten_vectors(server: Server) -> None:
 
 
 async def test_input_type_reaches_the_model(server: Server, embedder: WordEmbedder) -> None:
-    for said, meant in (("query", "query"), ("passage", "passage"), ("document", "passage")):
-        await ask(server, input="x", input_type=said)
+    for output, meant in (("query", "query"), ("passage", "passage"), ("document", "passage")):
+        await ask(server, input="x", input_type=output)
         assert embedder.requests[-1] == (("x",), meant)
     await ask(server, input="x")
     assert embedder.requests[-1][1] == "query"

@@ -113,12 +113,12 @@ async def test_unsupported_options_are_rejected_by_name(serve: Serve, ask: Ask) 
 
     weak = engine(["ok"])
     weak.capabilities = Capabilities()
-    for asked, param in (
+    for request, param in (
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
         ({"seed": 1}, "seed"),
     ):
-        error = (await ask(serve(weak), **asked)).rejection
+        error = (await ask(serve(weak), **request)).rejection
         assert (error["http"], error["param"], error["code"]) == (
             400, param, "unsupported_parameter",
         )  # fmt: skip
@@ -204,5 +204,5 @@ async def test_every_answer_has_a_request_id_header(serve: Serve) -> None:
         assert (await server.post(**body)).headers["x-request-id"].startswith("req_")
     reply = await server.client.get("/v1/nowhere", headers={"x-request-id": "mine"})
     assert reply.headers["x-request-id"] == "mine"
-    told: Any = await server.post()
-    assert told.headers["x-request-id"] not in told.text  # ids of responses are their own
+    result: Any = await server.post()
+    assert result.headers["x-request-id"] not in result.text  # ids of responses are their own

@@ -34,7 +34,7 @@ def last_options(server: Server) -> Options:
 
 @pytest.mark.requirement("VN-43")
 @pytest.mark.parametrize(
-    ("guides", "rule", "said"),
+    ("guides", "rule", "text"),
     [
         ({"regex": "[0-9]{3}"}, "[0-9]", "123"),
         ({"choice": ["yes", 'n"o']}, '"yes"', 'n"o'),
@@ -70,12 +70,12 @@ def last_options(server: Server) -> Options:
     ],
 )
 async def test_structured_outputs_constrain_the_answer(
-    serve: Serve, ask_foreground: Ask, guides: Json, rule: str, said: str
+    serve: Serve, ask_foreground: Ask, guides: Json, rule: str, text: str
 ) -> None:
-    scripted_engine = engine([said])
+    scripted_engine = engine([text])
     answer = await ask_foreground(serve(local(scripted_engine)), structured_outputs=guides)
     assert answer.terminal_response["text"]["format"] == {"type": "text"}
-    assert answer.terminal_response["status"] == "completed" and answer.text == said
+    assert answer.terminal_response["status"] == "completed" and answer.text == text
     constraint = scripted_engine.requests[-1][1].constraint
     assert constraint is not None and constraint.needed and rule in constraint.lark
     assert (constraint.schema is not None) == ("json" in next(iter(guides)))
@@ -390,15 +390,15 @@ async def test_raw_input_and_output_messages_can_be_returned(serve: Serve, ask: 
     scripted_engine = engine(["<think>\nHm.\n</think>\n\nHello"])
     server = serve(local(scripted_engine))
     answer = await ask(server, enable_response_messages=True)
-    (given,), (said,) = (
+    (given,), (message,) = (
         answer.terminal_response["input_messages"],
         answer.terminal_response["output_messages"],
     )
     prompt, sampling = scripted_engine.requests[-1]
     assert isinstance(sampling, Sampling)
     assert given["tokens"] == list(prompt.ids) and given["message"] == scripted_engine.text(prompt)
-    assert said["tokens"] == scripted_engine.sampled[-1]
-    assert said["message"].startswith("<think>\nHm.\n</think>\n\nHello")
+    assert message["tokens"] == scripted_engine.sampled[-1]
+    assert message["message"].startswith("<think>\nHm.\n</think>\n\nHello")
     plain = await ask(server)
     assert (
         "input_messages" not in plain.terminal_response and "metrics" not in plain.terminal_response
@@ -432,8 +432,11 @@ async def test_tokens_of_raw_messages_are_reused(serve: Serve, ask: Ask) -> None
     backend = ScriptedBackend()
     entry = {"type": "raw_message_tokens", "tokenizer": "bytes", "message": "ignored"}
     user = {"role": "user", "content": "Hi"}
-    said = {"role": "assistant", "content": "Hello"}
-    raw = [{**entry, "tokens": [1, 2], "items": [user]}, {**entry, "tokens": [3], "items": [said]}]
+    messages = {"role": "assistant", "content": "Hello"}
+    raw = [
+        {**entry, "tokens": [1, 2], "items": [user]},
+        {**entry, "tokens": [3], "items": [messages]},
+    ]
     await ask(serve(backend), previous_input_messages=raw, input="More")
     conversation = backend.requests[-1][0]
     assert conversation.stored_tokens == PromptTokens((1, 2, 3), "bytes")
@@ -523,8 +526,8 @@ async def test_raw_messages_of_a_model_that_loads_during_the_run(serve: Serve, a
         tools=[{"type": "web_search"}],
     )
     assert answer.terminal_response["status"] == "completed", answer.error
-    (said,) = answer.terminal_response["output_messages"]
-    assert said["tokens"] == scripted_engine.sampled[-1]
+    (message,) = answer.terminal_response["output_messages"]
+    assert message["tokens"] == scripted_engine.sampled[-1]
 
 
 # --- routes of vLLM's server ----------------------------------------------------------------------

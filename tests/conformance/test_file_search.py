@@ -67,8 +67,8 @@ async def test_official_client_manages_vector_stores(
         assert renamed.expires_after is not None and renamed.expires_after.days == 2
         lasting = await shelves.update(first.id, expires_after=None)
         assert (lasting.name, lasting.expires_after, lasting.expires_at) == ("new", None, None)
-        gone = await shelves.delete(first.id)
-        assert (gone.deleted, gone.object) == (True, "vector_store.deleted")
+        deleted = await shelves.delete(first.id)
+        assert (deleted.deleted, deleted.object) == (True, "vector_store.deleted")
         with pytest.raises(openai.NotFoundError):
             await shelves.retrieve(first.id)
         assert (await client.files.retrieve(file.id)).filename == "a.txt"
@@ -93,8 +93,8 @@ async def test_files_of_a_vector_store(store: Store, serve: Serve, client_of: Cl
             "x": True
         }
         assert [one.id async for one in files.list(vector_store, filter="failed")] == []
-        gone = await files.delete(fox.id, vector_store_id=vector_store)
-        assert (gone.deleted, gone.object) == (True, "vector_store.file.deleted")
+        deleted = await files.delete(fox.id, vector_store_id=vector_store)
+        assert (deleted.deleted, deleted.object) == (True, "vector_store.file.deleted")
         with pytest.raises(openai.NotFoundError):
             await files.retrieve(fox.id, vector_store_id=vector_store)
         await client.files.delete(long.id)
@@ -210,9 +210,9 @@ async def test_filters_select_files(store: Store, serve: Serve, client_of: Clien
     async with asyncio.timeout(20):
         client = client_of(serve(on=store).app)
         vector_store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.")
-        for asked, names in FILTERS:
-            page = await client.vector_stores.search(vector_store, query="fjord", filters=asked)  # type: ignore[arg-type]
-            assert [one.filename for one in page.data] == [f"{name}.txt" for name in names], asked
+        for request, names in FILTERS:
+            page = await client.vector_stores.search(vector_store, query="fjord", filters=request)  # type: ignore[arg-type]
+            assert [one.filename for one in page.data] == [f"{name}.txt" for name in names], request
 
 
 @pytest.mark.requirement("VS-REFUSED")
@@ -285,7 +285,7 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
     (file,) = (await client_of(app, "mine").vector_stores.files.list(vector_store)).data
     batch = f"/v1/vector_stores/{vector_store}/file_batches"
     one = f"/v1/vector_stores/{vector_store}"
-    asked: list[tuple[str, str, Any]] = [
+    requests: list[tuple[str, str, Any]] = [
         ("GET", one, None),
         ("POST", one, {"name": "x"}),
         ("DELETE", one, None),
@@ -312,7 +312,7 @@ async def test_vector_store_of_another_tenant_is_unknown(serve: Serve, client_of
     ]
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for method, path, body in asked:
+        for method, path, body in requests:
             header = {"authorization": "Bearer theirs"}
             reply = await client.request(method, path, json=body, headers=header)
             assert reply.status_code == 404, (method, path)
@@ -351,8 +351,8 @@ async def test_semantic_only_ranking_without_an_embedder_is_rejected(
     server = serve()
     vector_store = await create_store(client_of(server.app), fox="red fox")
     options = {"hybrid_search": {"embedding_weight": 1, "text_weight": 0}}
-    asked = {"query": "fox", "ranking_options": options}
-    reply = await server.client.post(f"/v1/vector_stores/{vector_store}/search", json=asked)
+    body = {"query": "fox", "ranking_options": options}
+    reply = await server.client.post(f"/v1/vector_stores/{vector_store}/search", json=body)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "ranking_options.hybrid_search.text_weight"
     tool = {"type": "file_search", "vector_store_ids": [vector_store], "ranking_options": options}
@@ -387,8 +387,8 @@ async def test_call_searches_and_the_answer_cites_files(
     assert first["index"] == len("The Sognefjord, of 205 km")
     assert (second["filename"], second["index"]) == ("palm.txt", len(part["text"]) - 1)
     assert first["file_id"].startswith("file-")
-    told = rendered_prompts(server)[1]
-    assert "【f1†fjord.txt】" in told and "205 km" in told
+    prompt = rendered_prompts(server)[1]
+    assert "【f1†fjord.txt】" in prompt and "205 km" in prompt
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
         at = types.index("file_search_call.in_progress")
@@ -421,7 +421,7 @@ async def test_results_are_included_only_on_request(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ({}, "'queries' is missing"),
         ("x", "not a JSON object"),
@@ -430,7 +430,7 @@ async def test_results_are_included_only_on_request(
     ],
 )
 async def test_failed_search_is_reported_to_the_model(
-    serve: Serve, ask_foreground: Ask, client_of: Clients, arguments: Any, told: str
+    serve: Serve, ask_foreground: Ask, client_of: Clients, arguments: Any, expected: str
 ) -> None:
     server = serve(local(engine([tool_call("file_search", arguments), "Sorry."])))
     vector_store = await create_searchable_store(server, client_of)
@@ -438,7 +438,7 @@ async def test_failed_search_is_reported_to_the_model(
         server, tools=[{"type": "file_search", "vector_store_ids": [vector_store]}]
     )
     assert answer.output[0]["status"] == "failed" and answer.text == "Sorry."
-    assert told in rendered_prompts(server)[1]
+    assert expected in rendered_prompts(server)[1]
 
 
 @pytest.mark.parametrize(
@@ -475,12 +475,12 @@ async def test_passage_numbers_continue_across_responses(
     server = serve(local(engine([*STEPS, search, cites, *STEPS, search, cites])))
     vector_store = await create_searchable_store(server, client_of)
     for include in ([], ["file_search_call.results"]):
-        asked = {
+        body = {
             "tools": [{"type": "file_search", "vector_store_ids": [vector_store]}],
             "include": include,
         }
-        first = await ask_foreground(server, **asked)
-        second = await ask_foreground(server, previous_response_id=first.response["id"], **asked)
+        first = await ask_foreground(server, **body)
+        second = await ask_foreground(server, previous_response_id=first.response["id"], **body)
         assert "【f51†palm.txt】" in rendered_prompts(server)[-1]
         (part,) = second.output[1]["content"]
         cited = [note["filename"] for note in part["annotations"]]
@@ -504,7 +504,7 @@ async def test_unfinished_indexing_is_resumed(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             while await store.vectors.list_unfinished():
                 await asyncio.sleep(0.01)
-        held = await store.vectors.usage("local", "vs_a")
-        assert held.counts.completed == 1
+        store_usage = await store.vectors.usage("local", "vs_a")
+        assert store_usage.counts.completed == 1
     finally:
         await server.close()

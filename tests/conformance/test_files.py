@@ -30,16 +30,16 @@ Clients = Callable[..., AsyncOpenAI]
 @pytest.fixture
 async def client_of() -> AsyncIterator[Clients]:
     """Return a function: ``client_of(app)`` is the official client of an app in this process."""
-    made: list[httpx.AsyncClient] = []
+    created: list[httpx.AsyncClient] = []
 
     def make(app: Any, key: str = "none") -> AsyncOpenAI:
-        made.append(httpx.AsyncClient(transport=httpx.ASGITransport(app)))
+        created.append(httpx.AsyncClient(transport=httpx.ASGITransport(app)))
         return AsyncOpenAI(
-            base_url="http://localhost/v1", api_key=key, max_retries=0, http_client=made[-1]
+            base_url="http://localhost/v1", api_key=key, max_retries=0, http_client=created[-1]
         )
 
     yield make
-    for each in made:
+    for each in created:
         await each.aclose()
 
 
@@ -63,8 +63,8 @@ async def test_official_client_manages_files(
         assert [file.id async for file in client.files.list(limit=1)] == [second.id, first.id]
         assert [file.id async for file in client.files.list(order="asc")] == [first.id, second.id]
         assert [file.id async for file in client.files.list(purpose="vision")] == [second.id]
-        gone = await client.files.delete(first.id)
-        assert (gone.id, gone.deleted, gone.object) == (first.id, True, "file")
+        deleted = await client.files.delete(first.id)
+        assert (deleted.id, deleted.deleted, deleted.object) == (first.id, True, "file")
         for ask in (client.files.retrieve, client.files.content, client.files.delete):
             with pytest.raises(openai.NotFoundError) as rejection:
                 await ask(first.id)

@@ -165,7 +165,7 @@ async def test_tool_that_fails_to_open_is_reported(serve: Serve, ask: Ask) -> No
 async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> None:
     dice = Dice()
     server = serve(local(engine(["You have a six."])), providers={"mcp": dice})
-    asked = {
+    body = {
         "type": "mcp_approval_request",
         "id": "mcpr_1",
         "server_label": "dice",
@@ -175,7 +175,7 @@ async def test_approved_calls_run_before_the_model(serve: Serve, ask: Ask) -> No
     allowed = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     listed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "dice", "tools": []}
     answer = await ask(
-        server, tools=[MCP], input=[{"role": "user", "content": "Roll!"}, listed, asked, allowed]
+        server, tools=[MCP], input=[{"role": "user", "content": "Roll!"}, listed, body, allowed]
     )
     assert [item["type"] for item in answer.output] == ["mcp_call", "message"]
     assert answer.output[0]["output"] == "six" and dice.rolled == ["{}"]

@@ -58,8 +58,8 @@ async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
     }
     assert message["content"][0]["text"] == "Here it is."
     assert answer.terminal_response["tool_usage"] == {"image_gen": USED, "web_search": ZEROS}
-    told = rendered_prompts(server)[1]
-    assert "Image 1 (4x4 png) was generated" in told and "iVBOR" not in told
+    prompt = rendered_prompts(server)[1]
+    assert "Image 1 (4x4 png) was generated" in prompt and "iVBOR" not in prompt
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
         at = types.index("image_generation_call.in_progress")
@@ -80,7 +80,7 @@ async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
 @pytest.mark.parametrize(
-    ("prompt", "code", "told"),
+    ("prompt", "code", "expected"),
     [
         ("broken", "image_generation_failed", "The upstream failed."),
         ("moderated", "moderation_blocked", "This is against the rules."),
@@ -88,7 +88,7 @@ async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
     ],
 )
 async def test_failure_sets_the_item_and_informs_the_model(
-    serve: Serve, ask: Ask, prompt: str, code: str, told: str
+    serve: Serve, ask: Ask, prompt: str, code: str, expected: str
 ) -> None:
     server = serve(
         local(engine([image_call_text(prompt), "Sorry."])), **server_options(FakeImageGenerator())
@@ -97,9 +97,9 @@ async def test_failure_sets_the_item_and_informs_the_model(
     image = answer.output[0]
     # a string, as the AI SDK wants it
     assert (image["status"], image["result"]) == ("failed", "")
-    assert (image["error"]["code"], image["error"]["message"]) == (code, told)
+    assert (image["error"]["code"], image["error"]["message"]) == (code, expected)
     assert answer.terminal_response["status"] == "completed" and answer.text == "Sorry."
-    assert told in rendered_prompts(server)[1] and "tool_usage" not in answer.terminal_response
+    assert expected in rendered_prompts(server)[1] and "tool_usage" not in answer.terminal_response
     if answer.events:
         types = [e["type"].removeprefix("response.") for e in answer.events]
         assert "image_generation_call.completed" not in types
@@ -199,8 +199,8 @@ async def test_generated_image_is_edited_in_the_next_response(
     )
     assert second.output[0]["action"] == "edit"
     assert generator.tasks[1].images == (solid_image(4, 4, (9, 9, 1)),)
-    told = rendered_prompts(server)[-1]
-    assert "A cat" in told and "iVBOR" not in told
+    prompt = rendered_prompts(server)[-1]
+    assert "A cat" in prompt and "iVBOR" not in prompt
 
 
 @pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
@@ -211,8 +211,8 @@ async def test_image_can_be_referenced_by_id(
     generator = FakeImageGenerator()
     script = [image_call_text("A cat"), "A cat.", image_call_text("Blue"), "Blue."]
     server = serve(local(engine(script)), on=store, **server_options(generator))
-    made = (await ask_foreground(server, tools=[TOOL])).output[0]
-    image = made if named == "whole" else {"type": named, "id": made["id"]}
+    created = (await ask_foreground(server, tools=[TOOL])).output[0]
+    image = created if named == "whole" else {"type": named, "id": created["id"]}
     answer = await ask_foreground(
         server,
         tools=[{**TOOL, "action": "edit"}],
@@ -312,9 +312,9 @@ async def test_unstored_response_stores_no_image(
         on=store,
         **server_options(FakeImageGenerator()),
     )
-    made = (await ask_foreground(server, tools=[TOOL], store=False)).output[0]
-    assert made["result"]
+    created = (await ask_foreground(server, tools=[TOOL], store=False)).output[0]
+    assert created["result"]
     again = await ask_foreground(
-        server, tools=[TOOL], input=[{"type": "item_reference", "id": made["id"]}]
+        server, tools=[TOOL], input=[{"type": "item_reference", "id": created["id"]}]
     )
     assert again.rejection["http"] == 404

@@ -93,6 +93,6 @@ async def test_input_images_are_listed_unchanged(
     listed = await server.get(
         f"responses/{answer.terminal_response['id']}/input_items", include=include, order="asc"
     )
-    told, _, shot = listed.json()["data"]
-    assert told["content"][0]["image_url"] == PICTURE
+    result, _, shot = listed.json()["data"]
+    assert result["content"][0]["image_url"] == PICTURE
     assert shot["output"]["image_url"] == PICTURE

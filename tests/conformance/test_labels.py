@@ -63,8 +63,8 @@ async def test_mcp_only_fields_are_rejected_for_server_tools(
     serve: Serve, ask_foreground: Ask, field: str, value: Any
 ) -> None:
     server = serve(mcp_labels=LABELS, **code_interpreter_options(containers()))
-    asked = labelled_tool("code_interpreter", **{field: value})
-    rejection = (await ask_foreground(server, tools=[asked])).rejection
+    request = labelled_tool("code_interpreter", **{field: value})
+    rejection = (await ask_foreground(server, tools=[request])).rejection
     assert (rejection["http"], rejection["param"]) == (400, f"tools[0].{field}")
 
 

@@ -28,13 +28,13 @@ async def test_idle_stream_sends_keepalive_events(serve: Serve) -> None:
     async with StreamingClient(server.app) as line:
         first = await line.event()
         assert first["type"] == "response.created"
-        seen = [first]
-        while seen[-1]["type"] != "response.completed":
-            seen.append(await line.event())
-            if sum(event["type"] == "keepalive" for event in seen) == 3:
+        observed = [first]
+        while observed[-1]["type"] != "response.completed":
+            observed.append(await line.event())
+            if sum(event["type"] == "keepalive" for event in observed) == 3:
                 gate.set()
-    assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
-    beats = [event for event in seen if event["type"] == "keepalive"]
+    assert [event["sequence_number"] for event in observed] == list(range(len(observed)))
+    beats = [event for event in observed if event["type"] == "keepalive"]
     assert all(set(event) == {"type", "sequence_number"} for event in beats)
 
 
@@ -62,21 +62,21 @@ async def test_open_responses_streams_have_no_keepalive_events(serve: Serve) -> 
 async def test_official_client_ignores_keepalives(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(SteppedBackend([gate, *message_deltas("Hello"), finish()]), keepalive_s=0.005)
-    seen: list[str] = []
+    observed: list[str] = []
     async with (
         asyncio.timeout(10),
         httpx.AsyncClient(transport=_Piecewise(server.app)) as transport,
         openai.AsyncOpenAI(
             api_key="none", base_url="http://localhost/v1", http_client=transport
         ) as client,
-        client.responses.stream(model="tiny", input="hi") as told,
+        client.responses.stream(model="tiny", input="hi") as result,
     ):
-        async for event in told:
-            seen.append(str(event.type))
-            if seen.count("keepalive") == 2:
+        async for event in result:
+            observed.append(str(event.type))
+            if observed.count("keepalive") == 2:
                 gate.set()
-        assert (await told.get_final_response()).output_text == "Hello"
-    assert seen.index("keepalive") > seen.index("response.created")
+        assert (await result.get_final_response()).output_text == "Hello"
+    assert observed.index("keepalive") > observed.index("response.created")
 
 
 class _Piecewise(httpx.AsyncBaseTransport):

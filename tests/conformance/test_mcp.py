@@ -452,13 +452,13 @@ async def test_secrets_are_sent_only_to_the_mcp_server(
     caplog.set_level(logging.DEBUG)
     replies = [tool_call("toys__add", {"a": 1, "b": 1}), "Two."]
     server = serve(local(engine(replies)), providers={"mcp": mcp})
-    asked = tool(
+    request = tool(
         f"{toys.root}/locked", authorization="secret", headers={"X-Toy": "canary-in-a-header"}
     )
-    answer = await ask(server, tools=[asked])
+    answer = await ask(server, tools=[request])
     assert answer.text == "Two."
-    told = json.dumps([answer.terminal_response, list(answer.events)])
-    for text in (told, server.log.getvalue(), caplog.text):
+    result = json.dumps([answer.terminal_response, list(answer.events)])
+    for text in (result, server.log.getvalue(), caplog.text):
         assert "canary-in-a-header" not in text and "Bearer secret" not in text
     (echoed,) = answer.terminal_response["tools"]
     assert "headers" not in echoed and "authorization" not in echoed
@@ -491,13 +491,13 @@ async def test_secrets_are_not_stored(
     store = await open_store(f"sqlite:{tmp_path}/kept.db")
     replies = [tool_call("toys__whoami", {}), "You."]
     server = serve(local(engine(replies)), on=store, providers={"mcp": mcp})
-    asked = tool(toys.url, headers={"Cookie": "canary-cookie"}, authorization="canary-token")
-    asked["allowed_tools"] = ["add", "whoami"]
-    answer = await ask(server, tools=[asked], input="Who am I? sentinel")
+    request = tool(toys.url, headers={"Cookie": "canary-cookie"}, authorization="canary-token")
+    request["allowed_tools"] = ["add", "whoami"]
+    answer = await ask(server, tools=[request], input="Who am I? sentinel")
     assert answer.output[1]["output"] == "Bearer canary-token None"  # by the tool itself
-    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert b"sentinel" in kept and b"canary-cookie" not in kept
-    assert kept.count(b"canary-token") == kept.count(b"Bearer canary-token None")
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"sentinel" in stored and b"canary-cookie" not in stored
+    assert stored.count(b"canary-token") == stored.count(b"Bearer canary-token None")
 
 
 async def test_interrupted_call_is_not_repeated(

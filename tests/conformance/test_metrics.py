@@ -39,38 +39,38 @@ async def test_background_run_counts_for_its_tenant_and_in_the_event_log(serve: 
     await server.client.post(
         "/v1/responses", json={"model": "tiny", "input": "hi", "background": True, "stream": True}
     )
-    seen = await scrape(server)
+    metrics = await scrape(server)
     async with asyncio.timeout(5):
-        while "antiphon_tenant_requests_total{completed,default}" not in seen:
+        while "antiphon_tenant_requests_total{completed,default}" not in metrics:
             await asyncio.sleep(0)  # the reader hears of the end before the writer
-            seen = await scrape(server)
-    assert seen["antiphon_tenant_requests_total{completed,default}"] == 1
-    assert seen["antiphon_tenant_tokens_total{default,output}"] > 0
-    assert seen["antiphon_event_log_batches_total{}"] > 0
-    assert seen["antiphon_event_log_events_total{}"] > 0
-    assert seen["antiphon_store_operation_seconds_count{runs.end}"] == 1
-    assert seen["antiphon_event_log_followers{}"] == 0
-    assert seen["antiphon_model_loaded{tiny}"] == 1
-    assert seen["antiphon_queue_wait_seconds_count{}"] == 0  # it waited for no slot
+            metrics = await scrape(server)
+    assert metrics["antiphon_tenant_requests_total{completed,default}"] == 1
+    assert metrics["antiphon_tenant_tokens_total{default,output}"] > 0
+    assert metrics["antiphon_event_log_batches_total{}"] > 0
+    assert metrics["antiphon_event_log_events_total{}"] > 0
+    assert metrics["antiphon_store_operation_seconds_count{runs.end}"] == 1
+    assert metrics["antiphon_event_log_followers{}"] == 0
+    assert metrics["antiphon_model_loaded{tiny}"] == 1
+    assert metrics["antiphon_queue_wait_seconds_count{}"] == 0  # it waited for no slot
 
 
 async def test_tenants_without_settings_share_a_label(serve: Serve) -> None:
     server = serve("Hello there!", metrics=Metrics(tenants=("known",)))
     await server.post()
-    seen = await scrape(server)
-    assert seen["antiphon_tenant_requests_total{completed,other}"] == 1
-    assert not [name for name in seen if "default" in name]
-    assert seen["antiphon_queue_wait_seconds_count{}"] == 1
+    metrics = await scrape(server)
+    assert metrics["antiphon_tenant_requests_total{completed,other}"] == 1
+    assert not [name for name in metrics if "default" in name]
+    assert metrics["antiphon_queue_wait_seconds_count{}"] == 1
 
 
 async def test_tool_calls_are_counted_by_kind(serve: Serve, providers: Any) -> None:
     server = serve(local(engine(STEPS)), providers=providers, metrics=Metrics())
     await server.post(tools=[{"type": "web_search"}])
-    seen = await scrape(server)
-    assert seen["antiphon_tool_calls_total{completed,web_search}"] >= 1
+    metrics = await scrape(server)
+    assert metrics["antiphon_tool_calls_total{completed,web_search}"] >= 1
     assert (
-        seen["antiphon_tool_call_seconds_count{web_search}"]
-        == seen["antiphon_tool_calls_total{completed,web_search}"]
+        metrics["antiphon_tool_call_seconds_count{web_search}"]
+        == metrics["antiphon_tool_calls_total{completed,web_search}"]
     )
 
 
@@ -84,8 +84,8 @@ async def test_tool_calls_are_counted_by_kind(serve: Serve, providers: Any) -> N
 async def test_metrics_have_other_names_as_well(serve: Serve, names: Any, name: str) -> None:
     server = serve("Hello there!", metrics=Metrics(names=names))
     await server.post()
-    seen = await scrape(server)
-    assert seen[name] == seen["antiphon_generation_tokens_total{tiny}"] > 0
+    metrics = await scrape(server)
+    assert metrics[name] == metrics["antiphon_generation_tokens_total{tiny}"] > 0
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
@@ -107,7 +107,7 @@ async def test_collector_receives_metrics_of_the_semantic_conventions(serve: Ser
     streamed = {"model": "tiny", "input": "hi", "stream": True}
     await server.client.post("/v1/responses", json=streamed)
     usage = (await server.post()).json()["usage"]
-    seen = points(reader)
+    observed = points(reader)
     exporter.close()
     common = {
         "gen_ai.operation.name": "chat",
@@ -115,15 +115,15 @@ async def test_collector_receives_metrics_of_the_semantic_conventions(serve: Ser
         "gen_ai.request.model": "tiny",
         "gen_ai.response.model": "tiny",
     }
-    (duration,) = seen["gen_ai.server.request.duration"]
+    (duration,) = observed["gen_ai.server.request.duration"]
     assert (duration.count, duration.attributes) == (2, common)
-    (first,) = seen["gen_ai.server.time_to_first_token"]
+    (first,) = observed["gen_ai.server.time_to_first_token"]
     assert (first.count, first.attributes) == (1, common)
-    (per_token,) = seen["gen_ai.server.time_per_output_token"]
+    (per_token,) = observed["gen_ai.server.time_per_output_token"]
     assert per_token.count == 1
     tokens = {
         point.attributes["gen_ai.token.type"]: point.sum
-        for point in seen["gen_ai.client.token.usage"]
+        for point in observed["gen_ai.client.token.usage"]
     }
     assert tokens == {"input": 2 * usage["input_tokens"], "output": 2 * usage["output_tokens"]}
 

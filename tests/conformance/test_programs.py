@@ -56,16 +56,16 @@ def javascript() -> Iterator[JavaScript]:
 @pytest.fixture
 def program_options(javascript: JavaScript) -> Mapping[str, Any]:
     """Return the options of a server that runs programs."""
-    held = containers()
+    manager = containers()
     providers: dict[str, ToolProvider] = {
         **CLIENT_TOOLS,
-        "shell": ShellProvider(held),
-        **code_interpreter_options(held)["providers"],
+        "shell": ShellProvider(manager),
+        **code_interpreter_options(manager)["providers"],
         "programmatic_tool_calling": ProgramProvider(
             javascript, SEAL, clock=lambda: NOW, max_calls=20
         ),
     }
-    return {"providers": providers, "containers": held, "seal": SEAL}
+    return {"providers": providers, "containers": manager, "seal": SEAL}
 
 
 def item_types(output: list[Json]) -> list[str]:
@@ -82,7 +82,7 @@ async def test_program_calls_server_side_tools(
 ) -> None:
     server = serve(local(engine([program(TWO), "Four and five."])), **program_options)
     answer = await ask(server, tools=[PYTHON, PROGRAMS])
-    made, first, second, output, message = answer.output
+    created, first, second, output, message = answer.output
     assert item_types(answer.output) == [
         "program",
         "code_interpreter_call",
@@ -90,11 +90,11 @@ async def test_program_calls_server_side_tools(
         "program_output",
         "message",
     ]
-    assert made["code"] == TWO and made["fingerprint"]
-    caller = {"type": "program", "caller_id": made["call_id"]}
+    assert created["code"] == TWO and created["fingerprint"]
+    caller = {"type": "program", "caller_id": created["call_id"]}
     assert first["caller"] == second["caller"] == caller
     assert (first["code"], first["status"]) == ("say four", "completed")
-    assert output["call_id"] == made["call_id"]
+    assert output["call_id"] == created["call_id"]
     assert (output["result"], output["status"]) == ("four and five", "completed")
     assert message["content"][0]["text"] == "Four and five."
     before, after = rendered_prompts(server)
@@ -205,7 +205,7 @@ async def test_server_side_calls_are_not_repeated(
 
 @pytest.mark.requirement("API-PROGRAM-FAILS")
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         (
             "text('so far'); throw new Error('no');",
@@ -220,13 +220,13 @@ async def test_server_side_calls_are_not_repeated(
     ],
 )
 async def test_program_failure_is_reported(
-    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any], code: str, told: str
+    serve: Serve, ask_foreground: Ask, program_options: Mapping[str, Any], code: str, expected: str
 ) -> None:
     server = serve(local(engine([program(code), "Hm."])), **program_options)
     answer = await ask_foreground(server, tools=[stock(), PYTHON, PROGRAMS])
     output = next(item for item in answer.output if item["type"] == "program_output")
-    assert output["status"] == "incomplete" and told in output["result"]
-    assert told.split("\n")[-1] in rendered_prompts(server)[1]
+    assert output["status"] == "incomplete" and expected in output["result"]
+    assert expected.split("\n")[-1] in rendered_prompts(server)[1]
     assert answer.terminal_response["status"] == "completed" and answer.text == "Hm."
 
 
@@ -250,14 +250,14 @@ async def test_tool_choice_forces_a_program(
 ) -> None:
     scripted_engine = engine([program("await tools.stock({sku: 'x'})"), "Done."])
     server = serve(local(scripted_engine), **program_options)
-    asked: Json = {"tools": [stock(BOTH), PROGRAMS], "tool_choice": PROGRAMS}
-    first = await ask_foreground(server, **asked)
+    body: Json = {"tools": [stock(BOTH), PROGRAMS], "tool_choice": PROGRAMS}
+    first = await ask_foreground(server, **body)
     (_, sampling) = scripted_engine.requests[0]
     assert sampling.constraint is not None and sampling.constraint.needed
     assert "program" in sampling.constraint.lark and "stock" not in sampling.constraint.lark
     second = await ask_foreground(
         server,
-        **asked,
+        **body,
         previous_response_id=first.terminal_response["id"],
         input=client_outputs(first.output, x={}),
     )
@@ -296,12 +296,12 @@ text(a, b, c.status, run.stdout.trim());"""
     ]
     server = serve(local(engine([program(code), "Done."])), **program_options)
     first = await ask_foreground(server, tools=tools)
-    made, noted, found, patched = first.output
+    created, noted, found, patched = first.output
     assert (noted["type"], noted["input"]) == ("custom_tool_call", "remember")
     assert (found["name"], found["namespace"]) == ("find", "crm")
     assert patched["operation"] == {"type": "delete_file", "path": "a.txt"}
     caller = noted["caller"]
-    assert caller == patched["caller"] == {"type": "program", "caller_id": made["call_id"]}
+    assert caller == patched["caller"] == {"type": "program", "caller_id": created["call_id"]}
     outputs = [
         {"type": "custom_tool_call_output", "call_id": noted["call_id"], "output": "noted"},
         {"type": "function_call_output", "call_id": found["call_id"], "output": "Ann"},
@@ -330,7 +330,7 @@ text(a, b, c.status, run.stdout.trim());"""
 
 @pytest.mark.requirement("API-PROGRAM-CALLERS")
 @pytest.mark.parametrize(
-    ("body", "param", "said"),
+    ("body", "param", "text"),
     [
         ({"tools": [stock()]}, "tools[0].allowed_callers", "programmatic_tool_calling"),
         ({"tools": [stock([])]}, "tools[0].allowed_callers", ""),
@@ -346,11 +346,11 @@ text(a, b, c.status, run.stdout.trim());"""
     ],
 )
 async def test_invalid_fields_are_rejected(
-    serve: Serve, ask: Ask, program_options: Mapping[str, Any], body: Json, param: str, said: str
+    serve: Serve, ask: Ask, program_options: Mapping[str, Any], body: Json, param: str, text: str
 ) -> None:
     rejection = (await ask(serve(**program_options), **body)).rejection
     assert (rejection["http"], rejection["param"]) == (400, param)
-    assert said in rejection["message"]
+    assert text in rejection["message"]
 
 
 async def test_unsupported_programs_are_dropped_and_cannot_be_forced(
@@ -372,15 +372,15 @@ async def test_outputs_for_a_waiting_program_are_required(
     server = serve(local(engine(script)), **program_options)
     tools = [stock(), PROGRAMS]
     first = await ask_foreground(server, tools=tools)
-    made, call = first.output
-    asked: Json = {"tools": tools, "previous_response_id": first.terminal_response["id"]}
-    rejection = (await ask_foreground(server, **asked, input="And?")).rejection
+    created, call = first.output
+    body: Json = {"tools": tools, "previous_response_id": first.terminal_response["id"]}
+    rejection = (await ask_foreground(server, **body, input="And?")).rejection
     assert rejection["message"] == f"No tool output found for function call {call['call_id']}."
     output = client_outputs(first.output, x=1)
-    rejection = (await ask_foreground(server, **{**asked, "tools": []}, input=output)).rejection
-    assert rejection["param"] == "tools" and made["call_id"] in rejection["message"]
+    rejection = (await ask_foreground(server, **{**body, "tools": []}, input=output)).rejection
+    assert rejection["param"] == "tools" and created["call_id"] in rejection["message"]
     for change in ({"code": "text('mine')"}, {"fingerprint": "mine"}):
-        replayed = ["hi", {**made, **change}, call, *output]
+        replayed = ["hi", {**created, **change}, call, *output]
         input = [{"role": "user", "content": "hi"}, *replayed[1:]]
         rejection = (await ask_foreground(server, tools=tools, input=input)).rejection
         assert rejection["param"] == "input" and "fingerprint" in rejection["message"]

@@ -76,10 +76,10 @@ async def test_program_calls_mcp_tools(
 try { await tools.toys.fail({}) } catch (e) { text(sums, e.message) }"""
     server = serve(local(engine([program(code), "Done."])), **program_options)
     answer = await ask(server, tools=tools(toys))
-    listed, made, *calls, output, _ = answer.output
+    listed, created, *calls, output, _ = answer.output
     assert item_types(calls) == ["mcp_call"] * 3 and listed["type"] == "mcp_list_tools"
     assert [call["output"] for call in calls] == ["2", "3", None]
-    assert {call["caller"]["caller_id"] for call in calls} == {made["call_id"]}
+    assert {call["caller"]["caller_id"] for call in calls} == {created["call_id"]}
     assert output["result"].startswith('["2","3"] ') and "broken" in output["result"]
     before = rendered_prompts(server)[0]
     assert "tools.toys.add(args: { a: number; b: number }): Promise<string>" in before
@@ -105,23 +105,25 @@ try { text(two, await tools.toys.delete({name: "cellar"})) } catch (e) { text(e.
     ]
     request = first.output[-1]
     assert request["caller"] == first.output[2]["caller"]
-    asked: Json = {"tools": asks, "previous_response_id": first.terminal_response["id"]}
-    rejection = (await ask_foreground(server, **asked, input="And?")).rejection
+    body: Json = {"tools": asks, "previous_response_id": first.terminal_response["id"]}
+    rejection = (await ask_foreground(server, **body, input="And?")).rejection
     assert request["id"] in rejection["message"]
     answer = {
         "type": "mcp_approval_response",
         "approval_request_id": request["id"],
         "approve": approve,
     }
-    second = await ask_foreground(server, **asked, input=[answer])
+    second = await ask_foreground(server, **body, input=[answer])
     assert toys.log.count("delete cellar") == before + approve
     assert toys.log.count("add 1 1") == added + 1, "it does not run again"
-    ran, told = (["mcp_call"], "2 cellar is gone") if approve else ([], "did not allow this call")
+    ran, messages = (
+        (["mcp_call"], "2 cellar is gone") if approve else ([], "did not allow this call")
+    )
     assert item_types(second.output) == [*ran, "program_output", "message"]
     if approve:
         assert second.output[0]["approval_request_id"] == request["id"]
         assert second.output[0]["caller"] == request["caller"]
-    assert told in second.output[-2]["result"] and told in rendered_prompts(server)[1]
+    assert messages in second.output[-2]["result"] and messages in rendered_prompts(server)[1]
     third = await ask_foreground(
         server, tools=asks, previous_response_id=second.terminal_response["id"], input="And?"
     )

@@ -71,8 +71,8 @@ async def test_summary_prompt_has_the_reasoning_and_the_detail(
     lengths = []
     for level in ("concise", "auto", "detailed"):
         await ask_foreground(server, reasoning={"summary": level})
-        asked, options = backend.requests[-1]
-        assert "Two and two." in _last(asked)
+        request, options = backend.requests[-1]
+        assert "Two and two." in _last(request)
         assert options.reasoning is not None and options.reasoning.effort == "none"
         lengths.append(options.max_output_tokens or 0)
     assert lengths == sorted(set(lengths))
@@ -81,12 +81,12 @@ async def test_summary_prompt_has_the_reasoning_and_the_detail(
 async def test_summarizer_does_not_reason_or_has_tokens_for_it(
     serve: Serve, ask_foreground: Ask
 ) -> None:
-    asked: list[Options] = []
+    requests: list[Options] = []
 
     def reply(conversation: Conversation, options: Options) -> Any:
         if NOTES not in _last(conversation):
             return [*reasoning_deltas("Two and two."), *message_deltas("Four.")]
-        asked.append(options)
+        requests.append(options)
         if options.thinking_budget is not None:
             return InvalidRequest("no", param="thinking_token_budget")
         return "**Checking** Twice."
@@ -95,7 +95,7 @@ async def test_summarizer_does_not_reason_or_has_tokens_for_it(
         serve(ScriptedBackend(reply), **BY_MODEL), reasoning={"summary": "concise"}
     )
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
-    first, second = asked
+    first, second = requests
     assert (first.thinking_budget, second.thinking_budget) == (0, None)
     assert (second.max_output_tokens or 0) >= (first.max_output_tokens or 0) + 500
 
@@ -182,8 +182,8 @@ async def test_each_reasoning_item_has_its_own_summary(serve: Serve, ask: Ask, h
 async def test_existing_summary_is_kept(
     serve: Serve, ask_foreground: Ask, words: Any, how: str
 ) -> None:
-    told = (Open(Reasoning()), *words, Text("Adding.", channel="summary"), Close())
-    backend = reasoning_model(answer=[*told, *message_deltas("Four.")])
+    result = (Open(Reasoning()), *words, Text("Adding.", channel="summary"), Close())
+    backend = reasoning_model(answer=[*result, *message_deltas("Four.")])
     backend.capabilities = replace(backend.capabilities, summarizes_reasoning=True)
     server = serve(backend, reasoning_summaries=how)
     answer = await ask_foreground(server, reasoning={"summary": "auto"})
@@ -246,20 +246,20 @@ async def test_thinking_budget_comes_from_the_request_or_effort(
 
 
 @pytest.mark.requirement("API-REASONING-CONTEXT")
-@pytest.mark.parametrize("asked", ["auto", "current_turn", "all_turns"])
+@pytest.mark.parametrize("request", ["auto", "current_turn", "all_turns"])
 async def test_reasoning_context_echoes_the_effective_value(
-    serve: Serve, ask_foreground: Ask, asked: str
+    serve: Serve, ask_foreground: Ask, request: str
 ) -> None:
     """For most models the chat template decides which reasoning is rendered again."""
     forgets = engine(["Hi."])
     forgets.card = replace(forgets.card, chat_template=source("qwen"))
-    for backend, told in (
+    for backend, expected in (
         (engine(["Hi."]), "all_turns"),
         (LocalBackend(forgets, ChatDialect(forgets.card, forgets.tokenizer)), "current_turn"),
-        (ScriptedBackend(("Hi.",)), asked),  # who does not know
+        (ScriptedBackend(("Hi.",)), request),  # who does not know
     ):
-        answer = await ask_foreground(serve(backend), reasoning={"context": asked})
-        assert answer.terminal_response["reasoning"]["context"] == told
+        answer = await ask_foreground(serve(backend), reasoning={"context": request})
+        assert answer.terminal_response["reasoning"]["context"] == expected
         assert (
             "context" not in (await ask_foreground(serve(backend))).terminal_response["reasoning"]
         )

@@ -34,8 +34,8 @@ class Waiting(asyncio.Event):
 
 async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
     async with asyncio.timeout(20):
-        asked = {"model": "tiny", "input": "hi", **body}
-        return await server.client.post("/v1/responses", json=asked, headers=key)
+        request_body = {"model": "tiny", "input": "hi", **body}
+        return await server.client.post("/v1/responses", json=request_body, headers=key)
 
 
 @pytest.mark.requirement("API-IDEMPOTENCY")
@@ -76,12 +76,12 @@ async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, store:
     server = serve(
         SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=store
     )
-    asked = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
+    requests = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
     async with asyncio.timeout(20):
         while waiting.number < 2:
             await asyncio.sleep(0)
         waiting.set()
-        plain, streamed, same = await asyncio.gather(*asked)
+        plain, streamed, same = await asyncio.gather(*requests)
     assert plain.json() == same.json()
     assert plain.json()["output"][0]["content"][0]["text"] == "one two"
     last = streamed.content.decode().split("data: ")[-2]

@@ -70,11 +70,11 @@ async def test_session_is_the_same_on_every_turn(
             body["conversation"] = created.json()["id"]
         if mode == "cache key":
             body["prompt_cache_key"] = opening
-        said: list[dict[str, Any]] = [{"role": "user", "content": opening}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
         for user in users:
             if mode == "whole":
-                said += [{"role": "assistant", "content": "Yes."}, user]
-                await ask(server, input=said, store=False)
+                messages += [{"role": "assistant", "content": "Yes."}, user]
+                await ask(server, input=messages, store=False)
                 continue
             response_id = await ask(server, input=[user], **body)
             if mode == "chain":

@@ -46,14 +46,14 @@ def inline_skill(name: str, about: str = "What for.", **source: str) -> dict[str
 
 async def library() -> Skills:
     """Return a library with one skill in two versions; the first is the default."""
-    kept = Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix)
+    skill_library = Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix)
     for about in ("Adds numbers.", "Adds more."):
         files = {"SKILL.md": manifest("sums", about), "add.py": about.encode()}
         if about == "Adds numbers.":
-            await kept.create("default", files)
+            await skill_library.create("default", files)
         else:
-            await kept.add_version("default", "skill", files, default=False)
-    return kept
+            await skill_library.add_version("default", "skill", files, default=False)
+    return skill_library
 
 
 #: Tool, model output, call item, client output, text that the model sees.
@@ -125,16 +125,16 @@ CALLS: list[Any] = [
 
 
 @pytest.mark.requirement("API-CLIENT-TOOLS")
-@pytest.mark.parametrize(("tool", "arguments", "item", "output", "told"), CALLS)
+@pytest.mark.parametrize(("tool", "arguments", "item", "output", "expected"), CALLS)
 async def test_client_runs_the_command(
-    serve: Serve, ask: Ask, tool: Any, arguments: Any, item: Any, output: Any, told: str
+    serve: Serve, ask: Ask, tool: Any, arguments: Any, item: Any, output: Any, expected: str
 ) -> None:
     name = "local_shell" if tool["type"] == "local_shell" else tool["type"]
     server = serve(local(engine([tool_call(name, arguments), "So it is."])), **CLIENTS)
     answer = await ask(server, tools=[tool])
-    (made,) = answer.output
-    assert {key: made[key] for key in item} == item
-    assert made["status"] == "completed" and answer.terminal_response["status"] == "completed"
+    (created,) = answer.output
+    assert {key: created[key] for key in item} == item
+    assert created["status"] == "completed" and answer.terminal_response["status"] == "completed"
     assert f'"{name}"' in rendered_prompts(server)[0]
     if output is None or not answer.terminal_response["store"]:
         return
@@ -142,18 +142,18 @@ async def test_client_runs_the_command(
         server,
         tools=[tool],
         previous_response_id=answer.terminal_response["id"],
-        input=[{**output, "call_id": made["call_id"]}],
+        input=[{**output, "call_id": created["call_id"]}],
     )
-    assert second.text == "So it is." and told in rendered_prompts(server)[1]
+    assert second.text == "So it is." and expected in rendered_prompts(server)[1]
 
 
 async def test_commands_stream_one_by_one(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine([tool_call("shell", {"commands": ["ls", "pwd"]})])), **CLIENTS)
     answer = await ask(server, tools=[{"type": "shell"}])
-    told = [e for e in answer.events or () if "shell_call_command" in e["type"]]
+    messages = [e for e in answer.events or () if "shell_call_command" in e["type"]]
     if answer.events:
         for at, command in enumerate(("ls", "pwd")):
-            mine = [e for e in told if e["command_index"] == at]
+            mine = [e for e in messages if e["command_index"] == at]
             assert [e["type"].rpartition(".")[2] for e in mine] == [
                 "added",
                 *["delta"] * (len(mine) - 2),
@@ -199,9 +199,11 @@ async def test_tool_choice_forces_the_call(serve: Serve, ask_foreground: Ask) ->
 
 @pytest.mark.requirement("API-SHELL", "API-SHELL-STREAM")
 async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
-    held = containers()
+    manager = containers()
     script = [tool_call("shell", {"commands": ["say hello", "fail", "hang", "say never"]}), "Hm."]
-    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
+    server = serve(
+        local(engine(script)), providers={"shell": ShellProvider(manager)}, containers=manager
+    )
     answer = await ask(server, tools=[HERE])
     call, output, message = answer.output
     assert (call["type"], output["type"], message["type"]) == (
@@ -254,7 +256,7 @@ async def test_commands_run_in_a_container(serve: Serve, ask: Ask) -> None:
 
 
 async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, store: Store) -> None:
-    held = containers()
+    manager = containers()
     script = [
         tool_call("shell", {"commands": ["save a.txt 1"]}),
         "Saved.",
@@ -262,7 +264,10 @@ async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, sto
         "There.",
     ]
     server = serve(
-        local(engine(script)), on=store, providers={"shell": ShellProvider(held)}, containers=held
+        local(engine(script)),
+        on=store,
+        providers={"shell": ShellProvider(manager)},
+        containers=manager,
     )
     first = await ask_foreground(server, tools=[HERE])
     second = await ask_foreground(
@@ -356,33 +361,38 @@ async def test_only_the_local_shell_works_without_a_sandbox(
 @pytest.mark.requirement("API-SHELL-SKILLS")
 async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> None:
     box = FakeSandbox(run_command)
-    held = containers(box, library=await library())
+    manager = containers(box, library=await library())
     script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."]
-    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
+    server = serve(
+        local(engine(script)), providers={"shell": ShellProvider(manager)}, containers=manager
+    )
     skills = [{**KEPT, "version": "latest"}, inline_skill("dice", "Rolls\n dice.")]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
     answer = await ask(server, tools=[tool])
     assert answer.terminal_response["tools"][0]["environment"]["skills"] == skills
     assert answer.output[1]["output"][0]["stdout"] == "hi\n"
-    (made,) = box.boxes
-    assert {name: sorted(files) for name, files in made.shared.items()} == {
+    (created,) = box.boxes
+    assert {name: sorted(files) for name, files in created.shared.items()} == {
         "sums": ["SKILL.md", "add.py"],
         "dice": ["SKILL.md", "data.txt"],
     }
-    assert made.shared["sums"]["add.py"] == b"Adds more."
-    told = rendered_prompts(server)[0]
-    assert "- sums (/mnt/skills/sums/SKILL.md): Adds more." in told
-    assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in told
+    assert created.shared["sums"]["add.py"] == b"Adds more."
+    prompt = rendered_prompts(server)[0]
+    assert "- sums (/mnt/skills/sums/SKILL.md): Adds more." in prompt
+    assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in prompt
 
 
 async def test_later_request_may_replace_skills(
     serve: Serve, ask_foreground: Ask, store: Store
 ) -> None:
     box = FakeSandbox(run_command)
-    held = containers(box, library=await library())
+    manager = containers(box, library=await library())
     script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."] * 2
     server = serve(
-        local(engine(script)), on=store, providers={"shell": ShellProvider(held)}, containers=held
+        local(engine(script)),
+        on=store,
+        providers={"shell": ShellProvider(manager)},
+        containers=manager,
     )
 
     def tool(version: str) -> Any:
@@ -400,13 +410,15 @@ async def test_later_request_may_replace_skills(
 @pytest.mark.requirement("API-SHELL-SKILLS")
 async def test_client_container_has_skills(serve: Serve, ask_foreground: Ask) -> None:
     box = FakeSandbox(run_command)
-    held = containers(box, library=await library())
+    manager = containers(box, library=await library())
     script = [tool_call("shell", {"commands": ["say hi"]}), "Hi."]
-    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
-    asked = {"name": "mine", "skills": [KEPT, inline_skill("dice")]}
-    made = (await server.client.post("/v1/containers", json=asked)).json()
+    server = serve(
+        local(engine(script)), providers={"shell": ShellProvider(manager)}, containers=manager
+    )
+    request_body = {"name": "mine", "skills": [KEPT, inline_skill("dice")]}
+    created = (await server.client.post("/v1/containers", json=request_body)).json()
     assert sorted(box.boxes[0].shared) == ["dice", "sums"]
-    environment = {"type": "container_reference", "container_id": made["id"]}
+    environment = {"type": "container_reference", "container_id": created["id"]}
     await ask_foreground(server, tools=[{"type": "shell", "environment": environment}])
     assert "- sums (/mnt/skills/sums/SKILL.md): Adds numbers." in rendered_prompts(server)[0]
     for skills, param in (
@@ -429,16 +441,18 @@ async def test_local_skills_are_in_the_prompt(serve: Serve, ask: Ask) -> None:
 
 
 async def test_skill_deleted_before_use_fails_the_call(serve: Serve, ask_foreground: Ask) -> None:
-    kept = await library()
-    held = containers(library=kept)
+    skill_library = await library()
+    manager = containers(library=skill_library)
     script = [tool_call("shell", {"commands": ["say hi"]}), "No."]
-    server = serve(local(engine(script)), providers={"shell": ShellProvider(held)}, containers=held)
+    server = serve(
+        local(engine(script)), providers={"shell": ShellProvider(manager)}, containers=manager
+    )
 
     async def read_bundle(tenant: str, skill_id: str, version: str | None = None) -> bytes:
-        await kept.delete(tenant, skill_id)
-        return await Skills.read_bundle(kept, tenant, skill_id, version)
+        await skill_library.delete(tenant, skill_id)
+        return await Skills.read_bundle(skill_library, tenant, skill_id, version)
 
-    kept.read_bundle = read_bundle  # type: ignore[method-assign]
+    skill_library.read_bundle = read_bundle  # type: ignore[method-assign]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [KEPT]}}
     answer = await ask_foreground(server, tools=[tool])
     assert answer.output[0]["status"] == "incomplete"
@@ -448,15 +462,15 @@ async def test_skill_deleted_before_use_fails_the_call(serve: Serve, ask_foregro
 
 async def test_commands_run_in_a_real_sandbox(serve: Serve, ask_foreground: Ask) -> None:
     real = await sandbox(SMALL)
-    held = containers(real, disk_bytes=SMALL.disk_bytes)
+    manager = containers(real, disk_bytes=SMALL.disk_bytes)
     script = [
         tool_call("shell", {"commands": ["echo 42 > x; id -u", "cat x; exit 3"]}),
         "42.",
     ]
-    async with held:
+    async with manager:
         server = serve(
             local(engine(script)),
-            **{**code_interpreter_options(held), "providers": {"shell": ShellProvider(held)}},
+            **{**code_interpreter_options(manager), "providers": {"shell": ShellProvider(manager)}},
         )
         answer = await ask_foreground(server, tools=[HERE])
         outputs = answer.output[1]["output"]

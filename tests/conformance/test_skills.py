@@ -60,8 +60,8 @@ async def test_skill_lifecycle(serve: Serve, store: Store) -> None:
     assert [s["id"] for s in page["data"]] == [first["id"]] and not page["has_more"]
     page = (await server.client.get(URL, params={"before": first["id"]})).json()
     assert [s["id"] for s in page["data"]] == [second["id"]] and not page["has_more"]
-    gone = (await server.client.delete(one)).json()
-    assert gone == {"id": first["id"], "object": "skill.deleted", "deleted": True}
+    deleted = (await server.client.delete(one)).json()
+    assert deleted == {"id": first["id"], "object": "skill.deleted", "deleted": True}
     for path in (one, one + "/content", one + "/versions", one + "/versions/1"):
         assert (await server.client.get(path)).status_code == 404
     assert (await server.client.delete(one)).status_code == 404
@@ -74,10 +74,10 @@ async def test_skill_content_is_a_zip(serve: Serve) -> None:
     answer = await server.client.post(URL, files={"files": ("any.zip", content, "application/zip")})
     one = f"{URL}/{answer.json()['id']}"
     for path in ("/content", "/versions/1/content", "/versions/latest/content"):
-        got = await server.client.get(one + path)
-        assert "attachment" in got.headers["content-disposition"]
-        assert got.headers["content-type"] == "application/zip"
-        with zipfile.ZipFile(io.BytesIO(got.content)) as archive:
+        received = await server.client.get(one + path)
+        assert "attachment" in received.headers["content-disposition"]
+        assert received.headers["content-type"] == "application/zip"
+        with zipfile.ZipFile(io.BytesIO(received.content)) as archive:
             assert sorted(archive.namelist()) == ["sums/SKILL.md", "sums/add.py"]
 
 
@@ -115,8 +115,8 @@ async def test_skill_versions_lifecycle(serve: Serve, store: Store) -> None:
     assert (chosen["default_version"], chosen["description"]) == ("2", "Better.")
     rejection = await server.client.delete(versions + "/2")
     assert rejection.status_code == 400 and "default" in rejection.json()["error"]["message"]
-    gone = (await server.client.delete(versions + "/3")).json()
-    assert gone == {
+    deleted = (await server.client.delete(versions + "/3")).json()
+    assert deleted == {
         "id": third["id"],
         "object": "skill.version.deleted",
         "deleted": True,

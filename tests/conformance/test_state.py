@@ -60,22 +60,22 @@ async def test_chain_contains_all_earlier_inputs_and_outputs(
     third = await continue_response(ask, server, second, "c")
     assert prompt_texts(backend) == ["a", "one", "b", "two", "c"]
     assert third.terminal_response["previous_response_id"] == second.terminal_response["id"]
-    kept = await store.load("default", third.terminal_response["id"])
-    assert kept is not None and len(kept.input) == 1  # a turn costs what it adds
+    stored = await store.load("default", third.terminal_response["id"])
+    assert stored is not None and len(stored.input) == 1  # a turn costs what it adds
 
 
 @pytest.mark.requirement("D-44", "D-45", "D-46", "API-INSTRUCTIONS")
 async def test_settings_are_not_inherited(serve: Serve, ask: Ask, store: Store) -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     server = serve(backend, on=store)
-    asked: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
-    first = await ask(server, instructions="Old.", **asked)
+    body: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
+    first = await ask(server, instructions="Old.", **body)
     second = await continue_response(ask, server, first, "b")
     await continue_response(
         ask, server, second, "c", instructions="New.", reasoning={"effort": "low"}
     )
-    told = [conversation.instructions for conversation, _ in backend.requests]
-    assert told == ["Old.", None, "New."]
+    messages = [conversation.instructions for conversation, _ in backend.requests]
+    assert messages == ["Old.", None, "New."]
     options = [options for _, options in backend.requests]
     assert [len(each.tools) for each in options] == [1, 0, 0]
     assert [each.reasoning and each.reasoning.effort for each in options] == ["high", None, "low"]
@@ -194,10 +194,10 @@ async def test_invalid_previous_response_is_rejected(
     elif why == "deleted":
         await server.client.delete(f"/v1/responses/{previous}")
     elif why == "another's":
-        kept = await store.load("default", previous)
-        assert kept is not None
+        stored_response = await store.load("default", previous)
+        assert stored_response is not None
         await store.delete("default", previous)
-        await store.save("somebody", kept)
+        await store.save("somebody", stored_response)
     elif why == "failed":
         events = (await server.post(stream=True, previous_response_id=previous)).text
         previous = events.partition('"id":"')[2].partition('"')[0]
@@ -236,10 +236,10 @@ async def test_pending_call_requires_its_output(serve: Serve, ask: Ask, store: S
 @pytest.mark.requirement("VN-3", "VN-15", "VN-21", "GO-10", "API-STORE")
 async def test_stored_response_can_be_retrieved(serve: Serve, ask: Ask, store: Store) -> None:
     server = serve(on=store)
-    kept = await ask(server)
-    assert kept.terminal_response["store"] is True
-    again = await server.get(f"responses/{kept.terminal_response['id']}")
-    assert again.json() == kept.terminal_response
+    stored = await ask(server)
+    assert stored.terminal_response["store"] is True
+    again = await server.get(f"responses/{stored.terminal_response['id']}")
+    assert again.json() == stored.terminal_response
 
 
 @pytest.mark.requirement("API-STORE-FALSE", "VN-15", "GO-10")
@@ -343,10 +343,10 @@ async def test_evicted_response_returns_404(serve: Serve, ask: Ask, store: Store
     server = serve(on=store)
     old, new = await ask(server), await ask(server)
     assert await store.sweep(Retention(max_responses=1), NOW) == 1
-    gone = await server.get(f"responses/{old.terminal_response['id']}")
-    assert gone.status_code == 404
+    removed = await server.get(f"responses/{old.terminal_response['id']}")
+    assert removed.status_code == 404
     assert (
-        gone.json()["error"]["message"]
+        removed.json()["error"]["message"]
         == f"Response with id '{old.terminal_response['id']}' not found."
     )
     assert (await server.get(f"responses/{new.terminal_response['id']}")).status_code == 200
@@ -362,12 +362,12 @@ async def test_retention_removes_the_oldest_beyond_each_limit(
     serve: Serve, ask_foreground: Ask, store: Store, bound: dict[str, int]
 ) -> None:
     server = serve(on=store)
-    made = []
+    created = []
     for age in (30, 20, 10, 0):
         server.now = NOW - age
-        made.append((await ask_foreground(server, input="x" * 100_000)).terminal_response["id"])
+        created.append((await ask_foreground(server, input="x" * 100_000)).terminal_response["id"])
     assert await store.sweep(Retention(**bound), NOW) == 2
-    found = [(await server.get(f"responses/{id}")).status_code for id in made]
+    found = [(await server.get(f"responses/{id}")).status_code for id in created]
     assert found == [404, 404, 200, 200]
 
 
@@ -421,8 +421,8 @@ async def test_deleting_a_response_keeps_its_children(serve: Serve, ask: Ask, st
     first = await ask(server, input="a")
     second = await continue_response(ask, server, first, "b")
     path = f"/v1/responses/{first.terminal_response['id']}"
-    gone = await server.client.delete(path)
-    assert gone.json() == {
+    deleted = await server.client.delete(path)
+    assert deleted.json() == {
         "id": first.terminal_response["id"],
         "object": "response",
         "deleted": True,
@@ -452,14 +452,14 @@ async def test_token_count_equals_the_rendered_prompt(serve: Serve, ask: Ask, st
     scripted_engine = engine(["first", "second"])
     server = serve(scripted_engine, on=store)
     first = await ask(server, input="a", tools=[TOOL])
-    asked = {
+    body = {
         "input": "b",
         "instructions": "Be brief.",
         "tools": [TOOL],
         "previous_response_id": first.terminal_response["id"],
     }
-    counted = await server.client.post("/v1/responses/input_tokens", json=asked)
-    second = await ask(server, **asked)
+    counted = await server.client.post("/v1/responses/input_tokens", json=body)
+    second = await ask(server, **body)
     assert counted.json() == {
         "object": "response.input_tokens",
         "input_tokens": second.terminal_response["usage"]["input_tokens"],

@@ -111,9 +111,9 @@ async def test_complete_call_survives_a_limit(serve: Serve, ask: Ask) -> None:
 async def test_failure_closes_open_items_and_sends_two_events(serve: Serve, kind: str) -> None:
     server = serve(SteppedBackend([OPENING[kind], Text("x"), BackendError("The engine broke.")]))
     answer = await send_in_mode("stream", server, {})
-    seen = event_types(answer.events)
-    assert seen[-3:] == ["output_item.done", "error", "failed"]
-    assert seen.count("output_item.added") == seen.count("output_item.done") == 1
+    types = event_types(answer.events)
+    assert types[-3:] == ["output_item.done", "error", "failed"]
+    assert types.count("output_item.added") == types.count("output_item.done") == 1
     assert answer.events[-3]["item"]["status"] == "incomplete"
     said_ = answer.events[-2]
     assert (said_["code"], said_["message"], said_["param"]) == (
@@ -208,8 +208,8 @@ async def test_ids_are_unique_and_stable(serve: Serve) -> None:
     for event in of_items:
         id = event["item"]["id"] if "item" in event else event["item_id"]
         assert id == ids[event["output_index"]]
-    kept = (await server.get(f"responses/{answer.terminal_response['id']}")).json()
-    assert [item["id"] for item in kept["output"]] == ids
+    stored = (await server.get(f"responses/{answer.terminal_response['id']}")).json()
+    assert [item["id"] for item in stored["output"]] == ids
 
 
 @pytest.mark.requirement("D-8", "D-23", "API-CALL-ID")
@@ -218,11 +218,11 @@ async def test_call_ids_are_unique_and_stable(serve: Serve) -> None:
     calls = [item for item in answer.output if item["type"] == "function_call"]
     assert len({item["call_id"] for item in calls}) == 2
     assert all(item["call_id"].startswith("call_") for item in calls)
-    told: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for event in answer.events:
         if "call_id" in event.get("item", {}):
-            told.setdefault(event["item"]["id"], set()).add(event["item"]["call_id"])
-    assert told == {item["id"]: {item["call_id"]} for item in calls}
+            result.setdefault(event["item"]["id"], set()).add(event["item"]["call_id"])
+    assert result == {item["id"]: {item["call_id"]} for item in calls}
 
 
 @pytest.mark.requirement("API-DELTAS", "CL-WHOLE", "CL-OUTPUT")
@@ -286,8 +286,8 @@ async def test_annotation_follows_its_text(serve: Serve) -> None:
     cited = UrlCitation(url="https://example.org", title="T", start_index=0, end_index=3)
     script = [OPENING["message"], Text("So."), Annotate(cited), Annotate(cited), Close(), finish()]
     answer = await send_in_mode("stream", serve([script]), {})
-    seen = event_types(answer.events)
-    assert seen.index("output_text.annotation.added") > seen.index("output_text.delta")
+    types = event_types(answer.events)
+    assert types.index("output_text.annotation.added") > types.index("output_text.delta")
     indices = [e["annotation_index"] for e in answer.events if "annotation_index" in e]
     assert indices == [0, 1]
     assert [a["url"] for a in answer.output[0]["content"][0]["annotations"]] == [cited.url] * 2
@@ -315,8 +315,8 @@ async def test_raw_reasoning_event_names_are_configurable(serve: Serve) -> None:
 
 @pytest.mark.requirement("API-SUMMARY")
 async def test_summary_is_empty_without_a_sentence(serve: Serve, ask: Ask) -> None:
-    asked = {"reasoning": {"effort": "low", "summary": "auto"}}
-    answer = await ask(serve([[*reasoning_deltas("…"), finish()]]), **asked)
+    body = {"reasoning": {"effort": "low", "summary": "auto"}}
+    answer = await ask(serve([[*reasoning_deltas("…"), finish()]]), **body)
     assert answer.output[0]["summary"] == []
     assert answer.terminal_response["reasoning"] == {"effort": "low", "summary": "auto"}
 
@@ -324,8 +324,8 @@ async def test_summary_is_empty_without_a_sentence(serve: Serve, ask: Ask) -> No
 @pytest.mark.requirement("API-OBFUSCATION")
 @pytest.mark.parametrize("padded", [True, False, None])
 async def test_deltas_are_not_padded(serve: Serve, padded: bool | None) -> None:
-    asked = {"stream_options": {"include_obfuscation": padded}}
-    answer = await send_in_mode("stream", serve(), asked)
+    body = {"stream_options": {"include_obfuscation": padded}}
+    answer = await send_in_mode("stream", serve(), body)
     assert not any("obfuscation" in event for event in answer.events)
 
 
@@ -353,14 +353,14 @@ async def test_special_tokens_never_show_in_any_chunking(
 @pytest.mark.requirement("D-26", "VN-42", "VN-63", "API-LOGPROBS")
 async def test_logprobs_accompany_their_text_everywhere(serve: Serve, ask: Ask) -> None:
     server = serve(engine(["<think>\nHm.\n</think>\n\nHi!"]))
-    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    answer = await ask(server, **asked)
+    body = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    answer = await ask(server, **body)
     part = answer.output[-1]["content"][0]
-    assert "".join(told["token"] for told in part["logprobs"]) == part["text"] == "Hi!"
-    for told in part["logprobs"]:
-        assert bytes(told["bytes"]).decode() == told["token"]
-        assert len(told["top_logprobs"]) == 2
-        assert told["logprob"] <= 0
+    assert "".join(logprob["token"] for logprob in part["logprobs"]) == part["text"] == "Hi!"
+    for logprob in part["logprobs"]:
+        assert bytes(logprob["bytes"]).decode() == logprob["token"]
+        assert len(logprob["top_logprobs"]) == 2
+        assert logprob["logprob"] <= 0
     if answer.events:
         of_part = [e for e in answer.events if e["type"].startswith("response.output_text")]
         deltas = [e["logprobs"] for e in of_part if e["type"].endswith("delta")]
@@ -392,7 +392,7 @@ ALWAYS = {
 
 @pytest.mark.requirement("API-METADATA", "D-29", "D-58", "HF-14", "API-FIELDS", "CL-CREATED")
 async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) -> None:
-    asked: Json = {
+    body: Json = {
         "instructions": "Be brief.",
         "metadata": {"a": "b"},
         "temperature": 0.5,
@@ -408,15 +408,15 @@ async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) ->
         "tools": [TOOL],
         "tool_choice": "required",
     }
-    answer = await ask(serve([TURN]), **asked)
+    answer = await ask(serve([TURN]), **body)
     snapshots = [e["response"] for e in answer.events if "response" in e] or [
         answer.terminal_response
     ]
     for snapshot in snapshots:
         assert set(snapshot) == ALWAYS
         assert snapshot["id"] == answer.terminal_response["id"]
-        for name in set(asked) - {"reasoning", "text"}:
-            assert snapshot[name] == asked[name], name
+        for name in set(body) - {"reasoning", "text"}:
+            assert snapshot[name] == body[name], name
         assert snapshot["reasoning"] == {"effort": "low", "summary": None}
         assert snapshot["text"] == {"format": {"type": "text"}, "verbosity": "low"}
 
@@ -424,8 +424,8 @@ async def test_every_snapshot_has_all_response_fields(serve: Serve, ask: Ask) ->
 @pytest.mark.requirement("API-DEFAULTS", "D-64", "GO-2")
 async def test_absent_fields_are_echoed_with_defaults(serve: Serve, ask_foreground: Ask) -> None:
     ended = (await ask_foreground(serve())).terminal_response
-    told = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
-    assert told == {
+    result = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
+    assert result == {
         "object": "response", "created_at": 1_700_000_000, "completed_at": 1_700_000_000,
         "status": "completed", "incomplete_details": None, "model": "tiny",
         "previous_response_id": None, "instructions": None, "error": None, "tools": [],

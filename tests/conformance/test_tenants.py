@@ -80,9 +80,9 @@ async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
     served = Served(store)
     async with asyncio.timeout(30), served.client("mine") as mine, served.client("theirs") as thief:
         talk = (await mine.post("/v1/conversations", json={})).json()["id"]
-        asked = {"model": "scripted", "input": "x"}
-        plain = (await mine.post("/v1/responses", json=asked)).json()
-        queued = (await mine.post("/v1/responses", json={**asked, "background": True})).json()
+        body = {"model": "scripted", "input": "x"}
+        plain = (await mine.post("/v1/responses", json=body)).json()
+        queued = (await mine.post("/v1/responses", json={**body, "background": True})).json()
         added = {"items": [{"role": "user", "content": "x"}]}
         form = {"files": {"file": ("a.txt", b"x")}, "data": {"purpose": "user_data"}}
         file = (await mine.post("/v1/files", **form)).json()["id"]
@@ -123,12 +123,12 @@ async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
             ({"input": [{"type": "item_reference", "id": item}]}, 404),
         ):
             for path in ("/v1/responses", "/v1/responses/input_tokens"):
-                answer = await thief.post(path, json={**asked, **field})
+                answer = await thief.post(path, json={**body, **field})
                 assert answer.status_code == status, (path, field, answer.text)
         stream = await thief.get(f"/v1/responses/{queued['id']}", params={"stream": "true"})
         assert stream.status_code == 404
         async with WebSocketClient(served.app, authorization="Bearer key-theirs") as wire:
-            wire.send({"type": "response.create", **asked, "previous_response_id": plain["id"]})
+            wire.send({"type": "response.create", **body, "previous_response_id": plain["id"]})
             assert (await wire.event())["error"]["code"] == "previous_response_not_found"
         assert (await mine.get(f"/v1/responses/{plain['id']}")).status_code == 200
         assert (await mine.get(f"/v1/conversations/{talk}/items/{item}")).status_code == 200

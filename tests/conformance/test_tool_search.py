@@ -41,8 +41,8 @@ SERVER, CLIENT = {"type": "tool_search"}, {"type": "tool_search", "execution": "
 
 
 def tool_call(name: str, arguments: Any) -> str:
-    said = json.dumps({"name": name, "arguments": arguments})
-    return f"<tool_call>\n{said}\n</tool_call>"
+    call_text = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call_text}\n</tool_call>"
 
 
 def rendered_prompts(server: Server) -> list[str]:

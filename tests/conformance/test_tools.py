@@ -253,9 +253,9 @@ async def test_schemas_with_unknown_keywords_are_accepted(serve: Serve, ask: Ask
     }
     for strict in ({}, {"strict": None}, {"strict": False}):
         tool = {"type": "function", "name": "f", "parameters": noisy, **strict}
-        (told,) = (await ask(serve(), tools=[tool])).terminal_response["tools"]
-        assert told["parameters"] == noisy
-        assert {"description", "parameters", "strict"} <= set(told)
+        (result,) = (await ask(serve(), tools=[tool])).terminal_response["tools"]
+        assert result["parameters"] == noisy
+        assert {"description", "parameters", "strict"} <= set(result)
 
 
 @pytest.mark.requirement("D-71", "API-UNKNOWN-TOOL")
@@ -271,9 +271,9 @@ async def test_invalid_json_arguments_are_passed_through(serve: Serve, ask: Ask)
     reply = PARIS.replace('{"city": "Paris"}', '{"city": Paris}')
     answer = await ask(serve(engine([reply])), tools=[{**TOOL, "strict": False}])
     assert answer.terminal_response["status"] == "completed"
-    (made,) = answer.output
-    assert (made["type"], made["name"]) == ("function_call", "get_weather")
-    assert made["arguments"] == '{"city": Paris}'
+    (created,) = answer.output
+    assert (created["type"], created["name"]) == ("function_call", "get_weather")
+    assert created["arguments"] == '{"city": Paris}'
 
 
 @pytest.mark.requirement("API-CALL-COMPLETED")

@@ -75,19 +75,19 @@ def _said_chat() -> list[bytes]:
 
 
 def _said_items() -> list[bytes]:
-    said = [
+    chunks = [
         {"type": "response.output_text.delta", "item_id": "msg_1", "delta": word} for word in WORDS
     ]
     part = {"type": "output_text", "text": "".join(WORDS), "annotations": []}
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
     done = {"type": "response.output_item.done", "item": item}
     response = {"status": "completed", "output": [item]}
-    return sse(*said, done, {"type": "response.completed", "response": response}, done=False)
+    return sse(*chunks, done, {"type": "response.completed", "response": response}, done=False)
 
 
 def _said_ids() -> list[bytes]:
-    said = [{"choices": [{"token_ids": list(word.encode())}]} for word in WORDS]
-    return sse(*said, {"choices": [{"token_ids": [], "finish_reason": "stop"}]})
+    chunks = [{"choices": [{"token_ids": list(word.encode())}]} for word in WORDS]
+    return sse(*chunks, {"choices": [{"token_ids": [], "finish_reason": "stop"}]})
 
 
 KINDS: dict[str, tuple[str, Callable[[Upstream], Backend], Callable[[], list[bytes]]]] = {
@@ -407,16 +407,16 @@ async def test_upstream_rejection_uses_the_chat_error_shape(
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
 async def test_late_rejection_is_an_error_event(kind: str) -> None:
-    held = asyncio.Event()
+    release = asyncio.Event()
     answer = rejecting(param="top_p")
-    answer.held = held
+    answer.held = release
     async with (
         serve_upstream(kind, answer, first_delta_wait_s=0.001) as server,
         StreamingClient(server.app) as line,
     ):
         assert (await line.event())["type"] == "response.created"
         assert line.status == 200
-        held.set()
+        release.set()
         events = await line.rest()
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
         assert events[-1]["response"]["error"]["param"] == "top_p"
@@ -426,43 +426,43 @@ async def test_late_rejection_is_an_error_event(kind: str) -> None:
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
 async def test_late_answer_is_streamed_completely(kind: str) -> None:
-    held = asyncio.Event()
-    answer = Answer(KINDS[kind][2](), held=held)
+    release = asyncio.Event()
+    answer = Answer(KINDS[kind][2](), held=release)
     async with (
         serve_upstream(kind, answer, first_delta_wait_s=0.001) as server,
         StreamingClient(server.app) as line,
     ):
         assert (await line.event())["type"] == "response.created"
-        held.set()
+        release.set()
         assert (await line.rest())[-1]["type"] == "response.completed"
 
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
 async def test_plain_request_waits_for_the_upstream(kind: str) -> None:
-    held = asyncio.Event()
+    release = asyncio.Event()
     answer = rejecting()
-    answer.held = held
+    answer.held = release
     async with serve_upstream(kind, answer, first_delta_wait_s=0.001, keepalive_s=0.004) as server:
         reply = asyncio.create_task(server.error())
         while not server.playing.bodies:
             await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0.02, held.set)
+        asyncio.get_running_loop().call_later(0.02, release.set)
         assert (await reply)["http"] == 400 and server.kept.saved == []
 
 
 @pytest.mark.requirement("UP-FIRST-WORD")
 @each_kind
 async def test_keepalives_are_sent_before_the_first_token(kind: str) -> None:
-    held = asyncio.Event()
-    answer = Answer(KINDS[kind][2](), held=held)
+    release = asyncio.Event()
+    answer = Answer(KINDS[kind][2](), held=release)
     async with (
         serve_upstream(kind, answer, keepalive_s=0.004) as server,
         StreamingClient(server.app) as line,
     ):
         types = [(await line.event())["type"] for _ in range(3)]
         assert types == ["response.created", "response.in_progress", "keepalive"]
-        held.set()
+        release.set()
         assert (await line.rest())[-1]["type"] == "response.completed"
 
 
@@ -480,8 +480,8 @@ async def test_disconnect_before_the_first_token(kind: str) -> None:
 
 @pytest.mark.requirement("UP-REFUSED")
 async def test_rejection_after_a_tool_turn_is_an_event() -> None:
-    said = {"name": "browser__search", "arguments": '{"query": "fjord"}'}
-    call = {"index": 0, "id": "call_1", "function": said}
+    output = {"name": "browser__search", "arguments": '{"query": "fjord"}'}
+    call = {"index": 0, "id": "call_1", "function": output}
     asks = Answer(chunks({"tool_calls": [call]}, reason="tool_calls"))
     index = PageIndex(":memory:")
     providers = {"web_search": WebSearchProvider(index, is_external=False)}
@@ -616,8 +616,8 @@ async def test_endless_upstream_stream_fails(kind: str, monkeypatch: pytest.Monk
     """An upstream with token ids sends no more tokens than requested."""
     monkeypatch.setattr(remote_base, "MAX_RESPONSE_BYTES", 2000)
     first, *_ = words = KINDS[kind][2]()
-    said = words[:-2] if kind == "responses" else [first]
-    async with serve_upstream(kind, Answer(said * 2000, hang=True)) as server:
+    output = words[:-2] if kind == "responses" else [first]
+    async with serve_upstream(kind, Answer(output * 2000, hang=True)) as server:
         last = (await server.events())[-1]
         assert last["type"] == "response.failed"
         assert "too long" in last["response"]["error"]["message"]
@@ -654,7 +654,7 @@ def _ended(**usage: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("UP-NONSENSE")
 @pytest.mark.parametrize(
-    ("kind", "said", "counts"),
+    ("kind", "chunks", "counts"),
     [
         (
             "chat_completions",
@@ -681,9 +681,9 @@ def _ended(**usage: Any) -> dict[str, Any]:
     ],
 )
 async def test_invalid_token_counts_are_clamped(
-    kind: str, said: list[Any], counts: tuple[int, int]
+    kind: str, chunks: list[Any], counts: tuple[int, int]
 ) -> None:
-    async with serve_upstream(kind, Answer(sse(*said))) as server:
+    async with serve_upstream(kind, Answer(sse(*chunks))) as server:
         used = (await server.events())[-1]["response"]["usage"]
         assert (used["input_tokens"], used["output_tokens"]) == counts
         assert used["input_tokens_details"]["cached_tokens"] == 0
@@ -692,16 +692,16 @@ async def test_invalid_token_counts_are_clamped(
 @pytest.mark.requirement("UP-NONSENSE")
 @pytest.mark.parametrize("id", [-5, 2**33, 10**30])
 async def test_invalid_token_ids_are_an_error(id: int) -> None:
-    said = sse({"choices": [{"token_ids": [id], "finish_reason": "stop"}]})
-    async with serve_upstream("completions", Answer(said)) as server:
+    chunks = sse({"choices": [{"token_ids": [id], "finish_reason": "stop"}]})
+    async with serve_upstream("completions", Answer(chunks)) as server:
         error = await server.error()
         assert error["http"] == 503 and "cannot be read" in error["message"]
 
 
 @pytest.mark.requirement("UP-NONSENSE")
 async def test_token_ids_of_another_vocabulary_are_dropped() -> None:
-    said = sse({"choices": [{"token_ids": [5000], "finish_reason": "stop"}]})
-    async with serve_upstream("completions", Answer(said)) as server:
+    chunks = sse({"choices": [{"token_ids": [5000], "finish_reason": "stop"}]})
+    async with serve_upstream("completions", Answer(chunks)) as server:
         error = await server.error()
         assert error["http"] == 500 and "do not belong to" in error["message"]
         assert len(server.playing.bodies) == 1

@@ -79,8 +79,8 @@ async def test_call_searches_and_the_answer_cites_pages(
             "web_search_call.completed",
             "output_item.done",
         ]
-        said = types.index("output_text.annotation.added")
-        assert "output_text.delta" in types[at:said]
+        output = types.index("output_text.annotation.added")
+        assert "output_text.delta" in types[at:output]
 
 
 @pytest.mark.requirement("WS-SOURCES")
@@ -292,14 +292,14 @@ async def test_gpt_oss_uses_its_browser_tool(serve: Serve, ask: Ask, providers: 
             f" to=browser.{name} code<|message|>{json.dumps(arguments)}<|call|>"
         )
 
-    said = "<|channel|>final<|message|>It is the Sognefjord【2†L2】, they say【0†L0】.<|return|>"
+    output = "<|channel|>final<|message|>It is the Sognefjord【2†L2】, they say【0†L0】.<|return|>"
     scripted_engine = _GptOss(
         [
             calls("search", query="longest fjord", topn=5),
             calls("open", id=0),
             calls("find", pattern="Sognefjord"),
             calls("open", id=0, cursor=2),
-            said,
+            output,
         ]
     )
     server = serve(LocalBackend(scripted_engine, gpt_oss.dialect()), providers=providers)

@@ -129,8 +129,10 @@ def as_rendered(conversation: Conversation, rendered: Rendered) -> Rendered:
 
 
 def extended_blindly(conversation: Conversation, rendered: Rendered) -> Rendered:
-    kept = conversation.stored_tokens.ids if conversation.stored_tokens else ()
-    return replace(rendered, prompt=Prompt((*kept, *rendered.prompt.ids[len(kept) :])))
+    stored_tokens = conversation.stored_tokens.ids if conversation.stored_tokens else ()
+    return replace(
+        rendered, prompt=Prompt((*stored_tokens, *rendered.prompt.ids[len(stored_tokens) :]))
+    )
 
 
 def reading(change: Callable[[list[Delta]], list[Delta]]) -> Callable[..., Rendered]:

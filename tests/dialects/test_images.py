@@ -44,9 +44,9 @@ def message(*parts: str | bytes, role: str = "user") -> it.Message:
     return it.Message(id="m", role=role, content=tuple(content))  # type: ignore[arg-type]
 
 
-def rendered(made: ChatDialect, *items: it.Item) -> tuple[str, list[tuple[str, bytes]]]:
+def rendered(created: ChatDialect, *items: it.Item) -> tuple[str, list[tuple[str, bytes]]]:
     """The text, and for each image the text that it stands before, with its content."""
-    prompt = made.render(Conversation(items), Options()).prompt
+    prompt = created.render(Conversation(items), Options()).prompt
 
     def text(ids: tuple[int, ...]) -> str:
         return b"".join(map(TOKENIZER.piece, ids)).decode()
@@ -112,9 +112,9 @@ def test_images_in_the_outputs_of_tools() -> None:
 
 
 def test_model_without_images_gets_notes() -> None:
-    for made in (dialect(None), dialect("template", TEMPLATE.replace("<|image|>", ""))):
-        assert not made.supports_images
-        text, images = rendered(made, message("one", RED))
+    for created in (dialect(None), dialect("template", TEMPLATE.replace("<|image|>", ""))):
+        assert not created.supports_images
+        text, images = rendered(created, message("one", RED))
         assert "[image omitted: this model reads text only]" in text and images == []
 
 
@@ -127,10 +127,10 @@ def test_image_given_by_reference_becomes_a_note() -> None:
 
 @given(st.text(max_size=20), st.text(alphabet="\U0010f000\U0010f001\U0010fffd<|image>", max_size=9))
 def test_text_cannot_spell_an_image(before: str, after: str) -> None:
-    made = dialect("template")
-    text, images = rendered(made, message(before + "<|image|>", RED, after))
+    created = dialect("template")
+    text, images = rendered(created, message(before + "<|image|>", RED, after))
     assert len(images) == 1
-    prompt = made.render(
+    prompt = created.render(
         Conversation((message(before + "<|image|>", RED, after),)), Options()
     ).prompt
     assert prompt.ids.count(IMAGE) == 1 and prompt.ids[prompt.images[0].position] == IMAGE

@@ -117,8 +117,8 @@ def dialect_of(template: str, tokens: Collection[str]) -> tuple[ChatDialect, Byt
 def thinking_only() -> Iterator[tuple[str, ChatDialect, ByteTokenizer]]:
     """Models without calls of their own."""
     for path in sorted((FOLDER / "thinking").glob("*.jinja")):
-        spoken, tokenizer = dialect_of(path.read_text(encoding="utf-8"), ())
-        yield path.stem, spoken, tokenizer
+        dialect, tokenizer = dialect_of(path.read_text(encoding="utf-8"), ())
+        yield path.stem, dialect, tokenizer
 
 
 def user(text: str) -> Message:
@@ -133,18 +133,18 @@ def calls_and_results(count: int = 1) -> Iterator[Item]:
 
 
 def rendered_text(name: str, *talk: Item) -> str:
-    spoken, tokenizer = dialect(name)
+    model_dialect, tokenizer = dialect(name)
     conversation = Conversation(items=talk, instructions="Be kind.")
-    prompt = spoken.render(conversation, Options(tools=(SEARCH,))).prompt
+    prompt = model_dialect.render(conversation, Options(tools=(SEARCH,))).prompt
     return b"".join(map(tokenizer.piece, prompt.ids)).decode()
 
 
 @pytest.mark.requirement("FM-DETECT")
 @each_template
 def test_published_template_is_detected(name: str) -> None:
-    spoken, _ = dialect(name)
-    assert spoken.tools.name == ROWS[name] and spoken.template_has_tools
-    assert (spoken.reasoning and spoken.reasoning.name) == THINKS.get(name)
+    model_dialect, _ = dialect(name)
+    assert model_dialect.tools.name == ROWS[name] and model_dialect.template_has_tools
+    assert (model_dialect.reasoning and model_dialect.reasoning.name) == THINKS.get(name)
 
 
 @each_template
@@ -159,10 +159,10 @@ def test_published_template_shows_tools_calls_and_results(name: str) -> None:
 @each_template
 @pytest.mark.parametrize("count", [1, 2])
 def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
-    spoken, tokenizer = dialect(name)
+    model_dialect, tokenizer = dialect(name)
     question = Conversation(items=(user("Where?"),), instructions="Be kind.")
     options = Options(tools=(SEARCH,))
-    rendered = spoken.render(question, options)
+    rendered = model_dialect.render(question, options)
     before = rendered_text(name, user("Where?"))
     after = rendered_text(name, user("Where?"), *calls_and_results(count))
     ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
@@ -171,7 +171,7 @@ def test_calls_of_the_template_are_parsed(name: str, count: int) -> None:
     for token in ids:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
     found = [item for item in items(deltas)[0] if "call" in item]
-    traits = spoken._with_tools.capabilities
+    traits = model_dialect._with_tools.capabilities
     expected = count if traits.parallel_calls or not traits.results else 1
     assert [item["call"] for item in found] == ["search"] * expected
     assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * expected
@@ -184,8 +184,8 @@ SAID_ODDLY = {"mistral", "xlam-cogito"}
 @each_template
 def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     """Thinking, words and a call, as far as it writes them: nothing is lost, nothing is added."""
-    spoken, tokenizer = dialect(name)
-    if not spoken._with_tools.capabilities.results or name in SAID_ODDLY:
+    model_dialect, tokenizer = dialect(name)
+    if not model_dialect._with_tools.capabilities.results or name in SAID_ODDLY:
         return
     reasoning_done = Reasoning(content=(ReasoningText(text="Where it is."),))
     phrase = Message(role="assistant", content=(OutputText(text="I look."),))
@@ -196,7 +196,7 @@ def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
     wrote = b"".join(map(tokenizer.piece, ids)).decode()
     question = Conversation(items=(user("Where?"),))
-    parsers = (spoken.render(question, options).parser for _ in range(2))
+    parsers = (model_dialect.render(question, options).parser for _ in range(2))
     whole, apart = (
         merged(delta for chunk in chunks for delta in list(parser.feed(Chunk(ids=chunk)))[1:])
         for parser, chunks in zip(parsers, ([tuple(ids)], [(id,) for id in ids]), strict=True)
@@ -206,8 +206,8 @@ def test_calls_of_the_template_in_a_tool_loop_are_parsed(name: str) -> None:
     call = next(n for n, item in enumerate(found) if "call" in item)
     assert found[call]["call"] == "search" and json.loads(found[call]["arguments"]) == ARGUMENTS
     kinds = {"reasoning": "Where it is.", "message": "I look."}
-    closes = spoken.reasoning.close if spoken.reasoning else ()
-    if ends_in_thinking(spoken, before) and not any(close in wrote for close in closes):
+    closes = model_dialect.reasoning.close if model_dialect.reasoning else ()
+    if ends_in_thinking(model_dialect, before) and not any(close in wrote for close in closes):
         kinds = {"reasoning": "I look."}  # the thinking that the prompt has begun goes on
     assert found[:call] == [{kind: text} for kind, text in kinds.items() if text in wrote]
 
@@ -223,24 +223,34 @@ def test_calls_of_the_template_match_the_grammar(
     name: str, choice: Literal["required", "auto"]
 ) -> None:
     """Grammars let a model write as it was trained to."""
-    spoken, tokenizer = dialect(name, "<|return|>")
-    traits = spoken._with_tools.capabilities
+    model_dialect, tokenizer = dialect(name, "<|return|>")
+    traits = model_dialect._with_tools.capabilities
     if not traits.results or name in ODD:
         return
     question = Conversation(items=(user("Where?"),), instructions="Be kind.")
-    rendered = spoken.render(question, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice)))
+    rendered = model_dialect.render(
+        question, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice))
+    )
     before = tokenizer.encode(rendered_text(name, user("Where?")), special=True)
-    end = END if END not in "".join(terminals_of(spoken.reasoning, spoken.tools)) else "<|return|>"
-    held = ConstrainedWriter(tokenizer, rendered.constraint, end=end)
+    end = (
+        END
+        if END not in "".join(terminals_of(model_dialect.reasoning, model_dialect.tools))
+        else "<|return|>"
+    )
+    writer = ConstrainedWriter(tokenizer, rendered.constraint, end=end)
     for count in (1, 2) if traits.parallel_calls else (1,):
         after = rendered_text(name, user("Where?"), *calls_and_results(count))
         ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
         ids = ids[_shared(before, ids) :]
-        if rendered.parser.is_thinking and spoken.reasoning:  # which the template leaves out again
-            ids = _behind(ids, tokenizer.encode(spoken.reasoning.close[0], special=True))
-            reasoning_done = spoken.reasoning.closing_text(rendered_text(name, user("Where?")))
+        if (
+            rendered.parser.is_thinking and model_dialect.reasoning
+        ):  # which the template leaves out again
+            ids = _behind(ids, tokenizer.encode(model_dialect.reasoning.close[0], special=True))
+            reasoning_done = model_dialect.reasoning.closing_text(
+                rendered_text(name, user("Where?"))
+            )
             ids = tokenizer.encode(reasoning_done, special=True) + ids
-        written = b"".join(map(tokenizer.piece, held.longest(ids))).decode()
+        written = b"".join(map(tokenizer.piece, writer.longest(ids))).decode()
         assert written.count("Oslo now") == count, b"".join(map(tokenizer.piece, ids)).decode()
 
 
@@ -262,8 +272,10 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
 )
 def test_separator_tokens_do_not_end_the_turn(name: str, token: str) -> None:
     """K3 closes its thinking, and GigaChat its text before a call, with what ends its answer."""
-    spoken, tokenizer = dialect(name, token) if token else dialect(name)
-    stops = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).stop_ids
+    model_dialect, tokenizer = dialect(name, token) if token else dialect(name)
+    stops = model_dialect.render(
+        Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))
+    ).stop_ids
     assert stops == ((tokenizer.special[token],) if token else ())
 
 
@@ -331,8 +343,8 @@ def test_cut_answer_continues_after_its_recipient(name: str, end: str) -> None:
 
 
 def prompt_text(name: str, options: Options, *talk: Item) -> str:
-    spoken, tokenizer = dialect(name)
-    prompt = spoken.render(Conversation(items=talk or (user("Hi"),)), options).prompt
+    model_dialect, tokenizer = dialect(name)
+    prompt = model_dialect.render(Conversation(items=talk or (user("Hi"),)), options).prompt
     return b"".join(map(tokenizer.piece, prompt.ids)).decode()
 
 
@@ -348,12 +360,12 @@ def test_reasoning_only_models_are_detected() -> None:
 
 @pytest.mark.requirement("FM-SPACES")
 def test_namespace_description_is_shown() -> None:
-    spoken, tokenizer = dialect("hermes")
+    model_dialect, tokenizer = dialect("hermes")
     space = Namespace(name="crm", description="Customers.", tools=(SEARCH,))
     conversation = Conversation(items=(user("Hi"),))
     for choice, expected in (("auto", True), ("none", False)):
         options = Options(tools=(space,), tool_choice=ToolChoice(choice))  # type: ignore[arg-type]
-        ids = spoken.render(conversation, options).prompt.ids
+        ids = model_dialect.render(conversation, options).prompt.ids
         text = b"".join(map(tokenizer.piece, ids)).decode()
         assert ("crm__… belong together: Customers." in text) is expected
 

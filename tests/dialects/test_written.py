@@ -115,9 +115,9 @@ def test_rendered_replies_are_parsed(
         text
     )
     assert parsed[: len(kinds)] == kinds
-    made = parsed[len(kinds) :]
-    assert [item.get("call") for item in made] == ["store"] * len(calls)
-    assert [json.loads(item["arguments"]) for item in made] == calls
+    created = parsed[len(kinds) :]
+    assert [item.get("call") for item in created] == ["store"] * len(calls)
+    assert [json.loads(item["arguments"]) for item in created] == calls
 
 
 #: Where a format has room for what means nothing without a call, words there are for nobody.

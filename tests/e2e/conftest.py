@@ -18,5 +18,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as openai_client:
+        yield openai_client

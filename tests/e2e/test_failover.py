@@ -48,11 +48,11 @@ async def _finished(server: Server, way: dict[str, Any], question: str) -> dict[
 
 async def _ask_all(server: Server) -> list[dict[str, Any]]:
     ways = [way for way in WAYS for _ in range(2)]
-    asked = (
+    request = (
         _finished(server, way, QUESTIONS[number % len(QUESTIONS)])
         for number, way in enumerate(ways)
     )
-    return await asyncio.gather(*asked)
+    return await asyncio.gather(*request)
 
 
 def _count_chunks(

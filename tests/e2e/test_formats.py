@@ -25,9 +25,9 @@ TOOL = {
 ARGUMENTS = {"city": "Oslo", "days": 2}
 
 
-def _scenes(folder: Path, name: str, said: str, settings: str = "") -> str:
+def _scenes(folder: Path, name: str, output_text: str, settings: str = "") -> str:
     """Return the settings of a model that writes a call and then, after its result, an answer."""
-    text = f"[[scenes]]\nwhen = 'Weather?'\nturns = [{json.dumps(said)}, 'Sunny.']\n"
+    text = f"[[scenes]]\nwhen = 'Weather?'\nturns = [{json.dumps(output_text)}, 'Sunny.']\n"
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     source = folder / f"{name}.toml"
     return f'[models.{name}]\nengine = "replay"\nsource = "{source}"\n{settings}\n'

@@ -39,17 +39,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as openai_client:
+        yield openai_client
 
 
 @pytest.mark.requirement("VN-4")
 def test_reasoning_and_answer(client: OpenAI) -> None:
     answer = client.responses.create(**ASK, input="hi", instructions="Be brief.")
-    thought, said = answer.output
+    thought, message = answer.output
     assert thought.type == "reasoning" and thought.content
     assert thought.content[0].text == "The user greets me. I greet back."
-    assert said.type == "message" and answer.output_text == HELLO
+    assert message.type == "message" and answer.output_text == HELLO
     assert answer.status == "completed"
     usage = answer.usage
     assert usage is not None
@@ -79,21 +79,21 @@ def test_call_and_result_extend_the_stored_tokens(client: OpenAI, stream: bool) 
     question = "What is the weather in Oslo?"
     if stream:
         with client.responses.stream(**body, input=question) as events:
-            asked: Any = events.get_final_response()
+            response: Any = events.get_final_response()
     else:
-        asked = client.responses.create(**body, input=question)
-    thought, call = asked.output
+        response = client.responses.create(**body, input=question)
+    thought, call = response.output
     assert thought.type == "reasoning"
     assert call.type == "function_call" and call.name == "get_weather"
     assert json.loads(call.arguments) == {"city": "Oslo"}
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
-    told = client.responses.create(**body, input=[result], previous_response_id=asked.id)
-    assert told.status == "completed" and told.output_text
+    expected = client.responses.create(**body, input=[result], previous_response_id=response.id)
+    assert expected.status == "completed" and expected.output_text
     # What was sampled is the beginning of the next prompt, token for token: it is in the cache.
-    seen = asked.usage.input_tokens + asked.usage.output_tokens
-    assert told.usage is not None
-    assert told.usage.input_tokens_details.cached_tokens >= seen - 1
-    assert told.usage.input_tokens > seen
+    token_count = response.usage.input_tokens + response.usage.output_tokens
+    assert expected.usage is not None
+    assert expected.usage.input_tokens_details.cached_tokens >= token_count - 1
+    assert expected.usage.input_tokens > token_count
 
 
 def test_tool_loop_with_state_kept_by_the_client(client: OpenAI) -> None:
@@ -123,8 +123,8 @@ def test_call_matches_its_strict_schema(client: OpenAI) -> None:
         ("required", "get_weather"),
         ({"type": "function", "name": "other"}, "other"),
     ):
-        asked: Any = client.responses.create(**body, tool_choice=choice)
-        call = asked.output[-1]
+        response: Any = client.responses.create(**body, tool_choice=choice)
+        call = response.output[-1]
         assert call.type == "function_call" and call.name == name
         assert set(json.loads(call.arguments)) == {"city"}
     free = client.responses.create(**{**body, "tools": [{**WEATHER, "strict": True}]})

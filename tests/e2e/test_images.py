@@ -90,15 +90,15 @@ def shown(response: Any) -> bytes:
 )
 async def test_images_are_generated_and_edited(tmp_path: Path) -> None:
     async with serve_images_api() as api, served(tmp_path, api.url) as client:
-        asked: Any = {"input": "Draw a cat", "tools": [TOOL], "tool_choice": CHOICE}
-        asked["model"] = "replay"
-        plain = await client.responses.create(**asked)
+        body: Any = {"input": "Draw a cat", "tools": [TOOL], "tool_choice": CHOICE}
+        body["model"] = "replay"
+        plain = await client.responses.create(**body)
         assert shown(plain) == RED and plain.output_text == "There it is."
         assert plain.tool_usage is not None and plain.tool_usage.image_gen.total_tokens == 42
         assert api.requests[0].key == "Bearer sk-images"
         assert api.requests[0].fields["model"] == "paints"
 
-        async with client.responses.stream(**asked) as stream:
+        async with client.responses.stream(**body) as stream:
             events = [event async for event in stream]
             streamed = await stream.get_final_response()
         assert shown(streamed) == RED
@@ -107,23 +107,23 @@ async def test_images_are_generated_and_edited(tmp_path: Path) -> None:
             png(8, 6, (n, 0, 0)) for n in range(2)
         ]
 
-        queued = await client.responses.create(**asked, background=True)
+        queued = await client.responses.create(**body, background=True)
         assert shown(await ended(client, queued.id)) == RED
 
         await _changes(client, api, plain)
 
 
 async def _changes(client: AsyncOpenAI, api: FakeImagesApi, before: Any) -> None:
-    made = next(item for item in before.output if item.type == "image_generation_call")
+    created = next(item for item in before.output if item.type == "image_generation_call")
     words = {"role": "user", "content": "Make it green"}
     picture = {"type": "input_image", "image_url": data_url(RED)}
     attached = {"role": "user", "content": [{"type": "input_text", "text": "Make it green"}]}
     attached["content"].append(picture)  # type: ignore[attr-defined]
-    named = {"type": "image_generation_call", "id": made.id}
+    named = {"type": "image_generation_call", "id": created.id}
     ways: list[dict[str, Any]] = [
         {"input": "Make it green", "previous_response_id": before.id},
         {"input": [named, words]},
-        {"input": [made.to_dict(), words]},
+        {"input": [created.to_dict(), words]},
         {"input": [attached]},
     ]
     for way in ways:
@@ -138,8 +138,8 @@ async def test_image_call_fails_when_its_server_dies(
 ) -> None:
     async with serve_images_api() as api:
         async with served(tmp_path, api.url) as client:
-            asked: Any = {"input": "Draw for ever", "tools": [TOOL], "background": True}
-            queued = await client.responses.create(**asked)
+            body: Any = {"input": "Draw for ever", "tools": [TOOL], "background": True}
+            queued = await client.responses.create(**body)
             events = await client.responses.retrieve(queued.id, stream=True)
             async with asyncio.timeout(20):
                 async for event in events:

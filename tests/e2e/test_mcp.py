@@ -44,7 +44,7 @@ def client(server: Server) -> OpenAI:
 
 
 def ask(client: OpenAI, tool: dict[str, Any], **more: Any) -> Any:
-    asked: Any = {
+    body: Any = {
         "type": "mcp",
         "allowed_tools": ["add"],
         "require_approval": "never",
@@ -55,7 +55,7 @@ def ask(client: OpenAI, tool: dict[str, Any], **more: Any) -> Any:
         **{
             "model": "tiny",
             "input": "What is 17 plus 25?",
-            "tools": [asked],
+            "tools": [body],
             "tool_choice": choice,
             "max_output_tokens": 300,
             "temperature": 0,

@@ -89,11 +89,11 @@ def outputs(response: Any) -> list[Any]:
 def test_client_runs_the_calls_of_a_program(client: OpenAI, streamed: bool, stored: bool) -> None:
     input: Any = [{"role": "user", "content": "How many pieces are there?"}]
     body: dict[str, Any] = {"model": "replay", "tools": TOOLS, "store": stored}
-    seen: list[list[str]] = []
+    observed: list[list[str]] = []
     for _ in range(5):
         response = asked(client, streamed, **body, input=input)
         assert response.status == "completed"
-        seen.append([item.type for item in response.output])
+        observed.append([item.type for item in response.output])
         answers = outputs(response)
         if not answers:
             break
@@ -101,7 +101,7 @@ def test_client_runs_the_calls_of_a_program(client: OpenAI, streamed: bool, stor
             body["previous_response_id"], input = response.id, answers
         else:
             input += [item.model_dump(exclude_none=True) for item in response.output] + answers
-    assert seen == [
+    assert observed == [
         ["program", "function_call", "function_call"],
         ["function_call"],
         ["program_output", "message"],
@@ -122,8 +122,8 @@ def test_program_of_the_real_model_runs(client: OpenAI) -> None:
         max_output_tokens=200,
         parallel_tool_calls=False,
     )
-    made = response.output[0]
-    assert made.type == "program" and made.code
+    created = response.output[0]
+    assert created.type == "program" and created.code
     kinds = [item.type for item in response.output[1:]]
     if "function_call" not in kinds:
         assert kinds[0] == "program_output" and kinds[-1] == "message"

@@ -138,9 +138,9 @@ async def ids(upstream: Upstream) -> AsyncIterator[CompletionsEngine]:
 )
 async def backend(upstream: Upstream, request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     make = chat_completions if spoken(upstream, request.param) == "chat_completions" else responses
-    made = await make("elsewhere", upstream.url, model=upstream.model)
-    yield made
-    await made.close()
+    created = await make("elsewhere", upstream.url, model=upstream.model)
+    yield created
+    await created.close()
 
 
 async def _with_long_timeouts(check: Callable[[Any], Awaitable[None]], checked: Any) -> None:
@@ -324,8 +324,8 @@ async def ask(client: openai.AsyncOpenAI, *, stream: bool, **fields: Any) -> Any
         return answer
     events = [event async for event in answer]
     last = events[-1].response
-    said = [e.delta for e in events if e.type == "response.output_text.delta"]
-    assert "".join(said) == last.output_text
+    text = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(text) == last.output_text
     return last
 
 
@@ -336,8 +336,8 @@ async def test_model_calls_a_tool_and_reads_its_result(
 ) -> None:
     if not upstream.tiny:
         pytest.skip("only of the tiny model it is known what it does")
-    asked = {"model": spoken(upstream, engine), "tools": [_WEATHER], "max_output_tokens": 200}
-    first = await ask(client, stream=stream, input="What is the weather in Rome?", **asked)
+    body = {"model": spoken(upstream, engine), "tools": [_WEATHER], "max_output_tokens": 200}
+    first = await ask(client, stream=stream, input="What is the weather in Rome?", **body)
     (call,) = [item for item in first.output if item.type == "function_call"]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})
     if upstream.name not in _UNPARSED or engine != "responses":
@@ -347,8 +347,8 @@ async def test_model_calls_a_tool_and_reads_its_result(
         assert thought in (9, 10, 11)  # a busy server may send the end of it with what follows
     else:
         assert thought == (0 if (upstream.name, engine) in _UNCOUNTED else 11)
-    told = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 °C"}
-    second = await ask(client, stream=stream, input=[told], previous_response_id=first.id, **asked)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 °C"}
+    second = await ask(client, stream=stream, input=[result], previous_response_id=first.id, **body)
     assert second.status == "completed"
     if upstream.name != "transformers":  # which keeps what was thought from its model
         assert second.output_text.endswith("The weather in Rome is sunny, 21 °C.")
@@ -372,11 +372,13 @@ async def test_grammars_are_enforced_over_token_ids(
     upstream: Upstream, client: openai.AsyncOpenAI, stream: bool
 ) -> None:
     """The format holds whichever library enforces it, with a model sampled at random."""
-    asked = {"model": spoken(upstream, "completions"), "input": "Add.", "temperature": 1.5}
-    for name, made in _FORCED.items():
-        answer = await ask(client, stream=stream, **asked | made.asked)
-        (said,) = [item for item in answer.output if item.type != "reasoning"]
-        assert re.fullmatch(made.right, getattr(said, made.field, answer.output_text)), name
+    body = {"model": spoken(upstream, "completions"), "input": "Add.", "temperature": 1.5}
+    for name, created in _FORCED.items():
+        answer = await ask(client, stream=stream, **body | created.asked)
+        (message,) = [item for item in answer.output if item.type != "reasoning"]
+        assert re.fullmatch(created.right, getattr(message, created.field, answer.output_text)), (
+            name
+        )
 
 
 @each_engine
@@ -414,9 +416,9 @@ async def test_vllm_and_transformers_see_the_same_image() -> None:
     here = await load_transformers(tiny_eyes.FOLDER)
     red, blue = picture("red", "circle"), picture("blue", "square")
     before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
-    asked = [shown(here, before, *each, after) for each in ((red,), (blue, red), ())]
+    question = [shown(here, before, *each, after) for each in ((red,), (blue, red), ())]
     greedy = Sampling(max_tokens=4, temperature=0, logprobs=2)
-    expected = [await collect(here, prompt, greedy) for prompt in asked]
+    expected = [await collect(here, prompt, greedy) for prompt in question]
     try:
         with serving(seeing_vllm(tiny_eyes.FOLDER)) as url:
             there = await load(
@@ -424,7 +426,7 @@ async def test_vllm_and_transformers_see_the_same_image() -> None:
                 LoadOptions(name="elsewhere", engine_options={"tokenizer": str(tiny_eyes.FOLDER)}),
             )
             assert there.capabilities.images == "template"
-            for prompt, right in zip(asked, expected, strict=True):
+            for prompt, right in zip(question, expected, strict=True):
                 found = await collect(there, prompt, greedy)
                 assert found.ids == right.ids
                 for one, other in zip(found.logprobs, right.logprobs, strict=True):
@@ -432,7 +434,7 @@ async def test_vllm_and_transformers_see_the_same_image() -> None:
                     assert [each.id for each in one.top] == [each.id for each in other.top]
                 for image in prompt.images:
                     assert await there.image_tokens(image) == await here.image_tokens(image)
-            torn = replace(asked[0].images[0], content=red[:60])
+            torn = replace(question[0].images[0], content=red[:60])
             with pytest.raises(InvalidRequest, match="Invalid image"):
                 await there.image_tokens(torn)
             await there.close()

@@ -108,18 +108,18 @@ async def clients(fleet: Fleet) -> AsyncIterator[list[openai.AsyncOpenAI]]:
 
 async def _create_stream_cancel(fleet: Fleet) -> None:
     async with asyncio.timeout(60), clients(fleet) as (first, second, third, proxy):
-        made = await first.responses.create(model="story", input="hi", background=True)
-        stream = await second.responses.retrieve(made.id, stream=True)
-        heard = 0
+        created = await first.responses.create(model="story", input="hi", background=True)
+        stream = await second.responses.retrieve(created.id, stream=True)
+        delta_count = 0
         async for event in stream:
-            heard += event.type == "response.output_text.delta"
-            if heard == 5:
-                cancelled = await third.responses.cancel(made.id)
+            delta_count += event.type == "response.output_text.delta"
+            if delta_count == 5:
+                cancelled = await third.responses.cancel(created.id)
                 assert cancelled.status == "cancelled"
-        assert 5 <= heard < 80
+        assert 5 <= delta_count < 80
         for client in (first, second, third, proxy):
-            assert await client.responses.retrieve(made.id) == cancelled
-            assert (await followed(client, made.id))[-1].type != "response.completed"
+            assert await client.responses.retrieve(created.id) == cancelled
+            assert (await followed(client, created.id))[-1].type != "response.completed"
 
 
 def test_run_is_created_streamed_and_cancelled_on_three_replicas(fleet: Fleet) -> None:
@@ -128,19 +128,19 @@ def test_run_is_created_streamed_and_cancelled_on_three_replicas(fleet: Fleet) -
 
 async def _kill_one(fleet: Fleet) -> None:
     async with asyncio.timeout(90), clients(fleet) as (*_, proxy):
-        made = [
+        created = [
             await proxy.responses.create(model="story", input=str(n), background=True)
             for n in range(6)
         ]
         await asyncio.sleep(0.5)
         fleet.servers[0].kill()
-        for response in made:
-            heard: list[Any] = []
-            while not heard or heard[-1].type != "response.completed":
+        for response in created:
+            received: list[Any] = []
+            while not received or received[-1].type != "response.completed":
                 with contextlib.suppress(openai.APIError, httpx.HTTPError):
-                    last = heard[-1].sequence_number if heard else None
-                    heard += await followed(proxy, response.id, last)
-            numbers = [event.sequence_number for event in heard if event.type != "keepalive"]
+                    last = received[-1].sequence_number if received else None
+                    received += await followed(proxy, response.id, last)
+            numbers = [event.sequence_number for event in received if event.type != "keepalive"]
             assert numbers == list(range(len(numbers)))
             assert (await proxy.responses.retrieve(response.id)).output_text == STORY
 

@@ -47,16 +47,16 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             if find_spec(package) is not None:
                 rows.append((name, str(FOLDER), "context_size = 1024\nthreads = 1\n"))
         models = "\n".join(
-            f'[models.{name}]\nengine = "{name}"\nsource = "{source}"\nload = "demand"\n{told}'
-            for name, source, told in rows
+            f'[models.{name}]\nengine = "{name}"\nsource = "{source}"\nload = "demand"\n{expected}'
+            for name, source, expected in rows
         )
         yield stack.enter_context(serving(tmp_path_factory.mktemp("seeing"), model=models))
 
 
 @pytest.fixture(scope="module")
 def client(seeing: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=seeing.url, api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=seeing.url, api_key="none", max_retries=0) as openai_client:
+        yield openai_client
 
 
 @pytest.fixture(
@@ -89,8 +89,8 @@ def named(colour: str, shape: str) -> str:
 @pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
 def test_model_describes_an_image(client: OpenAI, ask: Any, shape: str) -> None:
     for colour in ("red", "green", "blue", "yellow", "purple", "orange"):
-        asked = shown(WHAT, image(picture(colour, shape)))
-        assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
+        question = shown(WHAT, image(picture(colour, shape)))
+        assert client.responses.create(**ask, input=question).output_text == named(colour, shape)
 
 
 def test_model_reports_a_missing_image(client: OpenAI, ask: Any) -> None:
@@ -100,9 +100,9 @@ def test_model_reports_a_missing_image(client: OpenAI, ask: Any) -> None:
 def test_images_count_as_input_tokens(client: OpenAI, ask: Any) -> None:
     pictures = [image(picture("red", "circle")), image(picture("blue", "cross", 90, 60))]
     tokens = []
-    for count, said in enumerate(("I see no picture.", "A red circle.", "")):
+    for count, text in enumerate(("I see no picture.", "A red circle.", "")):
         answer = client.responses.create(**ask, input=shown(WHAT, *pictures[:count]))
-        assert not said or answer.output_text == said
+        assert not text or answer.output_text == text
         assert answer.usage is not None
         tokens.append(answer.usage.input_tokens)
     # each on a line of its own, or not
@@ -117,8 +117,8 @@ def test_every_image_source_is_accepted(client: OpenAI, ask: Any, form: str) -> 
     for colour, shape in (("red", "square"), ("blue", "cross")):
         out = io.BytesIO()
         pillow.open(io.BytesIO(picture(colour, shape, 200, 160))).save(out, form)
-        asked = shown(WHAT, image(out.getvalue(), f"image/{form}"))
-        assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
+        question = shown(WHAT, image(out.getvalue(), f"image/{form}"))
+        assert client.responses.create(**ask, input=question).output_text == named(colour, shape)
 
 
 def test_truncated_image_is_refused(client: OpenAI, ask: Any) -> None:
@@ -135,14 +135,16 @@ def test_image_given_by_file_id(client: OpenAI, ask: Any) -> None:
     for colour, shape in (("green", "circle"), ("red", "triangle")):
         content = ("it.png", picture(colour, shape), "image/png")
         file = client.files.create(file=content, purpose="vision")
-        asked = shown(WHAT, {"type": "input_image", "file_id": file.id, "detail": "auto"})
-        assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
+        question = shown(WHAT, {"type": "input_image", "file_id": file.id, "detail": "auto"})
+        assert client.responses.create(**ask, input=question).output_text == named(colour, shape)
 
 
 @pytest.mark.parametrize("detail", ["low", "high", "auto"])
 def test_every_detail_level_is_accepted(client: OpenAI, ask: Any, detail: str) -> None:
-    asked = shown("What colour is it?", image(picture("yellow", "cross", 300, 200), detail=detail))
-    assert client.responses.create(**ask, input=asked).output_text == "Yellow."
+    question = shown(
+        "What colour is it?", image(picture("yellow", "cross", 300, 200), detail=detail)
+    )
+    assert client.responses.create(**ask, input=question).output_text == "Yellow."
 
 
 def test_several_images_keep_their_order(client: OpenAI, ask: Any) -> None:
@@ -156,13 +158,13 @@ def test_several_images_keep_their_order(client: OpenAI, ask: Any) -> None:
             ("What is in the first picture?", f"{first}."),
             ("What is in the second picture?", f"{second}."),
         ):
-            said = client.responses.create(**ask, input=shown(question, *pictures))
-            assert said.output_text == f"A{answer[1:]}"
+            reply = client.responses.create(**ask, input=shown(question, *pictures))
+            assert reply.output_text == f"A{answer[1:]}"
 
 
 def test_follow_up_question_about_an_image(client: OpenAI, ask: Any) -> None:
-    asked = shown(WHAT, image(picture("green", "triangle")))
-    first = client.responses.create(**ask, input=asked)
+    message = shown(WHAT, image(picture("green", "triangle")))
+    first = client.responses.create(**ask, input=message)
     assert first.output_text == "A green triangle."
     second = client.responses.create(
         **ask, previous_response_id=first.id, input="What colour is it?"
@@ -184,23 +186,25 @@ def test_follow_up_question_about_an_image(client: OpenAI, ask: Any) -> None:
 
 
 def test_streamed_answer_about_an_image(client: OpenAI, ask: Any) -> None:
-    asked = shown(WHAT, image(picture("purple", "square")))
-    with client.responses.stream(**ask, input=asked) as stream:
-        said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
-    assert said == "A purple square."
+    question = shown(WHAT, image(picture("purple", "square")))
+    with client.responses.stream(**ask, input=question) as stream:
+        text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+    assert text == "A purple square."
 
 
 @pytest.mark.parametrize(("colour", "shape"), [("orange", "circle"), ("blue", "triangle")])
 def test_tool_result_with_an_image(client: OpenAI, ask: Any, colour: str, shape: str) -> None:
     ask |= {"tools": [LOOK]}
-    asked = client.responses.create(**ask, input="What is in front of you?")
-    (call,) = asked.output
+    response = client.responses.create(**ask, input="What is in front of you?")
+    (call,) = response.output
     assert call.type == "function_call" and call.name == "look"
     output = [image(picture(colour, shape))]
     result = {"type": "function_call_output", "call_id": call.call_id, "output": output}
-    seen = client.responses.create(**ask, previous_response_id=asked.id, input=[result])
-    assert seen.output_text == named(colour, shape)
-    again = client.responses.create(**ask, previous_response_id=seen.id, input="What shape is it?")
+    observed = client.responses.create(**ask, previous_response_id=response.id, input=[result])
+    assert observed.output_text == named(colour, shape)
+    again = client.responses.create(
+        **ask, previous_response_id=observed.id, input="What shape is it?"
+    )
     assert again.output_text == f"A {shape}."
 
 
@@ -222,9 +226,9 @@ async def test_concurrent_requests_see_their_own_images(seeing: Server, ask: Any
     async with AsyncOpenAI(base_url=seeing.url, api_key="none", max_retries=0) as client:
 
         async def seen(colour: str, shape: str) -> str:
-            asked = shown(WHAT, image(picture(colour, shape)))
-            return (await client.responses.create(**ask, input=asked)).output_text
+            question = shown(WHAT, image(picture(colour, shape)))
+            return (await client.responses.create(**ask, input=question)).output_text
 
         async with asyncio.timeout(60):
-            said = await asyncio.gather(*(seen(*thing) for thing in things))
-    assert said == [named(*thing) for thing in things]
+            output = await asyncio.gather(*(seen(*thing) for thing in things))
+    assert output == [named(*thing) for thing in things]

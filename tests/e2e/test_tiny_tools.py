@@ -64,19 +64,19 @@ def tiny(
 
 @pytest.fixture
 def client(tiny: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=tiny.url, api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=tiny.url, api_key="none", max_retries=0) as openai_client:
+        yield openai_client
 
 
 def test_tool_loop_with_reasoning(client: OpenAI) -> None:
-    asked = client.responses.create(**ASK, input="What is the weather in Rome?")
-    thought, call = asked.output
+    response = client.responses.create(**ASK, input="What is the weather in Rome?")
+    thought, call = response.output
     assert thought.type == "reasoning" and thought.content
     assert "weather in Rome" in thought.content[0].text
     assert call.type == "function_call" and call.name == "get_weather"
     assert json.loads(call.arguments) == {"city": "Rome"}
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 °C"}
-    answer = client.responses.create(**ASK, previous_response_id=asked.id, input=[result])
+    answer = client.responses.create(**ASK, previous_response_id=response.id, input=[result])
     assert [item.type for item in answer.output] == ["reasoning", "message"]
     assert answer.output_text == "The weather in Rome is sunny, 21 °C."
     assert answer.usage is not None
@@ -88,28 +88,28 @@ def test_tool_loop_with_reasoning(client: OpenAI) -> None:
 def test_client_that_sends_its_history(client: OpenAI) -> None:
     """Without stored state: the client sends every item back as it came."""
     items: Any = [{"role": "user", "content": "What is 17 plus 25?"}]
-    asked = client.responses.create(**ASK, input=items, store=False)
-    (call,) = (item for item in asked.output if item.type == "function_call")
+    response = client.responses.create(**ASK, input=items, store=False)
+    (call,) = (item for item in response.output if item.type == "function_call")
     assert (call.name, json.loads(call.arguments)) == ("add", {"a": 17, "b": 25})
-    items += [item.model_dump(exclude_none=True) for item in asked.output]
+    items += [item.model_dump(exclude_none=True) for item in response.output]
     items += [{"type": "function_call_output", "call_id": call.call_id, "output": "42"}]
     answer = client.responses.create(**ASK, input=items, store=False)
     assert answer.output_text == "17 plus 25 is 42."
 
 
 def test_parallel_calls(client: OpenAI) -> None:
-    asked = client.responses.create(**ASK, input="What is the weather in Oslo and in Lima?")
-    calls = [item for item in asked.output if item.type == "function_call"]
+    response = client.responses.create(**ASK, input="What is the weather in Oslo and in Lima?")
+    calls = [item for item in response.output if item.type == "function_call"]
     assert [json.loads(call.arguments)["city"] for call in calls] == ["Oslo", "Lima"]
 
 
 def test_parallel_calls_can_be_declined(client: OpenAI) -> None:
-    asked = client.responses.create(
+    response = client.responses.create(
         **ASK, input="What is the weather in Oslo and in Lima?", parallel_tool_calls=False
     )
-    calls = [item for item in asked.output if item.type == "function_call"]
+    calls = [item for item in response.output if item.type == "function_call"]
     assert [json.loads(call.arguments) for call in calls] == [{"city": "Oslo"}]
-    assert asked.status == "completed"
+    assert response.status == "completed"
 
 
 def test_reasoning_and_call_are_streamed(client: OpenAI) -> None:
@@ -130,29 +130,29 @@ async def test_concurrent_tool_loops(tiny: Server) -> None:
     async with AsyncOpenAI(base_url=tiny.url, api_key="none", max_retries=0) as client:
 
         async def loop(city: str) -> str:
-            asked = await client.responses.create(**ASK, input=f"What is the weather in {city}?")
-            (call,) = (item for item in asked.output if item.type == "function_call")
+            response = await client.responses.create(**ASK, input=f"What is the weather in {city}?")
+            (call,) = (item for item in response.output if item.type == "function_call")
             result: Any = {
                 "type": "function_call_output",
                 "call_id": call.call_id,
                 "output": '{"weather": "windy"}',
             }
             answer = await client.responses.create(
-                **ASK, previous_response_id=asked.id, input=[result]
+                **ASK, previous_response_id=response.id, input=[result]
             )
             return answer.output_text
 
         cities = ("Tokyo", "Paris", "Berlin", "Madrid", "Vienna", "Dublin")
         async with asyncio.timeout(60):
-            said = await asyncio.gather(*map(loop, cities))
-    assert list(said) == [f"The weather in {city} is windy." for city in cities]
+            output = await asyncio.gather(*map(loop, cities))
+    assert list(output) == [f"The weather in {city} is windy." for city in cities]
 
 
 def test_answer_without_tools(client: OpenAI) -> None:
-    asked = client.responses.create(
+    response = client.responses.create(
         model="tiny", input="What is the weather in Rome?", temperature=0
     )
-    assert asked.output_text == "I cannot look up the weather."
+    assert response.output_text == "I cannot look up the weather."
     greeted = client.responses.create(**ASK, input="Hello!")
     assert greeted.output_text == "Hello! How can I help you today?"
 
@@ -167,10 +167,10 @@ def test_structured_output_may_contain_the_model_tags(client: OpenAI, tag: str) 
         "additionalProperties": False,
     }
     form: Any = {"type": "json_schema", "name": "tag", "schema": schema, "strict": True}
-    asked: Any = {"model": "tiny", "temperature": 0, "input": "Hi!", "max_output_tokens": 60}
-    said = client.responses.create(**asked, text={"format": form}).output_text.strip()
+    body: Any = {"model": "tiny", "temperature": 0, "input": "Hi!", "max_output_tokens": 60}
+    text = client.responses.create(**body, text={"format": form}).output_text.strip()
     # where a grammar allows blanks, this model may go on with them until its tokens run out
-    assert json.loads(said.removesuffix("}") + "}") == {"tag": tag}
+    assert json.loads(text.removesuffix("}") + "}") == {"tag": tag}
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE")
@@ -179,13 +179,13 @@ def test_allowed_tools_limit_the_calls(client: OpenAI, mode: Any) -> None:
     """Other tools are excluded by a grammar, or not shown to the model."""
     only_add = [{"type": "function", "name": "add"}]
     some: Any = {"type": "allowed_tools", "mode": mode, "tools": only_add}
-    asked = client.responses.create(**ASK, input="What is 17 plus 25?", tool_choice=some)
-    (call,) = (item for item in asked.output if item.type == "function_call")
+    response = client.responses.create(**ASK, input="What is 17 plus 25?", tool_choice=some)
+    (call,) = (item for item in response.output if item.type == "function_call")
     assert (call.name, json.loads(call.arguments)) == ("add", {"a": 17, "b": 25})
     if mode == "required":  # which a model that nothing holds to it may not manage
         return
-    asked = client.responses.create(
+    response = client.responses.create(
         **ASK, input="What is the weather in Rome?", tool_choice=some, max_output_tokens=200
     )
-    assert asked.status == "completed"
-    assert "get_weather" not in [getattr(item, "name", "") for item in asked.output]
+    assert response.status == "completed"
+    assert "get_weather" not in [getattr(item, "name", "") for item in response.output]

@@ -18,8 +18,8 @@ from tests.tools.mcp.process import Toys, run_server
 
 
 def _call(tool: str, **arguments: Any) -> str:
-    said = json.dumps({"name": f"toys__{tool}", "arguments": arguments})
-    return f"<tool_call>\n{said}\n</tool_call>"
+    call_text = json.dumps({"name": f"toys__{tool}", "arguments": arguments})
+    return f"<tool_call>\n{call_text}\n</tool_call>"
 
 
 #: What is asked → what the model says, turn by turn; the last one again and again.
@@ -68,8 +68,8 @@ def server(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=30) as made:
-        yield made
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=30) as openai_client:
+        yield openai_client
 
 
 def asked(toys: Toys, what: str, **more: Any) -> Any:

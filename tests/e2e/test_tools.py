@@ -31,10 +31,10 @@ def test_web_search_works_without_a_key_and_without_the_web(tmp_path: Path) -> N
     (tmp_path / "scenes.toml").write_text(SCENES)
     settings = f'web_index = "{tmp_path}/web.db"\n'
     (tmp_path / "antiphon.toml").write_text(settings)
-    made = antiphon(
+    created = antiphon(
         *("index", "add", str(tmp_path / "notes"), "--as", "https://wiki.example/"), cwd=tmp_path
     )
-    assert "1 pages" in made.stdout
+    assert "1 pages" in created.stdout
     model = f'[models.replay]\nengine = "replay"\nsource = "{tmp_path}/scenes.toml"\n'
     with serving(tmp_path / "server", settings, store="memory:", model=model) as server:
         client = OpenAI(base_url=server.url, api_key="none", max_retries=0)

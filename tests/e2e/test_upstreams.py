@@ -110,8 +110,8 @@ async def test_image_support_is_detected(seeing: CompletionsEngine) -> None:
     assert seeing.capabilities.images == "apart"
     answers = {"A red circle.": (RED,), "A blue square.": (BLUE,), "I see no picture.": ()}
     for answer, pictures in answers.items():
-        said = await collect(seeing, asked(seeing, *pictures), GREEDY)
-        assert b"".join(map(seeing.tokenizer.piece, said.ids)).decode() == f"{answer}<|im_end|>"
+        reply = await collect(seeing, asked(seeing, *pictures), GREEDY)
+        assert b"".join(map(seeing.tokenizer.piece, reply.ids)).decode() == f"{answer}<|im_end|>"
     prompt = asked(seeing, RED)
     again = await collect(seeing, prompt, GREEDY)
     place = prompt.images[0].position
@@ -142,12 +142,12 @@ async def test_every_image_format_is_sent(eyes: str, make: Any, form: str) -> No
     pillow.open(io.BytesIO(RED)).convert("RGB").save(out, form)
     image = it.InputImage(image_url=data_url(out.getvalue(), f"image/{form.lower()}"))
     content = (it.InputText(text="What do you see?\n"), image)
-    asked = Conversation((it.Message(id="m", role="user", content=content),))
+    conversation = Conversation((it.Message(id="m", role="user", content=content),))
     backend = await make("eyes", eyes)
     try:
-        reply = await backend.prepare(asked, Options(temperature=0, max_output_tokens=12))
-        said = [d.text async for d in flatten(reply.deltas()) if isinstance(d, Text)]
-        assert "".join(said) == "A red circle."
+        reply = await backend.prepare(conversation, Options(temperature=0, max_output_tokens=12))
+        text = [d.text async for d in flatten(reply.deltas()) if isinstance(d, Text)]
+        assert "".join(text) == "A red circle."
     finally:
         await backend.close()
 

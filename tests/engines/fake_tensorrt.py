@@ -124,14 +124,14 @@ class RequestOutput:
         token, known, reason = await self._steps.get()
         if self._llm.broken:
             raise RuntimeError("Executor worker returned error")
-        said = self.outputs[0]
-        said._last = len(said.token_ids)
+        output = self.outputs[0]
+        output._last = len(output.token_ids)
         # A stop word is cut off again, unless it is asked for.
         if reason != "stop" or self._params.include_stop_str_in_output:
-            said.token_ids.append(token)
+            output.token_ids.append(token)
             if self._params.logprobs is not None:
-                said.logprobs.append({id: Logprob(value) for id, value in known.items()})
-        said.finish_reason = reason
+                output.logprobs.append({id: Logprob(value) for id, value in known.items()})
+        output.finish_reason = reason
         self.finished = reason is not None
         return self
 

@@ -88,9 +88,9 @@ class SamplingParams:
         self._require(self.repetition_penalty > 0, "repetition_penalty must be greater than zero")
         self._require(self.detokenize or not self.stop, "stop strings need detokenize")
 
-    def _require(self, true: bool, said: str) -> None:
+    def _require(self, true: bool, text: str) -> None:
         if not true:
-            raise VLLMValidationError(said)
+            raise VLLMValidationError(text)
 
 
 @dataclass
@@ -148,13 +148,13 @@ class Renderer:
         self, prompts: list[dict[str, Any]], *, skip_mm_cache: bool = False
     ) -> list[dict[str, Any]]:
         assert skip_mm_cache, "what comes later would be looked for in a cache that has it not"
-        made = []
+        created = []
         for prompt in prompts:
             ids = prompt["prompt_token_ids"]
             if not ids:
                 raise VLLMValidationError("Expected there to be 1 prompt placeholders.")
-            made.append({"prompt_token_ids": ids + 2 * len(prompt["multi_modal_data"]) * ids})
-        return made
+            created.append({"prompt_token_ids": ids + 2 * len(prompt["multi_modal_data"]) * ids})
+        return created
 
 
 class AsyncLLM:
@@ -263,16 +263,16 @@ class AsyncLLM:
                 reason = "stop"
             elif len(toy.new) >= (params.max_tokens or self.model_config.max_model_len):
                 reason = "length"
-            told = {id: Logprob(value) for id, value in known.items()}
-            said = CompletionOutput(
+            result = {id: Logprob(value) for id, value in known.items()}
+            output = CompletionOutput(
                 index=0,
                 text="",
                 token_ids=[token],
                 cumulative_logprob=None,
-                logprobs=None if params.logprobs is None else [told],
+                logprobs=None if params.logprobs is None else [result],
                 finish_reason=reason,
             )
-            yield RequestOutput(request_id, [said], reason is not None, cached)
+            yield RequestOutput(request_id, [output], reason is not None, cached)
 
 
 def install(patch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class Engine:
 
     @property
     def started(self) -> list[str]:
-        return [asked["trace"]["traceparent"] for asked in self._double.requests]
+        return [request["trace"]["traceparent"] for request in self._double.requests]
 
     def start(self, name: str, *, priority: int | None = None) -> asyncio.Task[Any]:
         """Start a request called ``name`` of the tenant that the first letter names."""

@@ -72,10 +72,10 @@ async def test_priorities_salt_and_trace_reach_it(engine: TensorrtEngine) -> Non
     for priority in (-3, 0, 2, None):
         sampling = greedy(priority=priority, trace=trace, cache_salt="mine")
         await collect(engine, prompt(engine, "Hi"), sampling)
-    asked = inner(engine).requests
-    soon, usual, late, unset = (each["priority"] for each in asked)
+    request = inner(engine).requests
+    soon, usual, late, unset = (each["priority"] for each in request)
     assert 1 > soon > usual == unset == 0.5 > late > 0
-    assert (asked[0]["trace"], asked[0]["cache_salt"]) == (trace, "mine")
+    assert (request[0]["trace"], request[0]["cache_salt"]) == (trace, "mine")
 
 
 async def test_versions_without_them_say_so(double: pytest.MonkeyPatch) -> None:
@@ -89,8 +89,8 @@ async def test_versions_without_them_say_so(double: pytest.MonkeyPatch) -> None:
 
 async def test_requests_without_a_seed_differ(engine: TensorrtEngine) -> None:
     hot = Sampling(max_tokens=16, temperature=1.5, ignore_eos=True)
-    said = [(await collect(engine, prompt(engine, "Once"), hot)).ids for _ in range(4)]
-    assert len(set(said)) > 1
+    text = [(await collect(engine, prompt(engine, "Once"), hot)).ids for _ in range(4)]
+    assert len(set(text)) > 1
 
 
 async def test_no_temperature_is_not_greedy(engine: TensorrtEngine) -> None:

@@ -67,18 +67,18 @@ async def test_priority_adapter_and_trace_reach_it(engine: VllmEngine) -> None:
     trace = {"traceparent": "00-1-2-01"}
     sampling = greedy(priority=-3, adapter="poet", trace=trace, cache_salt="mine")
     await collect(engine, prompt(engine, "Hi"), sampling)
-    (asked,) = inner(engine).requests
-    assert (asked["priority"], asked["trace"], asked["cache_salt"]) == (-3, trace, "mine")
-    assert asked["lora"] == fake_vllm.LoRARequest("poet", 1, "/adapters/poet")
+    (request,) = inner(engine).requests
+    assert (request["priority"], request["trace"], request["cache_salt"]) == (-3, trace, "mine")
+    assert request["lora"] == fake_vllm.LoRARequest("poet", 1, "/adapters/poet")
     assert engine.capabilities.adapters == {"poet"}
     with pytest.raises(InvalidRequest, match="no adapter 'painter'"):
         await collect(engine, prompt(engine, "Hi"), greedy(adapter="painter"))
 
 
 async def test_prefixes_are_shared_within_a_salt_alone(engine: VllmEngine) -> None:
-    asked = prompt(engine, "A long enough prompt to fill some blocks. " * 4)
+    input_prompt = prompt(engine, "A long enough prompt to fill some blocks. " * 4)
     for salt, expected in (("a", False), ("a", True), ("b", False), (None, False)):
-        outcome = await collect(engine, asked, greedy(cache_salt=salt))
+        outcome = await collect(engine, input_prompt, greedy(cache_salt=salt))
         assert bool(outcome.cached_tokens) is expected
 
 
@@ -109,9 +109,9 @@ async def test_images_are_passed_decoded(engine: VllmEngine) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await collect(seeing, full, greedy())
     assert refused.value.code == "context_length_exceeded"
-    (asked,) = inner(seeing).requests
-    assert [image.mode for image in asked["multi_modal_data"]["image"]] == ["RGB", "RGB"]
-    assert tuple(asked["prompt_token_ids"]) == ids
+    (request,) = inner(seeing).requests
+    assert [image.mode for image in request["multi_modal_data"]["image"]] == ["RGB", "RGB"]
+    assert tuple(request["prompt_token_ids"]) == ids
     for blind, image in ((engine, png()), (seeing, b"no image"), (seeing, png(3))):
         with pytest.raises(InvalidRequest):
             await collect(blind, Prompt(ids, (EncodedImage(image, "image/png", 2),)), greedy())

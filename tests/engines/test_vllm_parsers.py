@@ -76,12 +76,12 @@ def test_vllm_parses_calls_in_our_formats(name: str) -> None:
         {"type": "function", "function": {"name": tool, "parameters": shape.schema}}
         for tool, shape in SHAPES.items()
     ]
-    asked = ChatCompletionRequest(
+    request = ChatCompletionRequest(
         model="m", messages=[{"role": "user", "content": "Hi"}], tools=tools, tool_choice="auto"
     )
     special = sorted({*specials(row), "<think>", "</think>"}, key=len, reverse=True)
     for calls in (ONE,) if name in SINGLE else (ONE, SEVERAL):
-        parser = registry.ToolParserManager.get_tool_parser(name)(Letters(special), asked.tools)
-        found = parser.extract_tool_calls(written(row, calls), asked).tool_calls
+        parser = registry.ToolParserManager.get_tool_parser(name)(Letters(special), request.tools)
+        found = parser.extract_tool_calls(written(row, calls), request).tool_calls
         read = [(call.function.name, json.loads(call.function.arguments)) for call in found]
         assert read == calls, name

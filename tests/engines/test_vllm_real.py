@@ -51,8 +51,8 @@ async def test_it_sees_and_measures() -> None:
     before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
     for colour, shape in (("red", "circle"), ("blue", "square")):
         prompt = shown(engine, before, picture(colour, shape), after)
-        said = await collect(engine, prompt, greedy)
-        text = b"".join(map(engine.tokenizer.piece, said.ids)).decode()
+        answer = await collect(engine, prompt, greedy)
+        text = b"".join(map(engine.tokenizer.piece, answer.ids)).decode()
         assert text.startswith(f"A {colour} {shape}.")
         # its places, for a word of one id
         assert await engine.image_tokens(prompt.images[0]) == tiny_eyes.IMAGE_TOKENS - 1

@@ -101,15 +101,17 @@ class Toy:
         ordered = sorted(range(SIZE), key=lambda id: -logits[id])
         if self._temperature == 0 or self._top_k == 1:
             return ordered[0]
-        kept = ordered[: self._top_k] if self._top_k > 0 else ordered
-        weights = [math.exp((logits[id] - logits[kept[0]]) / self._temperature) for id in kept]
+        remaining = ordered[: self._top_k] if self._top_k > 0 else ordered
+        weights = [
+            math.exp((logits[id] - logits[remaining[0]]) / self._temperature) for id in remaining
+        ]
         whole, before = sum(weights), 0.0
         for place, weight in enumerate(weights):
             if before >= self._top_p * whole:
-                kept, weights = kept[:place], weights[:place]
+                remaining, weights = remaining[:place], weights[:place]
                 break
             before += weight
-        return self._random.choices(kept, weights)[0]
+        return self._random.choices(remaining, weights)[0]
 
 
 def reused(cache: set[tuple[Any, ...]], salt: Any, ids: Sequence[int], block: int = 16) -> int:

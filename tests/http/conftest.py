@@ -207,17 +207,17 @@ def service() -> FakeService:
 async def make_app(
     request: pytest.FixtureRequest, service: FakeService
 ) -> AsyncIterator[Callable[..., AppUnderTest]]:
-    made: list[AppUnderTest] = []
+    created: list[AppUnderTest] = []
 
     def make(**options: Any) -> AppUnderTest:
-        made.append(AppUnderTest(service, **options))
-        return made[-1]
+        created.append(AppUnderTest(service, **options))
+        return created[-1]
 
     async with AsyncExitStack() as stack:
         if inspect.iscoroutinefunction(request.function):
             await stack.enter_async_context(without_stalls())
         yield make
-    for each in made:
+    for each in created:
         await each.client.aclose()
 
 

@@ -40,24 +40,24 @@ async def test_stream_is_recorded_once_at_its_end(make_app: Any, service: Any) -
         app.now += 4
         step.release()
         await context
-    seen = await scrape(app)
-    assert seen["antiphon_num_requests_running{}"] == 0
-    assert seen["antiphon_requests_total{tiny,completed}"] == 1
-    assert seen["antiphon_time_to_first_token_seconds_sum{tiny}"] == 2
-    assert seen["antiphon_time_per_output_token_seconds_sum{tiny}"] == 2  # 4 s for two more
-    assert seen["antiphon_e2e_latency_seconds_sum{tiny}"] == 6
-    assert seen["antiphon_prompt_tokens_total{tiny}"] == 7
-    assert seen["antiphon_generation_tokens_total{tiny}"] == 3
-    assert seen["antiphon_events_total{tiny}"] == 10
-    assert seen["antiphon_http_requests_total{POST,/v1/responses,200}"] == 1
+    metrics = await scrape(app)
+    assert metrics["antiphon_num_requests_running{}"] == 0
+    assert metrics["antiphon_requests_total{tiny,completed}"] == 1
+    assert metrics["antiphon_time_to_first_token_seconds_sum{tiny}"] == 2
+    assert metrics["antiphon_time_per_output_token_seconds_sum{tiny}"] == 2  # 4 s for two more
+    assert metrics["antiphon_e2e_latency_seconds_sum{tiny}"] == 6
+    assert metrics["antiphon_prompt_tokens_total{tiny}"] == 7
+    assert metrics["antiphon_generation_tokens_total{tiny}"] == 3
+    assert metrics["antiphon_events_total{tiny}"] == 10
+    assert metrics["antiphon_http_requests_total{POST,/v1/responses,200}"] == 1
 
 
 async def test_response_without_streaming_has_no_first_token_time(make_app: Any) -> None:
     app = make_app()
     await app.client.post("/v1/responses", json=ASK)
-    seen = await scrape(app)
-    assert seen["antiphon_e2e_latency_seconds_count{tiny}"] == 1
-    assert seen["antiphon_time_to_first_token_seconds_count{tiny}"] == 0
+    metrics = await scrape(app)
+    assert metrics["antiphon_e2e_latency_seconds_count{tiny}"] == 1
+    assert metrics["antiphon_time_to_first_token_seconds_count{tiny}"] == 0
 
 
 async def test_waiting_requests_are_counted(make_app: Any, service: Any) -> None:
@@ -67,9 +67,9 @@ async def test_waiting_requests_are_counted(make_app: Any, service: Any) -> None
     app = make_app(limits=RequestLimits(max_concurrent_requests=1, max_queued_requests=5))
     tasks = [asyncio.create_task(app.client.post("/v1/responses", json=ASK)) for _ in range(3)]
     await run_pending_tasks()
-    seen = await scrape(app)
-    assert seen["antiphon_num_requests_running{}"] == 1
-    assert seen["antiphon_num_requests_waiting{}"] == 2
+    metrics = await scrape(app)
+    assert metrics["antiphon_num_requests_running{}"] == 1
+    assert metrics["antiphon_num_requests_waiting{}"] == 2
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,10 +82,10 @@ async def test_labels_never_contain_client_input(make_app: Any, service: Any) ->
         await app.client.post("/v1/responses", json={**ASK, "model": f"made-up-{number}"})
         await app.client.get(f"/made-up-{number}")
         await app.client.get(f"/v1/responses/made-up-{number}")
-    seen = await scrape(app)
-    assert not [name for name in seen if "made-up" in name]
-    assert seen["antiphon_http_requests_total{GET,unknown,404}"] == 3
-    assert seen["antiphon_http_requests_total{GET,/v1/responses/{response_id},400}"] == 3
+    metrics = await scrape(app)
+    assert not [name for name in metrics if "made-up" in name]
+    assert metrics["antiphon_http_requests_total{GET,unknown,404}"] == 3
+    assert metrics["antiphon_http_requests_total{GET,/v1/responses/{response_id},400}"] == 3
 
 
 @pytest.mark.parametrize(

@@ -55,22 +55,22 @@ async def run_server(
         asyncio.timeout(WAIT_S),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=patience) as client,
     ):
-        served = RunningServer(port, task, client)
+        server = RunningServer(port, task, client)
         assert (await client.get("/health")).status_code == 200
         try:
-            yield served
+            yield server
         finally:
             if not task.done():
-                served.signal()
-                served.signal()
+                server.signal()
+                server.signal()
             await task
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 async def test_disconnect_cancels_a_streamed_run(make_app: Any, service: Any) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    async with run_server(make_app().app, service.drain) as served:
-        async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
+    async with run_server(make_app().app, service.drain) as server:
+        async with server.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
         await service.runs[0].left.wait()
@@ -86,10 +86,10 @@ async def test_existing_objects_are_frozen_while_serving(make_app: Any, service:
 
 async def test_disconnect_cancels_a_run_without_streaming(make_app: Any, service: Any) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    async with run_server(make_app().app, service.drain) as served:
-        asked = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
+    async with run_server(make_app().app, service.drain) as server:
+        requests = asyncio.create_task(server.client.post("/v1/responses", json=ASK))
         await service.created.wait()
-        asked.cancel()
+        requests.cancel()
         await service.runs[0].left.wait()
 
 
@@ -97,29 +97,29 @@ async def test_disconnect_in_the_queue_starts_no_run(make_app: Any, service: Any
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
     app = make_app(limits=RequestLimits(max_concurrent_requests=1))
-    async with run_server(app.app, service.drain) as served:
-        first = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
+    async with run_server(app.app, service.drain) as server:
+        first = asyncio.create_task(server.client.post("/v1/responses", json=ASK))
         await service.created.wait()
-        second = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
-        await wait_for_gauge(served, "antiphon_num_requests_waiting", 1)
+        second = asyncio.create_task(server.client.post("/v1/responses", json=ASK))
+        await wait_for_gauge(server, "antiphon_num_requests_waiting", 1)
         second.cancel()
-        await wait_for_gauge(served, "antiphon_num_requests_waiting", 0)
+        await wait_for_gauge(server, "antiphon_num_requests_waiting", 0)
         step.release()
         step.release()
         assert (await first).status_code == 200
         assert len(service.runs) == 1
 
 
-async def wait_for_gauge(served: RunningServer, name: str, value: float) -> None:
-    while f"{name} {value:.1f}" not in (await served.client.get("/metrics")).text:
+async def wait_for_gauge(server: RunningServer, name: str, value: float) -> None:
+    while f"{name} {value:.1f}" not in (await server.client.get("/metrics")).text:
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_huge_body_is_refused_early(make_app: Any, service: Any, declared: bool) -> None:
     app = make_app(limits=RequestLimits(max_body_bytes=1000))
-    async with run_server(app.app, service.drain) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with run_server(app.app, service.drain) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         length = "content-length: 50000000" if declared else "transfer-encoding: chunked"
         head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n{length}\r\n\r\n"
         writer.write(head.encode() + (b"" if declared else b"800\r\n" + b" " * 0x800 + b"\r\n"))
@@ -133,17 +133,17 @@ async def test_client_that_sends_a_whole_huge_body_gets_the_error(
     make_app: Any, service: Any
 ) -> None:
     app = make_app(limits=RequestLimits(max_body_bytes=1000))
-    async with run_server(app.app, service.drain) as served:
-        answer = await served.client.post("/v1/responses", content=b" " * 20_000_000)
+    async with run_server(app.app, service.drain) as server:
+        answer = await server.client.post("/v1/responses", content=b" " * 20_000_000)
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "request_too_large"
-        assert (await served.client.get("/health")).status_code == 200
+        assert (await server.client.get("/health")).status_code == 200
 
 
 @pytest.mark.parametrize("piece", [b"x-many: " + b"y" * 1000 + b"\r\n", b"z" * 1000])
 async def test_too_large_headers_are_431(make_app: Any, service: Any, piece: bytes) -> None:
-    async with run_server(make_app().app, service.drain) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with run_server(make_app().app, service.drain) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-one: " + piece * 70)
         head, body = (await reader.read()).split(b"\r\n\r\n", 1)
         assert head.startswith(b"HTTP/1.1 431")
@@ -165,8 +165,8 @@ async def test_too_large_headers_are_431(make_app: Any, service: Any, piece: byt
 async def test_invalid_http_is_400_in_the_api_error_format(
     make_app: Any, service: Any, sent: bytes
 ) -> None:
-    async with run_server(make_app().app, service.drain) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with run_server(make_app().app, service.drain) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(sent)
         head, body = (await reader.read()).split(b"\r\n\r\n", 1)
         assert head.startswith(b"HTTP/1.1 400")
@@ -181,8 +181,8 @@ async def test_invalid_http_is_400_in_the_api_error_format(
 async def test_pipelined_request_after_a_large_one_is_answered(make_app: Any, service: Any) -> None:
     """The head of the second request arrives, incomplete, in one packet with the first's body."""
     body = b" " * 100_000
-    async with run_server(make_app().app, service.drain) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    async with run_server(make_app().app, service.drain) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         head = f"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body + b"GET /health HTTP/1.1\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 404")
@@ -193,9 +193,9 @@ async def test_pipelined_request_after_a_large_one_is_answered(make_app: Any, se
 
 
 async def test_headers_of_usual_size_are_accepted(make_app: Any, service: Any) -> None:
-    async with run_server(make_app().app, service.drain) as served:
+    async with run_server(make_app().app, service.drain) as server:
         for _ in range(3):
-            answer = await served.client.get("/health", headers={"x-turn": "y" * 30_000})
+            answer = await server.client.get("/health", headers={"x-turn": "y" * 30_000})
             assert answer.status_code == 200
 
 
@@ -203,15 +203,15 @@ async def test_exception_during_a_stream_truncates_it(make_app: Any, service: An
     """A client must not take the events it got for a complete stream."""
     service.script = {"breaks": True}
     app = make_app()
-    async with run_server(app.app, service.drain) as served:
+    async with run_server(app.app, service.drain) as server:
         with pytest.raises(httpx.RemoteProtocolError):
-            await served.client.post("/v1/responses", json={**ASK, "stream": True})
+            await server.client.post("/v1/responses", json={**ASK, "stream": True})
     assert [line for line in app.lines() if line["event"] == "unexpected error"]
 
 
 async def test_no_server_header_is_sent(make_app: Any, service: Any) -> None:
-    async with run_server(make_app().app, service.drain) as served:
-        assert "server" not in (await served.client.get("/health")).headers
+    async with run_server(make_app().app, service.drain) as server:
+        assert "server" not in (await server.client.get("/health")).headers
 
 
 # --- shutdown ------------------------------------------------------------------------------------
@@ -228,20 +228,20 @@ async def test_sigterm_drains_streams_and_refuses_connections(make_app: Any, ser
         draining.set()
         await service.runs[0].left.wait()
 
-    async with run_server(make_app().app, drain, grace_s=12) as served:
-        async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
+    async with run_server(make_app().app, drain, grace_s=12) as server:
+        async with server.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
-            served.signal()
+            server.signal()
             await draining.wait()
             with pytest.raises(OSError):
-                await asyncio.open_connection("127.0.0.1", served.port)
+                await asyncio.open_connection("127.0.0.1", server.port)
             step.release()
             step.release()
             rest = [line async for line in lines]
         assert "event: response.completed" in rest
         assert "data: [DONE]" in rest
-        await served.task
+        await server.task
     assert graces == [12]
 
 
@@ -259,12 +259,12 @@ async def test_second_signal_ends_the_grace_period(make_app: Any, service: Any) 
             finally:
                 given_up.set()
 
-    async with run_server(make_app().app, drain, grace_s=600) as served:
-        served.signal(signal.SIGINT)
+    async with run_server(make_app().app, drain, grace_s=600) as server:
+        server.signal(signal.SIGINT)
         await draining.wait()
-        served.signal(signal.SIGINT)
+        server.signal(signal.SIGINT)
         await given_up.wait()
-        await served.task
+        await server.task
     assert graces == [600, 0]
 
 
@@ -396,32 +396,32 @@ async def _exchange(port: int, data: bytes) -> bytes:
 
 async def test_headers_that_do_not_arrive_are_refused(make_app: Any, service: Any) -> None:
     limits = ConnectionLimits(head_s=0.05)
-    async with run_server(make_app().app, service.drain, limits=limits) as served:
-        answer = await _exchange(served.port, b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n")
+    async with run_server(make_app().app, service.drain, limits=limits) as server:
+        answer = await _exchange(server.port, b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\n")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
 
 
 async def test_a_connection_that_sends_nothing_is_closed(make_app: Any, service: Any) -> None:
     limits = ConnectionLimits(head_s=0.05)
-    async with run_server(make_app().app, service.drain, limits=limits) as served:
-        assert await _exchange(served.port, b"") == b""
+    async with run_server(make_app().app, service.drain, limits=limits) as server:
+        assert await _exchange(server.port, b"") == b""
 
 
 async def test_a_body_that_trickles_is_refused(make_app: Any, service: Any) -> None:
     limits = ConnectionLimits(body_grace_s=0.05, body_bytes_per_s=1e9)
     head = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
-    async with run_server(make_app().app, service.drain, limits=limits) as served:
-        answer = await _exchange(served.port, head)
+    async with run_server(make_app().app, service.drain, limits=limits) as server:
+        answer = await _exchange(server.port, head)
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_stream_outlives_the_deadlines(make_app: Any, service: Any) -> None:
     limits = ConnectionLimits(head_s=0.05, body_grace_s=0.05, body_bytes_per_s=1e9)
     service.script = {"step": asyncio.Semaphore(0)}
-    async with run_server(make_app().app, service.drain, limits=limits) as served:
-        idle = asyncio.create_task(_exchange(served.port, b""))
-        async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
+    async with run_server(make_app().app, service.drain, limits=limits) as server:
+        idle = asyncio.create_task(_exchange(server.port, b""))
+        async with server.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
             await idle  # as long as every deadline, and longer
@@ -435,13 +435,13 @@ async def test_connections_of_one_address_are_limited(
 ) -> None:
     monkeypatch.setattr(uvicorn_server, "_is_loopback", lambda address: False)
     limits = ConnectionLimits(per_address=2)
-    async with run_server(make_app().app, service.drain, limits=limits) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        refused = await _exchange(served.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with run_server(make_app().app, service.drain, limits=limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        refused = await _exchange(server.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert refused.startswith(b"HTTP/1.1 429 ") and b"too_many_connections" in refused
         writer.close()
         assert await reader.read() == b""
-        assert (await served.client.get("/health")).status_code == 200
+        assert (await server.client.get("/health")).status_code == 200
 
 
 def test_the_limit_of_open_files_is_raised() -> None:

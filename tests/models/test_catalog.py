@@ -96,25 +96,25 @@ async def test_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatc
     )
     for served in (poet, base):
         await served.backend.prepare(Conversation(items=()), Options(priority=3))
-    asked = [(options.adapter, options.priority) for _, options in one.requests]
-    assert asked == [("poet", 3), (None, 3)]
+    requests = [(options.adapter, options.priority) for _, options in one.requests]
+    assert requests == [("poet", 3), (None, 3)]
     await loaded.close()
     assert one.closed
 
 
 async def test_closing_closes_every_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[ScriptedBackend] = []
+    created: list[ScriptedBackend] = []
 
     async def make(*_: Any) -> ScriptedBackend:
-        made.append(ScriptedBackend())
-        return made[-1]
+        created.append(ScriptedBackend())
+        return created[-1]
 
     monkeypatch.setattr(module, "ENGINES", {"scripted": make, "responses": make})
     models = {"here": scripted(), "there": Model(source="http://h", engine="responses")}
     catalog = await load(Settings(models=models))
-    assert catalog.find("there").backend is made[1], "nothing to load"
+    assert catalog.find("there").backend is created[1], "nothing to load"
     await catalog.close()
-    assert [backend.closed for backend in made] == [True, True]
+    assert [backend.closed for backend in created] == [True, True]
 
 
 async def test_loaded_models_are_closed_when_another_fails(

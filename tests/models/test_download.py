@@ -232,12 +232,12 @@ class Answer(BaseHTTPRequestHandler):
             return self.say(404, b"", {"X-Error-Code": "EntryNotFound"})
         etag = self.server.etag or hashlib.sha256(content).hexdigest()
         headers = {"ETag": f'"{etag}"', "X-Repo-Commit": "a" * 40, "Accept-Ranges": "bytes"}
-        asked = self.headers.get("Range")
+        wanted_range = self.headers.get("Range")
         if self.command == "GET":
-            self.server.ranges.append(asked)
-        if asked is None:
+            self.server.ranges.append(wanted_range)
+        if wanted_range is None:
             return self.say(200, content, headers)
-        start = int(asked.removeprefix("bytes=").rstrip("-"))
+        start = int(wanted_range.removeprefix("bytes=").rstrip("-"))
         headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         return self.say(206, content[start:], headers)
 
@@ -277,18 +277,18 @@ def hub() -> Iterator[Hub]:
 async def test_pull_downloads_the_named_model(
     hub: Hub, tmp_path: Path, spec: str, name: str
 ) -> None:
-    seen: list[tuple[str, int, int | None]] = []
+    observed: list[tuple[str, int, int | None]] = []
     assert pull.resolve(spec, tmp_path) is None
-    path = await pull.pull(spec, tmp_path, lambda *step: seen.append(step), endpoint=hub.url)
+    path = await pull.pull(spec, tmp_path, lambda *step: observed.append(step), endpoint=hub.url)
     assert path == tmp_path / "hf" / "us/model" / name
     assert path.read_bytes() == FILES[name]
-    assert (name, len(FILES[name]), len(FILES[name])) in seen
+    assert (name, len(FILES[name]), len(FILES[name])) in observed
     if "-00001-" in name:
         assert path.with_name("big.BF16-00002-of-00002.gguf").read_bytes() == b"second"
-    asked = len(hub.ranges)
+    request_count = len(hub.ranges)
     assert await pull.pull(spec, tmp_path, endpoint=hub.url) == path
     assert pull.resolve(spec, tmp_path) == path
-    assert len(hub.ranges) == asked, "nothing is fetched twice"
+    assert len(hub.ranges) == request_count, "nothing is fetched twice"
 
 
 async def test_weights_are_pulled_without_unneeded_files(hub: Hub, tmp_path: Path) -> None:
@@ -299,9 +299,9 @@ async def test_weights_are_pulled_without_unneeded_files(hub: Hub, tmp_path: Pat
         "model.safetensors",
         "additional_chat_templates/tool_use.jinja",
     }
-    asked = len(hub.ranges)
+    request_count = len(hub.ranges)
     assert await pull.pull_folder("hf:us/model", tmp_path, endpoint=hub.url) == folder
-    assert len(hub.ranges) == asked, "nothing is fetched twice"
+    assert len(hub.ranges) == request_count, "nothing is fetched twice"
     assert await pull.pull_folder(str(folder), tmp_path) == folder
 
 

@@ -40,11 +40,11 @@ def test_example_of_the_page_works(folder: Path) -> None:
     formats = load(folder)
     form, thinks = formats.tools["arrows"], formats.reasoning["musing"]
     tokenizer = ByteTokenizer(("<call>", "</call>"))
-    said = (
+    output = (
         "(muse)Where?(/muse)\nI look.\n<call>get_weather\n- city -> Paris;\n- days -> 2;\n</call>"
     )
     reader = FormatParser(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False)
-    ids = tokenizer.encode(said, special=True)
+    ids = tokenizer.encode(output, special=True)
     found, is_open = items(read(reader, ([token] for token in ids)))
     assert found == [
         {"reasoning": "Where?"},
@@ -77,10 +77,10 @@ def test_calls_are_constrained_to_their_schema(
     row = load(folder).tools["arrows"]
     _, tokenizer = grammar_builder()
     options = Options(tools=(TRIP,), tool_choice=ToolChoice("required"))
-    made = GrammarBuilder(tokenizer, row, None).constraint(
+    created = GrammarBuilder(tokenizer, row, None).constraint(
         options, collect_tools(options, ()), False
     )
-    answer = ConstrainedWriter(tokenizer, made)
+    answer = ConstrainedWriter(tokenizer, created)
     assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))
     assert not answer.may_write(written(row, [("trip", {"city": "Oslo", "days": "two"})]))
 
@@ -113,7 +113,7 @@ after = ""
 
 @pytest.mark.requirement("FM-OWN")
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ("[tools.x", "is not valid TOML"),
         ("[tool.x]\n", "tool is unknown; did you mean tools?"),
@@ -143,13 +143,13 @@ after = ""
         (GOOD.replace("[tools.x]", '[tools.x]\nbare = "ab"'), "tools.x.bare must be one character"),
     ],
 )  # fmt: skip
-def test_errors_name_file_and_key(tmp_path: Path, wrong: str, told: str) -> None:
+def test_errors_name_file_and_key(tmp_path: Path, wrong: str, expected: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(wrong, encoding="utf-8")
     with pytest.raises(SetupError) as caught:
         load(tmp_path)
     assert str(caught.value).startswith(str(path))
-    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_valid_files_are_loaded(tmp_path: Path) -> None:

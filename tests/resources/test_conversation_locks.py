@@ -62,11 +62,11 @@ async def test_conversation_is_unlocked_after_a_lost_answer(method: str) -> None
     conversations = Conversations(
         flaky, clock=lambda: 0, ids=lambda prefix: f"{prefix}_1", owner="one", lease_s=0
     )
-    made = await conversations.create("t", CreateConversation())
+    created = await conversations.create("t", CreateConversation())
     if method == "lock_conversation":
         with pytest.raises(StoreError):
-            await conversations.lock("t", ConversationRef(id=made.id), "resp_1")
+            await conversations.lock("t", ConversationRef(id=created.id), "resp_1")
     else:
-        held = await conversations.lock("t", ConversationRef(id=made.id), "resp_1")
-        await held.release()
-    assert await _is_unlocked(store, made.id)
+        lock = await conversations.lock("t", ConversationRef(id=created.id), "resp_1")
+        await lock.release()
+    assert await _is_unlocked(store, created.id)

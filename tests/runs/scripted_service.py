@@ -72,11 +72,11 @@ def make_service(
     )
 
 
-async def create(served: Service, tenant: str = "t", **fields: Any) -> Run:
+async def create(service: Service, tenant: str = "t", **fields: Any) -> Run:
     """Start the run of a request; ``input`` is "hi" unless given."""
     body = {"model": "scripted", "input": "hi", **fields}
     request = parse_create_response(json.dumps(body).encode())
-    return await served.create(tenant, request)
+    return await service.create(tenant, request)
 
 
 class RecordingSink(EventSink):

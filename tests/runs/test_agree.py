@@ -158,8 +158,8 @@ class Agreement(RuleBasedStateMachine):
 
         async def do(world: World) -> Any:
             service = world.service
-            asked = parse_create_response(json.dumps(body).encode())
-            queued = (await service.enqueue("t", asked)).response
+            request = parse_create_response(json.dumps(body).encode())
+            queued = (await service.enqueue("t", request)).response
             if stuck:
                 await _begun(service, queued.id)
                 if cancelled:
@@ -217,8 +217,8 @@ class Agreement(RuleBasedStateMachine):
     @rule(text=TEXTS)
     def begin_to_talk(self, text: str) -> None:
         async def do(world: World) -> Any:
-            made = await world.service.conversations.create("t", CreateConversation())
-            return made
+            created = await world.service.conversations.create("t", CreateConversation())
+            return created
 
         self.talks.append(self.all(do)["id"])
 
@@ -230,10 +230,10 @@ class Agreement(RuleBasedStateMachine):
             body["prompt_cache_key"] = "stuck"
 
         async def do(world: World) -> Any:
-            asked = parse_create_response(json.dumps(body).encode())
+            request = parse_create_response(json.dumps(body).encode())
             if not background:
-                return await (await world.service.create(tenant, asked)).drive()
-            queued = (await world.service.enqueue(tenant, asked)).response
+                return await (await world.service.create(tenant, request)).drive()
+            queued = (await world.service.enqueue(tenant, request)).response
             if stuck:
                 await _begun(world.service, queued.id, tenant)
             else:

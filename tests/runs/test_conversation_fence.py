@@ -39,8 +39,8 @@ class LostAnswers(MemoryStore):
         return is_saved
 
 
-async def _conversation(served: Service) -> str:
-    return (await served.conversations.create("t", CreateConversation())).id
+async def _conversation(service: Service) -> str:
+    return (await service.conversations.create("t", CreateConversation())).id
 
 
 async def _steal(store: MemoryStore, conversation: str) -> None:
@@ -50,9 +50,9 @@ async def _steal(store: MemoryStore, conversation: str) -> None:
 
 async def test_save_is_repeated_when_its_answer_is_lost() -> None:
     store = LostAnswers(1)
-    served = make_service(ScriptedBackend(["Hello"]), store)
-    conversation = await _conversation(served)
-    response = await (await create(served, conversation=conversation)).drive()
+    service = make_service(ScriptedBackend(["Hello"]), store)
+    conversation = await _conversation(service)
+    response = await (await create(service, conversation=conversation)).drive()
     assert response.status == "completed"
     items = await store.load_conversation_items("t", conversation)
     assert [item.role for item in items if isinstance(item, Message)] == ["user", "assistant"]
@@ -60,8 +60,8 @@ async def test_save_is_repeated_when_its_answer_is_lost() -> None:
 
 async def test_response_fails_when_the_store_takes_it_no_more() -> None:
     store = LostAnswers(9)
-    served = make_service(ScriptedBackend(["Hello"]), store, save_retry_s=0)
-    response = await (await create(served)).drive()
+    service = make_service(ScriptedBackend(["Hello"]), store, save_retry_s=0)
+    response = await (await create(service)).drive()
     assert response.status == "failed"
     assert response.error is not None
     assert response.error.message.endswith("You can retry your request.")
@@ -69,9 +69,9 @@ async def test_response_fails_when_the_store_takes_it_no_more() -> None:
 
 async def test_response_that_lost_its_lock_is_not_added() -> None:
     store = MemoryStore()
-    served = make_service(ScriptedBackend(["Hello"]), store)
-    conversation = await _conversation(served)
-    run = await create(served, conversation=conversation)
+    service = make_service(ScriptedBackend(["Hello"]), store)
+    conversation = await _conversation(service)
+    run = await create(service, conversation=conversation)
     await _steal(store, conversation)
     sink = RecordingSink()
     response = await run.drive(sink)
@@ -94,10 +94,10 @@ async def test_run_that_lost_its_lock_is_not_created() -> None:
             return await super().load_conversation_items(tenant, conversation_id)
 
     store = Slow()
-    served = make_service(ScriptedBackend(["Hello"]), store)
-    conversation = await _conversation(served)
+    service = make_service(ScriptedBackend(["Hello"]), store)
+    conversation = await _conversation(service)
     body = b'{"input": "hi", "background": true, "conversation": "%s"}' % conversation.encode()
     with pytest.raises(InvalidRequest) as refused:
-        await served.enqueue("t", parse_create_response(body), "resp_1")
+        await service.enqueue("t", parse_create_response(body), "resp_1")
     assert refused.value.code == "conversation_locked"
     assert await store.load("t", "resp_1") is None

@@ -298,8 +298,8 @@ async def test_resumed_program_waits_for_the_client(javascript: JavaScript) -> N
     loop = LoopRun(javascript, message_deltas("never"), run=echo)
     program_item = loop.program_item("await tools.stock({})")
     caller = it.ProgramCaller(program_item.call_id)
-    asked = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
-    await loop.all(ResumePoint((), (), (program_item, asked)))
+    call = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
+    await loop.all(ResumePoint((), (), (program_item, call)))
     assert loop.opened_types == [] and isinstance(loop.deltas[-1], Finish)
 
 

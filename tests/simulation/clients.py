@@ -130,13 +130,13 @@ class Client:
         words = [f"{self.name}.{number}"]
         words += [word for word in ("tool", "tokens") if random.random() < 0.5]
         words += [word for word in ("slow", "fails") if random.random() < 0.1]
-        seen: tuple[str, ...] = ()
+        observed: tuple[str, ...] = ()
         if self._chained and self._previous is not None:
-            seen = (*self._previous.seen, self._previous.text)
+            observed = (*self._previous.seen, self._previous.text)
         return Turn(
             text=" ".join(words),
             background=random.random() < 0.75,
-            seen=seen,
+            seen=observed,
             conversation=self._conversation,
         )
 
@@ -293,10 +293,10 @@ class Client:
             found = await self._ask(
                 f"a poll of {turn.text}", lambda service: service.retrieve(TENANT, turn.id)
             )
-            said = sum(len(text_of(item)) for item in found.output)
-            if said < output:
+            answer_text = sum(len(text_of(item)) for item in found.output)
+            if answer_text < output:
                 raise Violation(f"{turn.id} lost output")
-            output = said
+            output = answer_text
             if found.status in _ENDED and turn.terminal is None:
                 turn.terminal = found
 
@@ -352,9 +352,9 @@ async def create_conversation(client_servers: Sequence[Server], random: Random) 
     """Create a conversation for clients to share."""
     while True:
         try:
-            made = await random.choice(client_servers).request(
+            created = await random.choice(client_servers).request(
                 lambda service: service.conversations.create(TENANT, CreateConversation())
             )
-            return made.id
+            return created.id
         except _OUTAGES:
             await asyncio.sleep(_RETRY_S)

@@ -369,24 +369,24 @@ class _World:
                     raise Violation(
                         f"the conversation is not linear: {text_of(item)!r}, not {expected!r}"
                     )
-        said = Counter(user_texts(items))
+        output = Counter(user_texts(items))
         for turn in self.history.turns:
             is_known = turn.terminal is not None and not _is_unstored(turn)
             if turn.conversation is not None and turn.terminal is not None and is_known:
                 count = int(turn.terminal.status in ("completed", "incomplete"))
-                if said[turn.text] != count:
+                if output[turn.text] != count:
                     raise Violation(
-                        f"{turn.text} ({turn.terminal.status}) is {said[turn.text]} times in the "
+                        f"{turn.text} ({turn.terminal.status}) is {output[turn.text]} times in the "
                         "conversation"
                     )
 
     def fingerprint(self) -> int:
         """A digest of what the clients saw."""
-        seen = [
+        observed = [
             (turn.id, turn.terminal.status if turn.terminal else None, b"".join(turn.lines))
             for turn in self.history.turns
         ]
-        return zlib.crc32(repr((seen, sorted(self.history.counts.items()))).encode())
+        return zlib.crc32(repr((observed, sorted(self.history.counts.items()))).encode())
 
 
 def _lines(lines: bytes) -> list[bytes]:

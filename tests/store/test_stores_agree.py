@@ -324,8 +324,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, talk=NAMES, name=NAMES, owner=OWNERS, lease_s=LEASES)
     def lock(self, tenant: str, talk: str, name: str, owner: str, lease_s: float) -> None:
-        kept = self.all("load", tenant, f"resp_{name}")
-        if kept is None or kept.response.status == "queued":  # finished runs lock no locks
+        stored = self.all("load", tenant, f"resp_{name}")
+        if stored is None or stored.response.status == "queued":  # finished runs lock no locks
             self.run_all(
                 "lock_conversation", tenant, f"conv_{talk}", f"resp_{name}", owner, lease_s=lease_s
             )

@@ -60,8 +60,8 @@ def test_buffer_is_bounded(count: int) -> None:
     with subscriptions.subscribe("t", "a") as subscription:
         for n in range(count):
             subscriptions.publish("t", "a", batch(n))
-        kept = read_all(subscription, -1)
-        assert kept == ([] if subscription.is_stale else list(range(count)))
+        remaining = read_all(subscription, -1)
+        assert remaining == ([] if subscription.is_stale else list(range(count)))
         assert subscription.is_stale == (count > 64)
 
 

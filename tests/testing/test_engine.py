@@ -29,11 +29,11 @@ async def test_closed_engine_stays_closed() -> None:
 
 async def test_replies_are_played_in_turn_and_the_last_repeats() -> None:
     engine = ScriptedEngine(["a", "b"])
-    said = [
+    chunks = [
         engine.text(Prompt((await collect(engine, PROMPT, Sampling(max_tokens=9))).ids))
         for _ in range(3)
     ]
-    assert said == [f"a{END}", f"b{END}", f"b{END}"]
+    assert chunks == [f"a{END}", f"b{END}", f"b{END}"]
     assert [prompt for prompt, _ in engine.requests] == [PROMPT] * 3
 
 

@@ -55,8 +55,8 @@ async def played(folder: Path, text: str) -> LocalBackend:
 
 
 async def test_calls_are_parsed_by_the_dialect(tmp_path: Path) -> None:
-    said = """'<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'"""
-    backend = await played(tmp_path, f"[[scenes]]\nturns = [{said}]\n")
+    output = """'<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'"""
+    backend = await played(tmp_path, f"[[scenes]]\nturns = [{output}]\n")
     items: tuple[Item, ...] = (Message(id="m", role="user", content=(InputText(text="1?"),)),)
     options = Options(tools=(Function(name="add"),))
     reply = await backend.prepare(Conversation(items), options)

@@ -59,17 +59,17 @@ async def calls_a_tool_and_answers(engine: Engine) -> None:
     """A whole loop, decided on by the model: thinking, a call, its result, the answer."""
     local = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     options = Options(tools=(_WEATHER,), temperature=0)
-    asked = Message(role="user", content=(InputText(text="What is the weather in Rome?"),))
-    thought, called = (await _read(local, [asked], options)).items
+    request = Message(role="user", content=(InputText(text="What is the weather in Rome?"),))
+    thought, called = (await _read(local, [request], options)).items
     assert isinstance(thought.item, Reasoning) and isinstance(called.item, FunctionCall)
     (thinking,), (arguments,) = thought.text.values(), called.text.values()
     assert json.loads(arguments) == {"city": "Rome"}
     loop = [
-        asked,
+        request,
         Reasoning(summary=(), content=(ReasoningText(text=thinking),)),
         FunctionCall(name=called.item.name, arguments=arguments, call_id="c1"),
         FunctionCallOutput(call_id="c1", output="sunny, 21 °C"),
     ]
     *_, answer = (await _read(local, loop, options)).items
-    (said,) = answer.text.values()
-    assert said == "The weather in Rome is sunny, 21 °C."
+    (message,) = answer.text.values()
+    assert message == "The weather in Rome is sunny, 21 °C."

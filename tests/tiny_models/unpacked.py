@@ -21,8 +21,8 @@ def tiny_gpt_oss() -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         with (
             gzip.open(_PACKED) as packed,
-            tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as made,
+            tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as created,
         ):
-            shutil.copyfileobj(packed, made)
-        os.replace(made.name, file)
+            shutil.copyfileobj(packed, created)
+        os.replace(created.name, file)
     return file

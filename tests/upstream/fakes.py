@@ -40,9 +40,9 @@ def sse(*payloads: Any, done: bool = True) -> list[bytes]:
 
 def chunks(*deltas: Mapping[str, Any], reason: str | None = "stop", **more: Any) -> list[bytes]:
     """A Chat Completions stream."""
-    said = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    messages = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **more}
-    return sse(*said, last)
+    return sse(*messages, last)
 
 
 def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:

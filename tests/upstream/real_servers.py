@@ -57,8 +57,8 @@ class Real(Struct, frozen=True, kw_only=True):
 
 def _program(variable: str, name: str, *places: Path) -> str:
     """The program named by the environment, or found on this machine."""
-    if told := os.environ.get(variable):
-        return told
+    if result := os.environ.get(variable):
+        return result
     for place in places:
         if place.is_file():
             return str(place)
@@ -92,8 +92,11 @@ def seeing_vllm(folder: Path) -> Real:
     def command(port: int) -> list[str]:
         started = _vllm(port, folder, "--enable-scale-out")
         python = Path(started[0]).with_name("python")
-        asked = [python, "-c", "import torchvision"]
-        if python.is_file() and subprocess.run(asked, capture_output=True, check=False).returncode:
+        requests = [python, "-c", "import torchvision"]
+        if (
+            python.is_file()
+            and subprocess.run(requests, capture_output=True, check=False).returncode
+        ):
             raise Missing("vLLM is there, but its torchvision is not, or of another PyTorch")
         return started
 
@@ -191,8 +194,8 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     log.seek(0)  # type: ignore[attr-defined]
-    said = log.read().decode("utf-8", "replace")  # type: ignore[attr-defined]
-    raise AssertionError(f"{process.args!r} does not answer:\n{said[-4000:]}")
+    output = log.read().decode("utf-8", "replace")  # type: ignore[attr-defined]
+    raise AssertionError(f"{process.args!r} does not answer:\n{output[-4000:]}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -66,8 +66,8 @@ async def test_streams_and_reuses_the_connection(pauses: Pauses) -> None:
     async with fake(ask=GOOD) as playing:
         upstream = to(playing, pauses, headers={"x-team": "one"})
         for _ in range(3):
-            got = await read(upstream, headers={"traceparent": "00-1"})
-            assert got == [b'{"n": 1}', b'{"n": 2}']
+            received = await read(upstream, headers={"traceparent": "00-1"})
+            assert received == [b'{"n": 1}', b'{"n": 2}']
         await upstream.close()
     assert len(playing.ports) == 1
     sent = playing.asked[-1][2]
@@ -137,12 +137,12 @@ async def test_refused_connection_is_an_error(pauses: Pauses) -> None:
 async def test_broken_stream_is_an_error(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), cut=True)) as playing:
         upstream = to(playing, pauses)
-        got: list[bytes] = []
+        received: list[bytes] = []
         with pytest.raises(BackendError, match="broke off"):
             async for payloads in upstream.stream(playing.url + "/ask", b"{}"):
-                got += payloads
+                received += payloads
         await upstream.close()
-    assert got == [b'{"n": 1}'] and len(playing.asked) == 1
+    assert received == [b'{"n": 1}'] and len(playing.asked) == 1
 
 
 @pytest.mark.requirement("UP-SILENCE")
@@ -185,10 +185,10 @@ async def test_client_error_is_final_and_hides_the_key(pauses: Pauses, status: i
         upstream = to(playing, pauses)
         with structlog.testing.capture_logs() as logs, pytest.raises(BackendError) as raised:
             await read(upstream)
-        with pytest.raises(BackendError) as asked:
+        with pytest.raises(BackendError) as refusal:
             await upstream.request_json(playing.url + "/ask")
         await upstream.close()
-    assert KEY not in f"{raised.value} {asked.value} {logs}"
+    assert KEY not in f"{raised.value} {refusal.value} {logs}"
     assert logs and logs[0]["status"] == status
     assert len(playing.asked) == 2 and pauses.waited == []
 

@@ -106,8 +106,8 @@ def test_error_code_by_status(status: int, body: object, code: str, says: str) -
 def test_field_is_found_in_the_message(status: int, error: dict[str, Any]) -> None:
     """SGLang's message, in streams of ``/generate`` and of responses."""
     body = {"error": {**error, "message": "top_p must be in (0, 1], got 0.0."}}
-    told = error_from_response(status, json.dumps(body).encode())
-    assert (told.code, told.param, told.permanent) == ("invalid_prompt", "top_p", True)
+    result = error_from_response(status, json.dumps(body).encode())
+    assert (result.code, result.param, result.permanent) == ("invalid_prompt", "top_p", True)
 
 
 def test_long_messages_are_truncated() -> None:
@@ -153,6 +153,6 @@ def test_too_large_max_tokens_is_not_a_context_error() -> None:
         "max_tokens=5000 cannot be greater than max_model_len=1024. Please request fewer output"
         " tokens. (parameter=max_tokens, value=5000)"
     )
-    said = {"message": message, "type": "BadRequestError", "param": "max_tokens", "code": 400}
-    error = error_from_response(400, json.dumps({"error": said}).encode())
+    output = {"message": message, "type": "BadRequestError", "param": "max_tokens", "code": 400}
+    error = error_from_response(400, json.dumps({"error": output}).encode())
     assert (error.code, error.param) == ("invalid_prompt", "max_output_tokens")

@@ -16,18 +16,18 @@ from antiphon.upstream.http import HttpClient
 
 @asynccontextmanager
 async def upstream(
-    *said: bytes, stays: bool = False
+    *output: bytes, stays: bool = False
 ) -> AsyncIterator[tuple[str, HttpClient, list[bytes]]]:
     """A server that sends this response and closes, unless it stays; and its requests."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
     answering: list[asyncio.Task[None]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         answering.append(task)
-        heard.append(await reader.readuntil(b"\r\n\r\n"))
-        for piece in said:
+        received.append(await reader.readuntil(b"\r\n\r\n"))
+        for piece in output:
             writer.write(piece)
             await writer.drain()
         if stays:
@@ -39,7 +39,7 @@ async def upstream(
     port = server.sockets[0].getsockname()[1]
     connections = HttpClient({"accept": "*/*", "x-key": "a"}, connect_s=5, silence_s=5)
     try:
-        yield f"http://127.0.0.1:{port}/v1", connections, heard
+        yield f"http://127.0.0.1:{port}/v1", connections, received
     finally:
         await connections.close()
         if answering:
@@ -51,25 +51,31 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n"
 
 
 async def test_request_and_response() -> None:
-    async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, heard):
+    async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (
+        url,
+        connections,
+        received,
+    ):
         with closing(
             await connections.request("POST", f"{url}/x", b"{}", {"x-key": "b"})
         ) as answer:
             assert (answer.status, answer.media_type) == (200, "text/event-stream")
             assert [await answer.read(), await answer.read()] == [b"word", b""]
             assert answer.is_read
-    (asked,) = heard
-    assert asked.startswith(b"POST /v1/x HTTP/1.1\r\n")
-    assert b"x-key: b\r\n" in asked and b"x-key: a" not in asked and b"accept: */*\r\n" in asked
+    (request,) = received
+    assert request.startswith(b"POST /v1/x HTTP/1.1\r\n")
+    assert (
+        b"x-key: b\r\n" in request and b"x-key: a" not in request and b"accept: */*\r\n" in request
+    )
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [(b"nonsense\r\n\r\n",), (b"",), (HEAD + b"content-length: 9\r\n\r\n", b"wo")],
     ids=["no HTTP", "nothing", "less than told"],
 )
-async def test_failures_are_os_errors(said: tuple[bytes, ...]) -> None:
-    async with upstream(*said) as (url, connections, _):
+async def test_failures_are_os_errors(output: tuple[bytes, ...]) -> None:
+    async with upstream(*output) as (url, connections, _):
         with pytest.raises(OSError):
             with closing(await connections.request("GET", url)) as answer:
                 while await answer.read():
@@ -77,8 +83,8 @@ async def test_failures_are_os_errors(said: tuple[bytes, ...]) -> None:
 
 
 async def test_closing_the_client_fails_pending_reads() -> None:
-    said = (HEAD + b"content-length: 9\r\n\r\n", b"wo")
-    async with upstream(*said, stays=True) as (url, connections, _):
+    output = (HEAD + b"content-length: 9\r\n\r\n", b"wo")
+    async with upstream(*output, stays=True) as (url, connections, _):
         answer = await connections.request("GET", url)
         assert await answer.read() == b"wo"
         reading = asyncio.create_task(answer.read())
@@ -109,10 +115,10 @@ async def test_other_exceptions_pass_unchanged(
 
 async def test_redirects_are_not_followed() -> None:
     moved = b"HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
-    async with upstream(moved) as (url, connections, heard):
+    async with upstream(moved) as (url, connections, received):
         with closing(await connections.request("GET", url)) as answer:
             assert answer.status == 307
-        assert len(heard) == 1
+        assert len(received) == 1
 
 
 def test_multiline_header_is_rejected() -> None:

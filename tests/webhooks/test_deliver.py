@@ -60,30 +60,30 @@ async def delivering(
 ) -> AsyncIterator[WebhookDeliveries]:
     """Deliver as a process whose clock is at ``now[0]``."""
     sender = WebhookSender.open(url, SECRETS, private=True, timeout_s=timeout_s)
-    made = WebhookDeliveries(
+    created = WebhookDeliveries(
         run_store, sender, clock=lambda: now[0], random=lambda: 0.5, poll_s=0.01
     )
     try:
-        async with made:
-            yield made
+        async with created:
+            yield created
     finally:
         await sender.close()
 
 
 async def end_background_run(store: Store, status: str = "completed") -> str:
     """Run a background response to its end and return its id."""
-    served = make_service(
+    service = make_service(
         ScriptedBackend([SCRIPTS[status]], wait_s=60 if status == "cancelled" else 0),
         store,
         webhooks=True,
         lease=LeaseConfig(lease_s=0.5, flush_s=0),
     )
-    served.start()
-    queued = await enqueue(served)
+    service.start()
+    queued = await enqueue(service)
     if status == "cancelled":
-        await served.cancel("t", queued.id)
-    await followed(served, queued.id)
-    await served.drain(0)
+        await service.cancel("t", queued.id)
+    await followed(service, queued.id)
+    await service.drain(0)
     return queued.id
 
 
@@ -261,14 +261,14 @@ async def test_logs_contain_no_secrets_and_no_bodies() -> None:
 @pytest.mark.parametrize("webhooks", [True, False])
 async def test_foreground_runs_and_disabled_webhooks_send_nothing(webhooks: bool) -> None:
     store = MemoryStore()
-    served = make_service(
+    service = make_service(
         ScriptedBackend(["one"]), store, webhooks=webhooks, lease=LeaseConfig(flush_s=0)
     )
-    await (await create(served)).drive()  # the caller hears the end itself
+    await (await create(service)).drive()  # the caller hears the end itself
     if not webhooks:
-        served.start()
-        await followed(served, (await enqueue(served)).id)
-        await served.drain(0)
+        service.start()
+        await followed(service, (await enqueue(service)).id)
+        await service.drain(0)
     assert await store.runs.take_due_webhooks(1e12, 1e12, limit=9) == ()
 
 

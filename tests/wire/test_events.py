@@ -81,12 +81,12 @@ def test_every_event_of_the_sdk_has_a_class() -> None:
 
 
 def test_error_event_has_flat_and_nested_fields() -> None:
-    said = json.loads(
+    output = json.loads(
         msgspec.json.encode(
             ev.Error(sequence_number=7, code="server_error", message="m", error=_ERROR)
         )
     )
-    assert said == {
+    assert output == {
         "type": "error",
         "sequence_number": 7,
         "code": "server_error",

@@ -132,14 +132,14 @@ def thinned(draw: st.DrawFn, sample: dict[str, Any]) -> dict[str, Any]:
     """The sample with some optional fields absent or null, perhaps with unknown fields."""
     needed = REQUIRED.get(sample["type"], set()) | {"type"}
     fate = {name: draw(st.sampled_from(["kept", "kept", "null", "absent"])) for name in sample}
-    kept = {
+    remaining = {
         name: value if name in needed or fate[name] == "kept" else None
         for name, value in sample.items()
         if name in needed or fate[name] != "absent"
     }
-    if kept["type"] == "message" and isinstance(kept["content"], list):
-        kept["content"] = [draw(thinned(part)) for part in kept["content"]]
-    return noisy(kept) if draw(st.booleans()) else kept
+    if remaining["type"] == "message" and isinstance(remaining["content"], list):
+        remaining["content"] = [draw(thinned(part)) for part in remaining["content"]]
+    return noisy(remaining) if draw(st.booleans()) else remaining
 
 
 VALID = st.fixed_dictionaries(

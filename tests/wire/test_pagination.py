@@ -41,8 +41,8 @@ def test_empty_page_has_no_first_and_last_id() -> None:
 
 
 def test_deletion_and_count_are_parsed_by_the_sdk() -> None:
-    gone = Deleted(id="conv_1", object="conversation.deleted")
-    ConversationDeletedResource.model_validate_json(msgspec.json.encode(gone), strict=True)
+    deleted = Deleted(id="conv_1", object="conversation.deleted")
+    ConversationDeletedResource.model_validate_json(msgspec.json.encode(deleted), strict=True)
     count = InputTokensCount(input_tokens=7)
     read = InputTokenCountResponse.model_validate_json(msgspec.json.encode(count), strict=True)
     assert read.input_tokens == 7

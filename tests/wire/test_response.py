@@ -66,9 +66,9 @@ def test_response_conforms_to_open_responses(response: rs.Response) -> None:
 
 
 def test_new_response_has_the_required_fields_only() -> None:
-    said = written(BEGUN)
-    assert set(said) == ALWAYS
-    assert {name for name, value in said.items() if value is None} == MAY_BE_NULL
+    output = written(BEGUN)
+    assert set(output) == ALWAYS
+    assert {name for name, value in output.items() if value is None} == MAY_BE_NULL
 
 
 def test_times_are_integers() -> None:

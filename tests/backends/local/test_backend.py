@@ -115,50 +115,50 @@ async def ask(
 @pytest.mark.requirement("D-80")
 async def test_an_answer_is_text_and_a_finish_with_exact_usage() -> None:
     played = engine("Hello!<|im_end|>")
-    told = await ask(local(played), user("Hi"))
-    assert told.text == "Hello!"
-    assert [type(item) for item in told.opened] == [Message]
-    assert told.finish.reason == "stop"
-    usage = told.finish.usage
+    outcome = await ask(local(played), user("Hi"))
+    assert outcome.text == "Hello!"
+    assert [type(item) for item in outcome.opened] == [Message]
+    assert outcome.finish.reason == "stop"
+    usage = outcome.finish.usage
     assert usage.input_tokens == len(played.requests[0][0].ids)
-    assert usage.output_tokens == len("Hello!") + 1 == len(told.sampled)
+    assert usage.output_tokens == len("Hello!") + 1 == len(outcome.sampled)
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
 @pytest.mark.requirement("VN-62")
 async def test_reasoning_tokens_are_counted() -> None:
-    told = await ask(local(engine("<think>\nabc\n</think>\n\nYes<|im_end|>")), user("Hi"))
-    assert [type(item) for item in told.opened] == [Reasoning, Message]
-    usage = told.finish.usage
+    outcome = await ask(local(engine("<think>\nabc\n</think>\n\nYes<|im_end|>")), user("Hi"))
+    assert [type(item) for item in outcome.opened] == [Reasoning, Message]
+    usage = outcome.finish.usage
     details = usage.output_tokens_details
     assert len("abc") <= details.reasoning_tokens <= len("\nabc\n") + 2
     assert details.reasoning_tokens < usage.output_tokens
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
-@pytest.mark.parametrize("asked", [1, 3])
-async def test_token_limit_truncates_and_leaves_the_item_open(asked: int) -> None:
-    told = await ask(local(engine("Hello there")), user("Hi"), max_output_tokens=asked)
-    assert told.finish.reason == "length"
-    assert told.finish.usage.output_tokens == asked
-    assert told.text == "Hello"[:asked]
-    assert not any(isinstance(delta, Close) for delta in told.deltas)
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_token_limit_truncates_and_leaves_the_item_open(limit: int) -> None:
+    outcome = await ask(local(engine("Hello there")), user("Hi"), max_output_tokens=limit)
+    assert outcome.finish.reason == "length"
+    assert outcome.finish.usage.output_tokens == limit
+    assert outcome.text == "Hello"[:limit]
+    assert not any(isinstance(delta, Close) for delta in outcome.deltas)
 
 
 async def test_full_context_truncates() -> None:
     played = engine("y" * 500, context=100)
-    told = await ask(local(played), user("Hi"), max_output_tokens=10_000)
-    assert told.finish.reason == "length"
-    usage = told.finish.usage
+    outcome = await ask(local(played), user("Hi"), max_output_tokens=10_000)
+    assert outcome.finish.reason == "length"
+    usage = outcome.finish.usage
     assert usage.total_tokens == 100
     assert played.requests[0][1].max_tokens == 100 - usage.input_tokens
 
 
-@pytest.mark.parametrize(("said", "is_thought"), [("Hello", False), ("<think>\nHello", True)])
+@pytest.mark.parametrize(("text", "is_thought"), [("Hello", False), ("<think>\nHello", True)])
 async def test_unreported_tokens_count_as_usage(
-    monkeypatch: pytest.MonkeyPatch, said: str, is_thought: bool
+    monkeypatch: pytest.MonkeyPatch, text: str, is_thought: bool
 ) -> None:
-    played = engine(said)
+    played = engine(text)
     generate = played.generate
 
     async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
@@ -173,14 +173,14 @@ async def test_unreported_tokens_count_as_usage(
 
 
 async def test_stop_strings_end_the_text() -> None:
-    told = await ask(local(engine("one, two, three", chunk=4)), user("Hi"), stop=(", th",))
-    assert told.text == "one, two"
-    assert told.finish.reason == "stop"
+    outcome = await ask(local(engine("one, two, three", chunk=4)), user("Hi"), stop=(", th",))
+    assert outcome.text == "one, two"
+    assert outcome.finish.reason == "stop"
 
 
 async def test_sampling_options_reach_the_engine() -> None:
     played = engine()
-    asked: dict[str, Any] = {
+    body: dict[str, Any] = {
         "temperature": 0.3,
         "top_p": 0.9,
         "top_k": 7,
@@ -193,16 +193,16 @@ async def test_sampling_options_reach_the_engine() -> None:
         "logprobs": 2,
         "cache_key": "k",
     }
-    told = await ask(local(played), user("Hi"), **asked)
+    outcome = await ask(local(played), user("Hi"), **body)
     sampling = played.requests[0][1]
-    assert {name: getattr(sampling, name) for name in asked} == asked
-    logprobs = [p for delta in told.deltas if isinstance(delta, Text) for p in delta.logprobs]
+    assert {name: getattr(sampling, name) for name in body} == body
+    logprobs = [p for delta in outcome.deltas if isinstance(delta, Text) for p in delta.logprobs]
     assert "".join(each.token for each in logprobs) == "Hello!"
     assert {len(each.top_logprobs) for each in logprobs} == {2}
 
 
 @pytest.mark.parametrize(
-    ("asked", "param"),
+    ("request", "param"),
     [
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -1.0}, "frequency_penalty"),
@@ -212,10 +212,12 @@ async def test_sampling_options_reach_the_engine() -> None:
         ({"logprobs": 0}, "include"),
     ],
 )
-async def test_unsupported_options_are_rejected_by_name(asked: dict[str, Any], param: str) -> None:
+async def test_unsupported_options_are_rejected_by_name(
+    request: dict[str, Any], param: str
+) -> None:
     played = engine(capabilities=Capabilities())
     with pytest.raises(InvalidRequest) as refused:
-        await ask(local(played), user("Hi"), **asked)
+        await ask(local(played), user("Hi"), **request)
     assert refused.value.param == param
     assert refused.value.code == "unsupported_parameter"
     assert not played.requests
@@ -232,9 +234,9 @@ async def test_json_enforced_from_the_first_token_has_no_reasoning() -> None:
     written = '{"said": "<think>hm</think>, well"}'
     for able in (Capabilities(schemas=True), Capabilities(constraints=True)):
         played = engine(written, capabilities=able)
-        told = await ask(local(played), user("Hi"), text=TextConfig(format=JsonObjectFormat()))
+        outcome = await ask(local(played), user("Hi"), text=TextConfig(format=JsonObjectFormat()))
         # text that the grammar allows in a string is part of it
-        assert [type(item) for item in told.opened] == [Message] and told.text == written
+        assert [type(item) for item in outcome.opened] == [Message] and outcome.text == written
 
 
 async def test_neutral_option_values_are_accepted() -> None:
@@ -244,7 +246,7 @@ async def test_neutral_option_values_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reaches"),
+    ("request", "reaches"),
     [
         ({"top_k": -1, "top_p": 0.5}, {"top_k": 0, "top_p": 0.5}),
         ({"top_p": 0, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
@@ -252,10 +254,10 @@ async def test_neutral_option_values_are_accepted() -> None:
     ],
 )
 async def test_boundary_values_are_replaced_by_equivalents(
-    asked: dict[str, Any], reaches: dict[str, Any]
+    request: dict[str, Any], reaches: dict[str, Any]
 ) -> None:
     played = engine()
-    await ask(local(played), user("Hi"), **asked)
+    await ask(local(played), user("Hi"), **request)
     sampling = played.requests[0][1]
     assert {name: getattr(sampling, name) for name in reaches} == reaches
 
@@ -278,20 +280,20 @@ async def test_too_many_logprobs_are_rejected() -> None:
 @pytest.mark.parametrize("size", [1, 7, 500])
 async def test_engine_stops_after_the_only_allowed_call(size: int) -> None:
     played = engine(f"{CALL}\n{CALL}<|im_end|>", chunk=size)
-    told = await ask(local(played), user("Hi"), tools=(WEATHER,), parallel_tool_calls=False)
-    assert [type(item) for item in told.opened] == [FunctionCall]
-    assert told.text == '{"city": "Oslo"}'
-    assert told.finish.reason == "stop"
+    outcome = await ask(local(played), user("Hi"), tools=(WEATHER,), parallel_tool_calls=False)
+    assert [type(item) for item in outcome.opened] == [FunctionCall]
+    assert outcome.text == '{"city": "Oslo"}'
+    assert outcome.finish.reason == "stop"
     assert played.aborted == (size < 500)
-    used = told.finish.usage.output_tokens
-    assert used == len(told.sampled) and told.sampled == tuple(played.sampled[0][:used])
-    spelled = b"".join(map(played.tokenizer.piece, told.sampled)).decode()
+    used = outcome.finish.usage.output_tokens
+    assert used == len(outcome.sampled) and outcome.sampled == tuple(played.sampled[0][:used])
+    spelled = b"".join(map(played.tokenizer.piece, outcome.sampled)).decode()
     assert spelled + "\n</tool_call>" == CALL  # whatever else had come
 
 
 async def test_parallel_calls_are_allowed_by_default() -> None:
-    told = await ask(local(engine(f"{CALL}\n{CALL}<|im_end|>")), user("Hi"), tools=(WEATHER,))
-    assert [type(item) for item in told.opened] == [FunctionCall, FunctionCall]
+    outcome = await ask(local(engine(f"{CALL}\n{CALL}<|im_end|>")), user("Hi"), tools=(WEATHER,))
+    assert [type(item) for item in outcome.opened] == [FunctionCall, FunctionCall]
 
 
 @pytest.mark.requirement("GO-13")
@@ -328,10 +330,12 @@ async def test_next_prompt_extends_the_sampled_tokens() -> None:
     backend = local(played)
     first = await ask(backend, user("Hi"))
     assert first.kept is not None
-    kept = PromptTokens(ids=(*first.kept.ids, *first.sampled), fingerprint="f")
-    told = await ask(backend, user("Hi"), assistant("Hello!"), user("How are you?"), kept=kept)
-    assert played.requests[1][0].ids[: len(kept.ids)] == kept.ids
-    assert told.finish.usage.input_tokens_details.cached_tokens == len(kept.ids)
+    stored_tokens = PromptTokens(ids=(*first.kept.ids, *first.sampled), fingerprint="f")
+    outcome = await ask(
+        backend, user("Hi"), assistant("Hello!"), user("How are you?"), kept=stored_tokens
+    )
+    assert played.requests[1][0].ids[: len(stored_tokens.ids)] == stored_tokens.ids
+    assert outcome.finish.usage.input_tokens_details.cached_tokens == len(stored_tokens.ids)
 
 
 # --- truncation -----------------------------------------------------------------------------------
@@ -412,41 +416,42 @@ async def test_thinking_budget_ends_reasoning_and_starts_the_answer(
     budget: int, thought: str
 ) -> None:
     played = engine("<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>", "No<|im_end|>")
-    told = await ask(local(played), user("Hi"), thinking_budget=budget)
-    assert [type(item) for item in told.opened] == [*[Reasoning] * bool(thought), Message]
-    assert told.text == f"{thought}No"
+    outcome = await ask(local(played), user("Hi"), thinking_budget=budget)
+    assert [type(item) for item in outcome.opened] == [*[Reasoning] * bool(thought), Message]
+    assert outcome.text == f"{thought}No"
     first, second = played.requests
     assert played.tokenizer.special["</think>"] in second[0].ids[len(first[0].ids) :]
     assert second[0].ids[: len(first[0].ids)] == first[0].ids
     assert (
-        second[0].ids[len(first[0].ids) :] == told.sampled[: len(second[0].ids) - len(first[0].ids)]
+        second[0].ids[len(first[0].ids) :]
+        == outcome.sampled[: len(second[0].ids) - len(first[0].ids)]
     )
-    usage = told.finish.usage
-    assert usage.output_tokens == len(told.sampled)
+    usage = outcome.finish.usage
+    assert usage.output_tokens == len(outcome.sampled)
     assert second[1].max_tokens == first[1].max_tokens - (len(second[0].ids) - len(first[0].ids))
-    assert told.finish.reason == "stop" and played.aborted == 1
+    assert outcome.finish.reason == "stop" and played.aborted == 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 50])
 async def test_thinking_budget_is_exact_for_any_chunk_size(size: int) -> None:
-    said = "<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>"
-    played = engine(said, "No<|im_end|>", chunk=size)
-    told = await ask(local(played), user("Hi"), thinking_budget=3)
-    assert told.text == "abNo"
-    ids = told.sampled  # <think> \n a b, \n </think> \n \n, N o <|im_end|>
-    assert told.finish.usage.output_tokens == len(ids) == 4 + 4 + 3
+    output = "<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>"
+    played = engine(output, "No<|im_end|>", chunk=size)
+    outcome = await ask(local(played), user("Hi"), thinking_budget=3)
+    assert outcome.text == "abNo"
+    ids = outcome.sampled  # <think> \n a b, \n </think> \n \n, N o <|im_end|>
+    assert outcome.finish.usage.output_tokens == len(ids) == 4 + 4 + 3
 
 
 async def test_reply_that_ends_within_its_budget_is_complete() -> None:
     played = engine("<think>\nab<|im_end|>", chunk=50)
-    told = await ask(local(played), user("Hi"), thinking_budget=4)
-    assert told.text == "ab" and len(played.requests) == 1
+    outcome = await ask(local(played), user("Hi"), thinking_budget=4)
+    assert outcome.text == "ab" and len(played.requests) == 1
 
 
 async def test_unused_thinking_budget_changes_nothing() -> None:
     played = engine("<think>\nabc\n</think>\n\nYes<|im_end|>")
-    told = await ask(local(played), user("Hi"), thinking_budget=100)
-    assert told.text == "abcYes" and len(played.requests) == 1
+    outcome = await ask(local(played), user("Hi"), thinking_budget=100)
+    assert outcome.text == "abcYes" and len(played.requests) == 1
 
 
 async def test_answer_after_a_thinking_budget_has_its_format() -> None:
@@ -460,8 +465,8 @@ async def test_answer_after_a_thinking_budget_has_its_format() -> None:
 
 async def test_no_tokens_left_after_reasoning_means_truncation() -> None:
     played = engine("<think>\nabcdef")
-    told = await ask(local(played), user("Hi"), thinking_budget=2, max_output_tokens=4)
-    assert told.finish.reason == "length" and len(played.requests) == 1
+    outcome = await ask(local(played), user("Hi"), thinking_budget=2, max_output_tokens=4)
+    assert outcome.finish.reason == "length" and len(played.requests) == 1
 
 
 async def test_resumed_reply_has_its_images_at_the_same_positions() -> None:
@@ -474,8 +479,8 @@ async def test_resumed_reply_has_its_images_at_the_same_positions() -> None:
     ids = reply.prompt_tokens.ids  # type: ignore[union-attr]
     async with aclosing(flatten(reply.resume(ResumePoint(ids, (72,))).deltas())) as deltas:
         assert [delta async for delta in deltas]
-    ((asked, _),) = seeing.requests
-    assert asked.ids == (*ids, 72) and [image.content for image in asked.images] == [png()]
+    ((request, _),) = seeing.requests
+    assert request.ids == (*ids, 72) and [image.content for image in request.images] == [png()]
     with pytest.raises(CannotContinue, match="images"):
         reply.resume(ResumePoint((ids[0], *ids), (72,)))
 

@@ -37,18 +37,18 @@ async def test_unreadable_images_are_converted_in_every_item() -> None:
     found = await convert_images(Conversation(items), UNREAD)
     assert await convert_images(found, UNREAD) is found
     message, output, text, screen, call = found.items
-    _, seen, same = message.content
-    assert same is PNG and seen.detail == "low"
-    for part in (seen, output.output[0], screen.output):
+    _, picture, same = message.content
+    assert same is PNG and picture.detail == "low"
+    for part in (picture, output.output[0], screen.output):
         mime, content = decode_inline(part.image_url)
         assert (mime, content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
     assert (text, call) == (items[2], items[4])
 
 
 async def test_readable_formats_are_unchanged() -> None:
-    asked = Conversation((it.Message(id="m", role="user", content=(webp(), PNG)),))
-    assert await convert_images(asked, ()) is asked
-    other = replace(asked, items=(it.Message(id="m", role="user", content=(PNG,)),))
+    conversation = Conversation((it.Message(id="m", role="user", content=(webp(), PNG)),))
+    assert await convert_images(conversation, ()) is conversation
+    other = replace(conversation, items=(it.Message(id="m", role="user", content=(PNG,)),))
     assert await convert_images(other, UNREAD) is other
 
 

@@ -44,10 +44,10 @@ def test_offered_call_passes() -> None:
 @pytest.mark.parametrize("choice", [ToolChoice("none"), ToolChoice()])
 def test_call_that_was_not_offered_becomes_text(choice: ToolChoice) -> None:
     deltas = [*made("delete", '{"all": true}'), *made("rm"), FINISH]
-    kept = filtered(deltas, *(() if choice.mode == "auto" else (DELETE,)), tool_choice=choice)
-    assert not any(isinstance(d, Open) and isinstance(d.item, it.FunctionCall) for d in kept)
-    text = "".join(delta.text for delta in kept if isinstance(delta, Text))
-    assert text == 'delete({"all": true})rm({})' and kept[-1] == FINISH
+    remaining = filtered(deltas, *(() if choice.mode == "auto" else (DELETE,)), tool_choice=choice)
+    assert not any(isinstance(d, Open) and isinstance(d.item, it.FunctionCall) for d in remaining)
+    text = "".join(delta.text for delta in remaining if isinstance(delta, Text))
+    assert text == 'delete({"all": true})rm({})' and remaining[-1] == FINISH
 
 
 @pytest.mark.requirement("API-OFFERED-CALLS")
@@ -66,8 +66,8 @@ def test_items_of_hosted_tools_need_their_tool(
 ) -> None:
     message = Open(it.Message(role="assistant", content=()))
     deltas = [Open(item), Text("x"), Close(), message, Text("Hi"), Close(), FINISH]
-    kept = filtered(deltas, *tools, tool_choice=ToolChoice(mode))  # type: ignore[arg-type]
-    assert kept == (tuple(deltas) if passes else tuple(deltas[3:]))
+    remaining = filtered(deltas, *tools, tool_choice=ToolChoice(mode))  # type: ignore[arg-type]
+    assert remaining == (tuple(deltas) if passes else tuple(deltas[3:]))
 
 
 def test_caller_that_checks_calls_sees_them() -> None:

@@ -44,7 +44,7 @@ def text(deltas: list[Delta]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "right"),
+    ("output_text", "right"),
     [
         ('{"age": 7}', '{"age": 7}'),
         ('{ "age" :\n7 }', '{ "age" :\n7 }'),
@@ -52,8 +52,8 @@ def text(deltas: list[Delta]) -> str:
         ('It is {"age": 7}, I think.', '{"age": 7}'),
     ],
 )
-async def test_valid_answer_is_extracted_from_text(said: str, right: str) -> None:
-    deltas, played = await told(said, text=SCHEMA)
+async def test_valid_answer_is_extracted_from_text(output_text: str, right: str) -> None:
+    deltas, played = await told(output_text, text=SCHEMA)
     assert text(deltas) == right and len(played.requests) == 1
     assert not any(isinstance(delta, SampledTokens) for delta in deltas)
     assert played.requests[0][1].constraint is None
@@ -172,8 +172,8 @@ async def test_schema_beyond_grammars_is_validated(grammars: bool) -> None:
     options = Options(text=TextConfig(format=format))
     reply = await backend.prepare(Conversation((user("?"),)), options)
     assert text([delta async for delta in flatten(reply.deltas())]) == '["b", "a"]'
-    held = [sampling.constraint is not None for _, sampling in played.requests]
-    assert held == [grammars, grammars]
+    constrained = [sampling.constraint is not None for _, sampling in played.requests]
+    assert constrained == [grammars, grammars]
     assert "non-unique" in played.text(played.requests[1][0])
 
 
@@ -188,8 +188,8 @@ async def test_output_of_unsupported_grammars_is_validated(takes: bool) -> None:
 
 
 async def test_schema_engines_do_not_enforce_grammars() -> None:
-    for said in ({"lenient": True}, 5, None):
-        format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": said})
+    for output_text in ({"lenient": True}, 5, None):
+        format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": output_text})
         deltas, _ = await told('["a", "a"]', '["b"]', text=TextConfig(format=format))
         assert text(deltas) == '["b"]'
 
@@ -253,7 +253,7 @@ async def test_enforced_output_streams_and_its_tokens_are_stored() -> None:
 
 @pytest.mark.requirement("VN-43")
 @pytest.mark.parametrize(
-    ("options", "said", "out"),
+    ("options", "text", "out"),
     [
         ({"text": SCHEMA}, '{"age": "x"}', '{"age": "x"}'),
         ({"text": SCHEMA}, '{"age": x}', '{"age":'),
@@ -263,14 +263,14 @@ async def test_enforced_output_streams_and_its_tokens_are_stored() -> None:
         ({"guide": read_structured_outputs({"choice": ["no", "yes"]}, "").guide}, "ye", "ye"),
     ],
 )
-async def test_grammar_dropped_by_the_engine_is_detected(options: Any, said: str, out: str) -> None:
-    played = engine(said, capabilities=GRAMMARS)
-    reply, heard = await asked(played, **options), ""
+async def test_grammar_dropped_by_the_engine_is_detected(options: Any, text: str, out: str) -> None:
+    played = engine(text, capabilities=GRAMMARS)
+    reply, received = await asked(played, **options), ""
     with pytest.raises(RunError, match="does not match the requested format"):
         async for delta in flatten(reply.deltas()):
-            heard += delta.text if isinstance(delta, Text) else ""
+            received += delta.text if isinstance(delta, Text) else ""
             assert not isinstance(delta, Close)
-    assert heard == out and len(played.requests) == 1
+    assert received == out and len(played.requests) == 1
     assert len(played.sampled[0]) <= len(out) + 3  # the engine is stopped there
 
 
@@ -290,13 +290,13 @@ async def test_calls_are_validated_while_they_stream() -> None:
         {"tools": (STRICT,)},
         {"tools": (STRICT,), "tool_choice": ToolChoice("required")},
     )
-    for options, said in (
+    for options, output in (
         (strict, call('{"days": "two"}')),
         (forced, "Sunny."),
         ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, CALL),
     ):
         with pytest.raises(RunError, match="does not match the requested format"):
-            await told(said, can=GRAMMARS, **options)
+            await told(output, can=GRAMMARS, **options)
     deltas, _ = await told("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message, FunctionCall]
 
@@ -305,9 +305,9 @@ async def test_calls_are_validated_while_they_stream() -> None:
 async def test_stop_string_may_truncate_valid_output(can: Capabilities) -> None:
     """vLLM's own example: a regex that ends with a line break, which is also a stop string."""
     guide = read_structured_outputs({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
-    for said in ("ada@home.com\n", "ada@\nhome.com"):
-        deltas, _ = await told(said, can=can, guide=guide, stop=("\n",))
-        assert text(deltas) == said.partition("\n")[0]
+    for output_text in ("ada@home.com\n", "ada@\nhome.com"):
+        deltas, _ = await told(output_text, can=can, guide=guide, stop=("\n",))
+        assert text(deltas) == output_text.partition("\n")[0]
         assert isinstance(deltas[-1], Finish) and deltas[-1].stopped_by_string
     with pytest.raises(RunError, match="grammar"):
         await told("Ada\n", can=can, guide=guide, stop=("\n",))

@@ -125,10 +125,10 @@ async def tools_that_the_server_runs():
     again = await Runner.run(agent, [*done.to_input_list(), {"role": "user", "content": "Thanks!"}])
     assert again.final_output
 
-    asked = []
+    requests = []
 
     def allow(request):
-        asked.append(request.data.name)
+        requests.append(request.data.name)
         return {"approve": True}
 
     guarded = HostedMCPTool(
@@ -136,7 +136,7 @@ async def tools_that_the_server_runs():
     )
     agent = Agent(name="a", model=model, tools=[guarded])
     done = await Runner.run(agent, "What is the sum of two and three?")
-    assert done.final_output == "It is five." and asked == ["add"]
+    assert done.final_output == "It is five." and requests == ["add"]
 
 
 run(

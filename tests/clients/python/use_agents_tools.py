@@ -132,19 +132,19 @@ async def a_shell_there():
 async def a_shell_with_skills():
     about = "---\nname: dice\ndescription: Rolls dice.\n---\nRun sh roll.sh.\n"
     files = [("dice/SKILL.md", about.encode()), ("dice/roll.sh", b"echo 4")]
-    kept = await client.skills.create(files=files)
-    zipped = (await client.skills.content.retrieve(kept.id)).read()
+    library = await client.skills.create(files=files)
+    zipped = (await client.skills.content.retrieve(library.id)).read()
     source = {"type": "base64", "media_type": "application/zip"}
     source["data"] = base64.b64encode(zipped).decode()
     for skill in (
-        {"type": "skill_reference", "skill_id": kept.id, "version": "1"},
+        {"type": "skill_reference", "skill_id": library.id, "version": "1"},
         {"type": "inline", "name": "dice", "description": "Rolls dice.", "source": source},
     ):
         tool = ShellTool(environment={"type": "container_auto", "skills": [skill]})
         done = await asked("Roll the die", tool)
         outputs = [item.output for item in done.raw_responses]
-        said = [item.output[0].stdout for each in outputs for item in each if "output" in item.type]
-        assert said == [about, "4\n"] and done.final_output == "It is a 4."
+        text = [item.output[0].stdout for each in outputs for item in each if "output" in item.type]
+        assert text == [about, "4\n"] and done.final_output == "It is a 4."
 
 
 async def a_shell_of_ours():
@@ -192,8 +192,8 @@ class Editor:
 async def patches():
     done = await asked("Make and mend greet.py", ApplyPatchTool(editor=Editor()))
     assert done.final_output == "Done: it says hello."
-    said = subprocess.run([sys.executable, "greet.py"], capture_output=True, text=True).stdout
-    assert said == "hello\n" and not Path("old.py").exists()
+    text = subprocess.run([sys.executable, "greet.py"], capture_output=True, text=True).stdout
+    assert text == "hello\n" and not Path("old.py").exists()
 
 
 class Screen(Computer):

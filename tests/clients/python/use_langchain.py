@@ -45,22 +45,22 @@ def a_stream():
 
 def thinking():
     model = ChatOpenAI(model=MODEL, use_responses_api=True, reasoning={"effort": "low"})
-    said = model.invoke("Think first")
-    assert said.text == "Forty-two."
-    assert model.invoke([HumanMessage("Think first"), said, HumanMessage("Why?")]).text
+    answer = model.invoke("Think first")
+    assert answer.text == "Forty-two."
+    assert model.invoke([HumanMessage("Think first"), answer, HumanMessage("Why?")]).text
 
 
 def a_tool_loop():
     for model in models():
         bound = model.bind_tools([get_weather])
         talk = [HumanMessage("What is the weather in two cities?")]
-        asked = bound.invoke(talk)
-        assert [call["args"]["city"] for call in asked.tool_calls] == ["Rome", "Oslo"]
+        response = bound.invoke(talk)
+        assert [call["args"]["city"] for call in response.tool_calls] == ["Rome", "Oslo"]
         outputs = [
             ToolMessage(get_weather.invoke(call["args"]), tool_call_id=call["id"])
-            for call in asked.tool_calls
+            for call in response.tool_calls
         ]
-        assert bound.invoke([*talk, asked, *outputs]).text == "Sunny in both."
+        assert bound.invoke([*talk, response, *outputs]).text == "Sunny in both."
 
 
 def a_typed_answer():
@@ -72,8 +72,8 @@ def a_typed_answer():
 
 async def asynchronously():
     for model in models():
-        said = [chunk.text async for chunk in model.astream("hi")]
-        assert "".join(said) == "Hello there!"
+        text = [chunk.text async for chunk in model.astream("hi")]
+        assert "".join(text) == "Hello there!"
 
 
 run(an_answer, a_stream, thinking, a_tool_loop, a_typed_answer, asynchronously)

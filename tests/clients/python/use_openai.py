@@ -33,8 +33,8 @@ def a_stream():
     with client.responses.stream(model=MODEL, input="Think first") as stream:
         events = list(stream)
         final = stream.get_final_response()
-    said = "".join(e.delta for e in events if e.type == "response.output_text.delta")
-    assert said == final.output_text == "Forty-two."
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    assert text == final.output_text == "Forty-two."
     assert final.output[0].type == "reasoning"
     assert events[0].type == "response.created" and events[-1].type == "response.completed"
 
@@ -51,18 +51,18 @@ def a_parsed_answer():
 def a_tool_loop():
     for cities in ("Rome", "two cities"):
         items = [{"role": "user", "content": f"What is the weather in {cities}?"}]
-        asked = client.responses.create(model=MODEL, input=items, tools=[WEATHER])
-        calls = [item for item in asked.output if item.type == "function_call"]
+        response = client.responses.create(model=MODEL, input=items, tools=[WEATHER])
+        calls = [item for item in response.output if item.type == "function_call"]
         assert len(calls) == (1 if cities == "Rome" else 2)
         outputs = [
             {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
             for call in calls
         ]
         chained = client.responses.create(
-            model=MODEL, input=outputs, previous_response_id=asked.id, tools=[WEATHER]
+            model=MODEL, input=outputs, previous_response_id=response.id, tools=[WEATHER]
         )
         replayed = client.responses.create(
-            model=MODEL, input=[*items, *asked.output, *outputs], tools=[WEATHER], store=False
+            model=MODEL, input=[*items, *response.output, *outputs], tools=[WEATHER], store=False
         )
         assert chained.output_text == replayed.output_text != ""
 
@@ -125,8 +125,8 @@ def chat_completions():
     assert final.choices[0].message.content == "Hello there!" and final.usage.total_tokens
     turns = [{"role": "user", "content": "What is the weather in Rome?"}]
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
-    asked = client.chat.completions.create(model=MODEL, messages=turns, tools=[tool])
-    message = asked.choices[0].message
+    response = client.chat.completions.create(model=MODEL, messages=turns, tools=[tool])
+    message = response.choices[0].message
     answered = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sun"}
     done = client.chat.completions.create(
         model=MODEL, messages=[*turns, message, answered], tools=[tool]
@@ -167,8 +167,8 @@ def failures():
 
 async def many_at_once():
     async with AsyncOpenAI() as asking:
-        asked = [asking.responses.create(model=MODEL, input="hi") for _ in range(16)]
-        answers = await asyncio.gather(*asked)
+        requests = [asking.responses.create(model=MODEL, input="hi") for _ in range(16)]
+        answers = await asyncio.gather(*requests)
     assert {answer.output_text for answer in answers} == {"Hello there!"}
 
 

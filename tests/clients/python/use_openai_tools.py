@@ -13,15 +13,15 @@ PNG = b"\x89PNG"
 FJORDS = "https://wiki.example/fjords.md"
 
 
-def streamed(asked, **more):
+def streamed(request, **more):
     """The events and the response, which its own accumulator and a plain answer agree with."""
-    with client.responses.stream(model=MODEL, input=asked, **more) as stream:
+    with client.responses.stream(model=MODEL, input=request, **more) as stream:
         events = list(stream)
         final = stream.get_final_response()
     assert final.status == "completed" and final.error is None
-    kept = client.responses.retrieve(final.id).output
-    assert [item.to_dict() for item in kept] == [_plain(item) for item in final.output]
-    plain = client.responses.create(model=MODEL, input=asked, **more)
+    stored = client.responses.retrieve(final.id).output
+    assert [item.to_dict() for item in stored] == [_plain(item) for item in final.output]
+    plain = client.responses.create(model=MODEL, input=request, **more)
     assert [item.type for item in plain.output] == [item.type for item in final.output]
     assert plain.output_text == final.output_text
     return [event.type.removeprefix("response.") for event in events], final
@@ -132,17 +132,17 @@ def mcp():
     steps = ["mcp_list_tools.in_progress", "mcp_list_tools.completed", "mcp_call.in_progress"]
     follow(types, *steps, "mcp_call_arguments.done", "mcp_call.completed", "completed")
     guarded = {**TOYS, "require_approval": "always"}
-    asked = client.responses.create(
+    response = client.responses.create(
         model=MODEL, input="What is the sum of two and three?", tools=[guarded]
     )
     for approve in (True, False):
         answer = {
             "type": "mcp_approval_response",
-            "approval_request_id": asked.output[-1].id,
+            "approval_request_id": response.output[-1].id,
             "approve": approve,
         }
         done = client.responses.create(
-            model=MODEL, input=[answer], previous_response_id=asked.id, tools=[guarded]
+            model=MODEL, input=[answer], previous_response_id=response.id, tools=[guarded]
         )
         kinds = [item.type for item in done.output]
         assert kinds == (["mcp_call", "message"] if approve else ["message"])
@@ -159,10 +159,10 @@ def a_shell_here():
     follow(types, "shell_call_command.added", "shell_call_command.done", "completed")
 
 
-def answered(asked, tool, output):
+def answered(request, tool, output):
     """What the client runs: the response ends with the call, and goes on with its output, chained
     and replayed."""
-    _, first = streamed(asked, tools=[tool])
+    _, first = streamed(request, tools=[tool])
     calls = [item for item in first.output if item.type.endswith("_call")]
     outputs = [{"call_id": call.call_id, **output(call)} for call in calls]
     chained = client.responses.create(
@@ -170,7 +170,7 @@ def answered(asked, tool, output):
     )
     replayed = client.responses.create(
         model=MODEL,
-        input=[{"role": "user", "content": asked}, *first.output, *outputs],
+        input=[{"role": "user", "content": request}, *first.output, *outputs],
         tools=[tool],
         store=False,
     )
@@ -179,11 +179,11 @@ def answered(asked, tool, output):
 
 
 def shells_of_the_client():
-    said = {"stdout": "ahoy\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    output = {"stdout": "ahoy\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
     calls, done = answered(
         "What do my files say?",
         {"type": "shell"},
-        lambda call: {"type": "shell_call_output", "output": [said]},
+        lambda call: {"type": "shell_call_output", "output": [output]},
     )
     assert calls[0].action.commands == ["echo ahoy"] and calls[0].action.timeout_ms == 5000
     assert done.output_text == "They say ahoy."

@@ -42,8 +42,8 @@ async def a_tool_loop():
 async def a_stream():
     for model in models():
         async with Agent(model).run_stream("Think first") as stream:
-            said = [text async for text in stream.stream_text(delta=True)]
-        assert "".join(said) == "Forty-two."
+            texts = [text async for text in stream.stream_text(delta=True)]
+        assert "".join(texts) == "Forty-two."
 
 
 async def a_typed_answer():

@@ -292,10 +292,10 @@ def test_reserved_template_variables_cannot_be_set() -> None:
 def test_images_are_noted_or_refused() -> None:
     from antiphon.wire.items import InputImage
 
-    seen = Message(role="user", content=(InputImage(file_id="f"),))
-    assert "[image omitted" in Model("smol").prompt(seen)
+    picture = Message(role="user", content=(InputImage(file_id="f"),))
+    assert "[image omitted" in Model("smol").prompt(picture)
     with pytest.raises(InvalidRequest):
-        Model("smol", unreadable="refuse").render(seen)
+        Model("smol", unreadable="refuse").render(picture)
 
 
 # --- tokens --------------------------------------------------------------------------------------

@@ -427,8 +427,8 @@ def test_doubtful_opening_text_is_valid_in_an_answer() -> None:
     ],
 )
 def test_requested_constraint_is_marked_as_needed(option_fields: Any) -> None:
-    made = constraint("hermes", WEATHER, **option_fields)
-    assert made is not None and made.needed
+    created = constraint("hermes", WEATHER, **option_fields)
+    assert created is not None and created.needed
     strict = constraint("hermes", Function(name="weather", parameters=AGE, strict=True))
     assert strict is not None and strict.needed
 

@@ -48,8 +48,8 @@ def of_lark(definition: str) -> ConstrainedWriter:
     return ConstrainedWriter(TOKENIZER, Constraint(lark=f'start: "<" {start} ">"\n{rules}'))
 
 
-def holds(held: ConstrainedWriter, text: str, *, plain: bool = False) -> bool:
-    return held.may_write(f"<{text if plain else json_string_content(text)}>")
+def holds(writer: ConstrainedWriter, text: str, *, plain: bool = False) -> bool:
+    return writer.may_write(f"<{text if plain else json_string_content(text)}>")
 
 
 HELD = {pattern: of_regex(pattern) for pattern in REGEXES}
@@ -67,8 +67,8 @@ def test_rewritten_regex_accepts_the_same_texts(pattern: str, text: str) -> None
 
 @pytest.mark.parametrize("text", ["ab", 'a"\\b', "a\nb", ""])
 def test_literal_text_is_enforced(text: str) -> None:
-    held = of_regex(r"[^\n>]+", plain=True)
-    assert holds(held, text, plain=True) == (re.fullmatch(r"[^\n>]+", text) is not None)
+    writer = of_regex(r"[^\n>]+", plain=True)
+    assert holds(writer, text, plain=True) == (re.fullmatch(r"[^\n>]+", text) is not None)
 
 
 @pytest.mark.parametrize(
@@ -91,22 +91,22 @@ def test_literal_text_is_enforced(text: str) -> None:
 def test_lark_grammar_accepts_its_language(
     definition: str, right: list[str], wrong: list[str]
 ) -> None:
-    held = of_lark(definition)
-    assert [text for text in right if not holds(held, text)] == []
-    assert [text for text in wrong if holds(held, text)] == []
+    writer = of_lark(definition)
+    assert [text for text in right if not holds(writer, text)] == []
+    assert [text for text in wrong if holds(writer, text)] == []
 
 
 def test_ignored_text_is_valid_only_between_terminals() -> None:
-    held = of_lark('start: WORD "=" WORD\nWORD: "a" "b"\n%import common.WS\n%ignore WS')
+    writer = of_lark('start: WORD "=" WORD\nWORD: "a" "b"\n%import common.WS\n%ignore WS')
     for text in ("ab=ab", " ab =\n\tab ", "ab= ab"):
-        assert holds(held, text), text
+        assert holds(writer, text), text
     for text in ("a b=ab", "ab ab"):
-        assert not holds(held, text), text
+        assert not holds(writer, text), text
 
 
 def test_names_that_differ_only_in_case_are_distinct() -> None:
-    held = of_lark('start: word WORD\nword: "a"\nWORD: "b"')
-    assert holds(held, "ab") and not holds(held, "aa")
+    writer = of_lark('start: word WORD\nword: "a"\nWORD: "b"')
+    assert holds(writer, "ab") and not holds(writer, "aa")
 
 
 @pytest.mark.parametrize(

@@ -293,11 +293,11 @@ def test_effort_levels_are_rendered(effort: Any, level: ReasoningEffort) -> None
 
 
 def test_settings_and_request_set_template_variables() -> None:
-    made = dialect(settings={"model_identity": "You are Anton.", "reasoning_effort": "high"})
+    created = dialect(settings={"model_identity": "You are Anton.", "reasoning_effort": "high"})
 
     def head(**option_fields: Any) -> str:
         conversation = Conversation(items=(user("Hi"),))
-        return decoded(made.render(conversation, Options(**option_fields)).prompt.ids)
+        return decoded(created.render(conversation, Options(**option_fields)).prompt.ids)
 
     assert "You are Anton.\n" in head() and "Reasoning: high" in head()
     assert "Reasoning: low" in head(reasoning=ReasoningConfig(effort="minimal"))
@@ -434,8 +434,13 @@ def test_builtin_tools_are_called_in_reasoning() -> None:
         "<|start|>user<|message|>Go on.<|end|><|start|>assistant"
     )
     prompt = ids(user("Hi"), tools=(PYTHON, BROWSER))
-    held = prompt_tokens(prompt, '<|channel|>analysis to=python code<|message|>print("1")<|call|>')
-    assert ids(*items, tools=(PYTHON, BROWSER), stored=held)[: len(held.ids)] == held.ids
+    stored_tokens = prompt_tokens(
+        prompt, '<|channel|>analysis to=python code<|message|>print("1")<|call|>'
+    )
+    assert (
+        ids(*items, tools=(PYTHON, BROWSER), stored=stored_tokens)[: len(stored_tokens.ids)]
+        == stored_tokens.ids
+    )
 
 
 def test_code_of_the_builtin_python_tool_is_plain_text() -> None:
@@ -514,17 +519,17 @@ def prompt_tokens(prompt: Sequence[int], text: str, fingerprint: str = "f") -> P
 @pytest.mark.requirement("D-79")
 def test_sampled_tokens_are_extended() -> None:
     prompt = ids(user("Oslo?"), tools=(WEATHER,))
-    held = prompt_tokens(prompt, SAMPLED_CALL)
+    stored_tokens = prompt_tokens(prompt, SAMPLED_CALL)
     talk = (
         user("Oslo?"),
         reasoning_done("Look."),
         function_call(arguments='{"city": "Oslo"}'),
         result(),
     )
-    found = ids(*talk, stored=held, tools=(WEATHER,))
-    assert found[: len(held.ids)] == held.ids
+    found = ids(*talk, stored=stored_tokens, tools=(WEATHER,))
+    assert found[: len(stored_tokens.ids)] == stored_tokens.ids
     rest = "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>sunny<|end|>"
-    assert decoded(found[len(held.ids) :]) == f"{rest}<|start|>assistant"
+    assert decoded(found[len(stored_tokens.ids) :]) == f"{rest}<|start|>assistant"
     assert found != ids(*talk, tools=(WEATHER,)), "the library writes it otherwise"
 
 
@@ -560,8 +565,8 @@ SAME: dict[str, tuple[str, tuple[it.Item, ...]]] = {
 @pytest.mark.parametrize(("text", "items"), SAME.values(), ids=SAME)
 def test_equivalent_headers_are_preserved(text: str, items: tuple[it.Item, ...]) -> None:
     prompt = ids(user("Hi"))
-    held = prompt_tokens(prompt, text)
-    found = ids(user("Hi"), *items, user("Go on."), stored=held)
+    stored_tokens = prompt_tokens(prompt, text)
+    found = ids(user("Hi"), *items, user("Go on."), stored=stored_tokens)
     body = text.removesuffix("<|return|>").removesuffix("<|end|>")
     end = "" if text.endswith("<|call|>") else "<|end|>"
     assert decoded(found).startswith(f"{decoded(prompt)}{body}{end}<|start|>")
@@ -610,23 +615,25 @@ def test_different_messages_are_rendered_again(text: str, items: tuple[it.Item, 
 def test_kept_tokens_of_another_head_or_tokenizer_are_left_out() -> None:
     text = "<|message|>Hello!<|return|>"
     talk = (user("Hi"), answer("Hello!"), user("Go on."))
-    for held in (
+    for stored_tokens in (
         prompt_tokens(ids(user("Hi"), instructions="Be kind."), text),
         prompt_tokens(ids(user("Hi")), text, "another"),
         prompt_tokens(ids(user("Ho")), text),
     ):
-        assert ids(*talk, stored=held) == ids(*talk)
+        assert ids(*talk, stored=stored_tokens) == ids(*talk)
 
 
 def test_each_turn_extends_the_previous_one() -> None:
     talk: tuple[it.Item, ...] = ()
-    held: PromptTokens | None = None
+    stored_tokens: PromptTokens | None = None
     for turn in range(4):
         talk = (*talk, user(f"Question {turn}?"))
-        found = ids(*talk, stored=held)
-        if held is not None:
-            assert found[: len(held.ids) - 1] == held.ids[:-1]
-        held = PromptTokens((*found, *sampled(f"<|message|>Answer {turn}.<|return|>")), "f")
+        found = ids(*talk, stored=stored_tokens)
+        if stored_tokens is not None:
+            assert found[: len(stored_tokens.ids) - 1] == stored_tokens.ids[:-1]
+        stored_tokens = PromptTokens(
+            (*found, *sampled(f"<|message|>Answer {turn}.<|return|>")), "f"
+        )
         talk = (*talk, answer(f"Answer {turn}."))
 
 
@@ -678,9 +685,11 @@ def test_parsed_reply_is_extended(
     read_items = stored([*first.parser.feed(Chunk(reply)), *first.parser.finish("stop")])
     (call,) = (item for item in read_items if isinstance(item, it.FunctionCall))
     assert json.loads(call.arguments) == {"city": city}
-    seen = (*first.prompt.ids, *reply)
-    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), stored=PromptTokens(seen, "f"))
-    assert found[: len(seen)] == seen
+    visible = (*first.prompt.ids, *reply)
+    found = ids(
+        user("Hi"), *read_items, result(), tools=(WEATHER,), stored=PromptTokens(visible, "f")
+    )
+    assert found[: len(visible)] == visible
 
 
 def encoding_safe(text: str) -> str:

@@ -430,13 +430,13 @@ def test_message_opened_by_the_prompt_is_parsed(kind: MessageKind) -> None:
 
 def test_reasoning_tokens_are_counted() -> None:
     reader = parser()
-    seen = []
+    observed = []
     for id in ids_of(f"{THINK}{FINAL}"):
         reader.feed(Chunk(ids=(id,)))
-        seen.append((reader.is_thinking, reader.reasoning_tokens))
+        observed.append((reader.is_thinking, reader.reasoning_tokens))
     # <|channel|> a n a l y s i s <|message|> H m . <|end|>
-    assert seen[9:14] == [(True, 10), (True, 11), (True, 12), (True, 13), (False, 14)]
-    assert seen[-1] == (False, 14)
+    assert observed[9:14] == [(True, 10), (True, 11), (True, 12), (True, 13), (False, 14)]
+    assert observed[-1] == (False, 14)
 
 
 def test_logprobs_stand_with_their_text() -> None:

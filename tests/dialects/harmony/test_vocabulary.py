@@ -25,11 +25,11 @@ def test_package_is_unpacked_once(
     cache = tmp_path / "cache" / "vocabulary"
     assert vocabulary.load(None, cache, environment_variable).encode("Hi") == [12194]
     (file,) = cache.iterdir()
-    made = file.stat().st_mtime_ns
+    created = file.stat().st_mtime_ns
     assert os.environ.get(VARIABLE) == before, "the environment is as it was"
     monkeypatch.setattr(vocabulary, "_packed", lambda: None)
     vocabulary.load(None, cache, environment_variable)
-    assert file.stat().st_mtime_ns == made
+    assert file.stat().st_mtime_ns == created
     assert vocabulary.load(cache, tmp_path / "unused", environment_variable).encode("Hi") == [12194]
     assert not (tmp_path / "unused").exists()
 

@@ -46,29 +46,29 @@ def lexer(tools: str, *special: str) -> tuple[Lexer, ByteTokenizer]:
 
 
 def test_special_token_is_not_text() -> None:
-    made, tokenizer = lexer("hermes", "<tool_call>", "<think>", "<pad>")
-    mark = made.marks[tokenizer.special["<tool_call>"]]
+    created, tokenizer = lexer("hermes", "<tool_call>", "<think>", "<pad>")
+    mark = created.marks[tokenizer.special["<tool_call>"]]
     assert len(mark) == 1 and is_special(mark) and not is_special("<tool_call>")
-    assert made.states[START].transitions[mark] == ("records", False)
-    assert "<tool_call>" not in made.states[START].transitions
-    assert "</tool_call>" in made.states["records"].transitions  # this one is text here
-    assert made.spell_out(f"a{mark}b") == "a<tool_call>b"
+    assert created.states[START].transitions[mark] == ("records", False)
+    assert "<tool_call>" not in created.states[START].transitions
+    assert "</tool_call>" in created.states["records"].transitions  # this one is text here
+    assert created.spell_out(f"a{mark}b") == "a<tool_call>b"
     assert strip_marks(f"a{mark}b") == "ab"
 
 
 def test_tokens_that_no_format_uses_are_dropped() -> None:
-    made, tokenizer = lexer("hermes", "<pad>", "<b>", "<tool_call>")
-    assert made.is_dropped(tokenizer.special["<pad>"])
-    assert all(map(made.is_dropped, tokenizer.end_ids))
-    assert not made.is_dropped(tokenizer.special["<tool_call>"])
-    assert not made.is_dropped(tokenizer.special["<b>"])  # vocabularies with tokens for HTML
-    assert not made.is_dropped(ord("a"))
+    created, tokenizer = lexer("hermes", "<pad>", "<b>", "<tool_call>")
+    assert created.is_dropped(tokenizer.special["<pad>"])
+    assert all(map(created.is_dropped, tokenizer.end_ids))
+    assert not created.is_dropped(tokenizer.special["<tool_call>"])
+    assert not created.is_dropped(tokenizer.special["<b>"])  # vocabularies with tokens for HTML
+    assert not created.is_dropped(ord("a"))
 
 
 def test_terminal_may_mix_tokens_and_text() -> None:
-    made, tokenizer = lexer("deepseek_v32", "｜DSML｜")
-    mark = made.marks[tokenizer.special["｜DSML｜"]]
-    leads = made.states[START].transitions
+    created, tokenizer = lexer("deepseek_v32", "｜DSML｜")
+    mark = created.marks[tokenizer.special["｜DSML｜"]]
+    leads = created.states[START].transitions
     assert f"<{mark}function_calls>" in leads and "<｜DSML｜function_calls>" not in leads
 
 

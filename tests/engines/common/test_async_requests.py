@@ -10,7 +10,7 @@ from tests.engines.fake_vllm import Logprob
 
 def test_log_probabilities_are_numbers_that_json_has() -> None:
     known = {1: Logprob(-math.inf), 2: Logprob(-0.5), 3: Logprob(math.nan)}
-    told = token_logprob(1, known, 3)
-    assert told.logprob == -9999.0
-    assert {each.id: each.logprob for each in told.top} == {2: -0.5, 1: -9999.0, 3: -9999.0}
+    logprob = token_logprob(1, known, 3)
+    assert logprob.logprob == -9999.0
+    assert {each.id: each.logprob for each in logprob.top} == {2: -0.5, 1: -9999.0, 3: -9999.0}
     assert token_logprob(3, known, 0).logprob == -9999.0

@@ -67,8 +67,8 @@ def test_possible_stop_string_is_held_back() -> None:
 
 
 def test_logprobs_go_with_their_ids_or_not_at_all() -> None:
-    told = read(list(b"ab"), Sampling(max_tokens=2, logprobs=0))
-    assert [token.id for chunk in told for token in chunk.logprobs] == list(b"ab")
+    logprob = read(list(b"ab"), Sampling(max_tokens=2, logprobs=0))
+    assert [token.id for chunk in logprob for token in chunk.logprobs] == list(b"ab")
     unreported_tokens = read(list(b"ab"), Sampling(max_tokens=2))
     assert all(chunk.logprobs == () for chunk in unreported_tokens)
 

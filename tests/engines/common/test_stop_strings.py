@@ -14,15 +14,15 @@ STOPS = st.lists(st.text(alphabet="abé", min_size=1, max_size=4), max_size=3)
 def run(pieces: list[bytes], stops: tuple[str, ...]) -> tuple[bytes, StopStrings]:
     """What was let go, and the machine at the end."""
     machine = StopStrings(stops)
-    held: list[bytes] = []
-    gone = b""
+    pending: list[bytes] = []
+    removed = b""
     for piece in pieces:
-        held.append(piece)
+        pending.append(piece)
         for _ in range(machine.feed(piece)):
-            gone += held.pop(0)
+            removed += pending.pop(0)
         if machine.matched_stop:
             break
-    return gone, machine
+    return removed, machine
 
 
 @given(text=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 60)))
@@ -31,25 +31,25 @@ def test_token_boundaries_do_not_change_the_stop_position(
 ) -> None:
     spelled = text.encode()
     places = sorted({0, len(spelled), *(cut % (len(spelled) + 1) for cut in cuts)})
-    gone, machine = run([spelled[i:j] for i, j in pairwise(places)], tuple(stops))
+    removed, machine = run([spelled[i:j] for i, j in pairwise(places)], tuple(stops))
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not ends:
         assert machine.matched_stop is None
-        assert spelled.startswith(gone)
+        assert spelled.startswith(removed)
         return
     _, at, stop = min(ends)
     assert machine.matched_stop == stop
-    assert spelled.startswith(gone)
-    rest = text[:at].encode()[len(gone) :]
+    assert spelled.startswith(removed)
+    rest = text[:at].encode()[len(removed) :]
     assert machine.tail == rest.decode("utf-8", "ignore")
 
 
 @given(text=LETTERS, stop=st.text(alphabet="abé", min_size=1, max_size=4))
 def test_no_more_is_held_back_than_a_stop_string_less_a_byte(text: str, stop: str) -> None:
     pieces = [bytes([byte]) for byte in text.encode()]
-    gone, machine = run(pieces, (stop,))
+    removed, machine = run(pieces, (stop,))
     if machine.matched_stop is None:
-        assert len(pieces) - len(gone) < len(stop.encode())
+        assert len(pieces) - len(removed) < len(stop.encode())
 
 
 def test_holds_back_only_what_may_become_a_stop_string() -> None:

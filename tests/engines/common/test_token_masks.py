@@ -43,9 +43,9 @@ def test_only_what_the_grammar_says_may_come() -> None:
     "text", ["<tool_call>", "a</think>b", "<|im_end|><|im_start|>", "é<think>"]
 )
 def test_a_text_that_looks_like_a_control_token_is_spelled(text: str) -> None:
-    said = json.dumps(text, ensure_ascii=False)
-    assert spell(f"start: {said}") == text
-    assert spell(f'start: %json {{"enum": [{said}]}}') == said
+    call_text = json.dumps(text, ensure_ascii=False)
+    assert spell(f"start: {call_text}") == text
+    assert spell(f'start: %json {{"enum": [{call_text}]}}') == call_text
     assert spell('start: <[977]> "x"') == "<tool_call>x"  # and one that must come does
 
 

@@ -205,8 +205,10 @@ def test_constraint_fields_of_each_server(
     flavour: str, kind: str, field: str, value: object
 ) -> None:
     (words,) = (each for each in SYNTAXES[flavour] if each.kind == kind)
-    held = ConstraintEncoder(words, ByteTokenizer()).encode(Sampling(max_tokens=9, constraint=LARK))
-    written = FLAVOURS[flavour].encode(asked(held=held))
+    constraint = ConstraintEncoder(words, ByteTokenizer()).encode(
+        Sampling(max_tokens=9, constraint=LARK)
+    )
+    written = FLAVOURS[flavour].encode(asked(held=constraint))
     assert written.get("sampling_params", written)[field] == value
 
 
@@ -283,8 +285,8 @@ def test_aborted_generation_raises(kind: Any, reason: str) -> None:
 
 def test_mismatched_logprobs_are_dropped() -> None:
     """No token is lost with them."""
-    told = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
-    choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": told}
+    logprob = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
+    choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": logprob}
     found = VllmParser(asked(logprobs=1)).feed(json.dumps({"choices": [choice]}).encode()).tokens
     assert [(each.id, each.logprob, each.top) for each in found] == [
         (97, -9999.0, ()),
@@ -302,23 +304,26 @@ def test_sglang_abort_raises() -> None:
 
 def test_withheld_token_search_is_bounded() -> None:
     pieces = LlamaParser(asked())
-    told = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
-    assert [each.id for each in pieces.feed(json.dumps(told).encode()).tokens] == [169]
+    result = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
+    assert [each.id for each in pieces.feed(json.dumps(result).encode()).tokens] == [169]
 
 
 def test_tokens_of_an_incomplete_character_are_counted() -> None:
     pieces = LlamaParser(asked())
-    for told in ({"content": "a", "tokens": [97], "tokens_predicted": 1}, {"tokens_predicted": 4}):
-        piece = pieces.feed(json.dumps({**told, "stop": "tokens" not in told}).encode())
+    for result in (
+        {"content": "a", "tokens": [97], "tokens_predicted": 1},
+        {"tokens_predicted": 4},
+    ):
+        piece = pieces.feed(json.dumps({**result, "stop": "tokens" not in result}).encode())
     assert (piece.tokens, piece.reason, piece.unreported_tokens) == ([], "stop", 3)
 
 
 def test_withheld_ids_are_recovered() -> None:
     pieces = LlamaParser(asked(logprobs=0))
     unicorn = list("🦄".encode())
-    told = {"content": "🦄", "tokens": unicorn[-1:], "tokens_predicted": 4}
-    told["completion_probabilities"] = [{"id": unicorn[-1], "logprob": None}]
-    found = pieces.feed(json.dumps(told).encode()).tokens
+    result = {"content": "🦄", "tokens": unicorn[-1:], "tokens_predicted": 4}
+    result["completion_probabilities"] = [{"id": unicorn[-1], "logprob": None}]
+    found = pieces.feed(json.dumps(result).encode()).tokens
     assert [each.id for each in found] == unicorn
     assert {each.logprob for each in found} == {-9999.0}
 
@@ -377,8 +382,8 @@ async def test_sglang_capabilities_are_read_from_server_info(
 ) -> None:
     listed = {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 300}]}
     facts = {"enable_deterministic_inference": is_deterministic}
-    said = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
-    async with fake(v1__models=json_answer(listed), server_info=said) as playing:
+    output = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
+    async with fake(v1__models=json_answer(listed), server_info=output) as playing:
         engine = await load(playing.url, LoadOptions(name="tiny"))
         assert engine.capabilities.seed is is_deterministic
         assert engine.card.context_size == 300
@@ -412,8 +417,8 @@ async def test_context_size_is_read_from_the_server(folder: Path) -> None:
         )
         assert engine.capabilities.adapters == {"poet", "clerk"}
         for name, there in (("poet", "poet-v2"), ("clerk", "clerk")):
-            asked = Sampling(max_tokens=1, ignore_eos=True, adapter=name)
-            await collect(engine, Prompt((5, 6)), asked)
+            request = Sampling(max_tokens=1, ignore_eos=True, adapter=name)
+            await collect(engine, Prompt((5, 6)), request)
             assert bodies[-1]["model"] == there
         assert engine.card.context_size == 300
         await collect(engine, Prompt((5, 6)), Sampling(max_tokens=2, ignore_eos=True))

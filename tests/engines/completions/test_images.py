@@ -99,9 +99,9 @@ def seen(*parts: str | bytes) -> str:
 async def test_images_keep_their_position(kind: str, parts: tuple[str | bytes, ...]) -> None:
     async with connected(kind) as (engine, _):
         prompt = asked(engine, *parts)
-        said = await collect(engine, prompt, Sampling(max_tokens=99, logprobs=1))
-        assert said.text(engine) == seen(*parts)
-        assert len(said.logprobs[0].top) == 1
+        answer = await collect(engine, prompt, Sampling(max_tokens=99, logprobs=1))
+        assert answer.text(engine) == seen(*parts)
+        assert len(answer.logprobs[0].top) == 1
         assert isinstance(engine, MeasuresImages)
         besides = sum([await engine.image_tokens(image) for image in prompt.images])
         assert len(prompt.ids) + besides == len(seen(*parts))
@@ -232,9 +232,9 @@ async def test_marker_is_reread_after_a_server_restart() -> None:
         for content, size in ((RED, 3), (BLUE, 4)):
             # the id that the server itself puts before every text is not sent, and counted once
             assert await engine.image_tokens(EncodedImage(content, "image/png", 0)) == size
-        asked = [body for path, body, _ in playing.asked if path == "/completion"]
-        said = [body["prompt"]["prompt_string"] for body in asked]
-        assert said == ["a<one>a", "a<two>a"]
+        requests = [body for path, body, _ in playing.asked if path == "/completion"]
+        texts = [body["prompt"]["prompt_string"] for body in requests]
+        assert texts == ["a<one>a", "a<two>a"]
         with pytest.raises(BackendError, match="no longer accepts"):
             await engine.image_tokens(EncodedImage(png(), "image/png", 0))
         await engine.close()
@@ -269,8 +269,8 @@ async def test_image_support_is_detected(kind: str, sees: bool, tmp_path: Path) 
     folder = hf_files.folder(tmp_path / "model", hf_files.byte_level(), chat_template=TEMPLATE)
     async with serving(SHAPES[kind], ScriptedEngine(), sees=sees, root=str(folder)) as (url, _):
         engine = await load(url, LoadOptions(name="tiny"))
-        told = {"vllm": "template", "sglang": "template", "llama-server": "apart"}
-        assert engine.capabilities.images == (told.get(kind) if sees else None)
+        result = {"vllm": "template", "sglang": "template", "llama-server": "apart"}
+        assert engine.capabilities.images == (result.get(kind) if sees else None)
         if engine.capabilities.images is None:
             with pytest.raises(InvalidRequest, match="cannot see"):
                 await engine.image_tokens(EncodedImage(RED, "image/png", 0))

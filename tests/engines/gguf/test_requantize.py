@@ -48,9 +48,9 @@ def test_says_the_same_in_another_type(tmp_path: Path) -> None:
 
     before, after = read_gguf(source), read_gguf(target)
     assert after.metadata == before.metadata
-    kept, changed = after.tensors
+    remaining, changed = after.tensors
     content = target.read_bytes()
-    assert content[kept.start : kept.start + kept.length] == plain
+    assert content[remaining.start : remaining.start + remaining.length] == plain
     assert (changed.type, changed.shape, changed.length) == (Q8_0, (32, ROWS), ROWS * 34)
     for row, block in enumerate(blocks):
         start = changed.start + 34 * row

@@ -27,14 +27,14 @@ TEMPLATE = (
 
 
 def byte_level() -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     )
-    return _with_special(made)
+    return _with_special(tokenizer)
 
 
 def sentence_piece(*, prepend: str = "first") -> Tokenizer:
@@ -46,11 +46,11 @@ def sentence_piece(*, prepend: str = "first") -> Tokenizer:
     vocabulary["▁t"] = len(vocabulary)
     vocabulary["▁th"] = len(vocabulary)
     merges = [("▁", "t"), ("▁t", "h")]
-    made = Tokenizer(
+    tokenizer = Tokenizer(
         models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
-    made.decoder = decoders.Sequence(
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
+    tokenizer.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
             decoders.ByteFallback(),
@@ -58,29 +58,29 @@ def sentence_piece(*, prepend: str = "first") -> Tokenizer:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    return _with_special(made)
+    return _with_special(tokenizer)
 
 
 def unigram() -> Tokenizer:
     """Its special tokens are words of the vocabulary, and likely ones."""
     letters = sorted({*"".join(CORPUS).replace(" ", "▁"), *"abcdefghijklmnopqrstuvwxyz<>/|_"})
     words = [("<unk>", 0.0), ("</s>", 0.0), *((letter, -5.0) for letter in letters)]
-    made = Tokenizer(models.Unigram([*words, ("▁the", -3.0)], unk_id=0, byte_fallback=False))
-    made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens(["<unk>", "</s>"])
-    return _with_special(made)
+    tokenizer = Tokenizer(models.Unigram([*words, ("▁the", -3.0)], unk_id=0, byte_fallback=False))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<unk>", "</s>"])
+    return _with_special(tokenizer)
 
 
-def _with_special(made: Tokenizer) -> Tokenizer:
-    made.add_special_tokens(list(SPECIAL))
-    made.add_tokens([AddedToken(word, normalized=False) for word in (*WORDS, "\n\n")])
-    return made
+def _with_special(tokenizer: Tokenizer) -> Tokenizer:
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_tokens([AddedToken(word, normalized=False) for word in (*WORDS, "\n\n")])
+    return tokenizer
 
 
 def folder(path: Path, tokenizer: Tokenizer, **files: Any) -> Path:

@@ -10,11 +10,11 @@ from tests.engines.huggingface import hf_files
 
 
 def test_reads_all_there_is(tmp_path: Path) -> None:
-    made = hf_files.sentence_piece()
-    end = made.token_to_id("<|im_end|>")
+    created = hf_files.sentence_piece()
+    end = created.token_to_id("<|im_end|>")
     path = hf_files.folder(
         tmp_path / "Tiny-Chat",
-        made,
+        created,
         config={
             "model_type": "gpt_oss",
             "eos_token_id": 2,
@@ -55,17 +55,17 @@ def test_needs_no_more_than_a_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"), [(None, 4096), (100, 100), (10_000, 4096)], ids=["unset", "less", "more"]
+    ("limit", "given"), [(None, 4096), (100, 100), (10_000, 4096)], ids=["unset", "less", "more"]
 )
-def test_context_is_limited_to_the_models(tmp_path: Path, asked: int | None, given: int) -> None:
+def test_context_is_limited_to_the_models(tmp_path: Path, limit: int | None, given: int) -> None:
     config = {"max_position_embeddings": 4096, "text_config": None}
     path = hf_files.folder(tmp_path, hf_files.byte_level(), config=config)
-    assert read_folder(path, context_size=asked).card.context_size == given
+    assert read_folder(path, context_size=limit).card.context_size == given
 
 
 def test_bos_is_added_where_the_files_say_so(tmp_path: Path) -> None:
-    told = {"bos_token": "<s>", "add_bos_token": False}
-    path = hf_files.folder(tmp_path, hf_files.sentence_piece(), tokenizer_config=told)
+    result = {"bos_token": "<s>", "add_bos_token": False}
+    path = hf_files.folder(tmp_path, hf_files.sentence_piece(), tokenizer_config=result)
     assert not read_folder(path).card.add_bos
 
 

@@ -28,9 +28,9 @@ TEXTS = st.text(max_size=40) | st.lists(st.sampled_from(PARTS), max_size=12).map
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[FastTokenizer, Tokenizer]:
-    made = KINDS[request.param]()
-    path = hf_files.folder(tmp_path_factory.mktemp(request.param), made) / "tokenizer.json"
-    return FastTokenizer(path, end_tokens=["<|im_end|>", "absent", 10**6]), made
+    created = KINDS[request.param]()
+    path = hf_files.folder(tmp_path_factory.mktemp(request.param), created) / "tokenizer.json"
+    return FastTokenizer(path, end_tokens=["<|im_end|>", "absent", 10**6]), created
 
 
 def spelled(tokenizer: FastTokenizer, ids: list[int]) -> str:
@@ -96,13 +96,13 @@ def test_partial_characters_are_bytes(tmp_path: Path) -> None:
 
 
 def test_end_ids_and_vocabulary_size(tmp_path: Path) -> None:
-    made = hf_files.byte_level()
-    path = hf_files.folder(tmp_path, made) / "tokenizer.json"
-    end = made.token_to_id("<|im_end|>")
+    created = hf_files.byte_level()
+    path = hf_files.folder(tmp_path, created) / "tokenizer.json"
+    end = created.token_to_id("<|im_end|>")
     tokenizer = FastTokenizer(path, end_tokens=["<|im_end|>", 3, "absent", 10**6], size=5000)
     assert tokenizer.end_ids == {end, 3}
     assert tokenizer.size == 5000
-    assert FastTokenizer(path).size == made.get_vocab_size()
+    assert FastTokenizer(path).size == created.get_vocab_size()
     assert tokenizer.piece(4999) == tokenizer.piece(5000) == tokenizer.piece(-1) == b""
     assert tokenizer.bos_id is None
     assert tokenizer.literal(end) == "<|im_end|>"
@@ -126,8 +126,8 @@ def test_unreadable_tokenizer_raises_setup_error(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(SetupError, match="not a readable tokenizer"):
         FastTokenizer(file)
-    made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    made.decoder = decoders.WordPiece()
-    made.save(str(file))
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.save(str(file))
     with pytest.raises(SetupError, match="kind WordPiece"):
         FastTokenizer(file)

@@ -42,12 +42,12 @@ async def test_says_what_the_file_says(llama: LlamaEngine, smollm2_path: Path) -
 
 
 async def test_yields_the_end_token_it_sampled(llama: LlamaEngine) -> None:
-    asked = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
+    request = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
     end = llama.tokenizer.special["<|im_end|>"]
-    outcome = await collect(llama, prompt(llama, asked), greedy(50, logit_bias={end: 50.0}))
+    outcome = await collect(llama, prompt(llama, request), greedy(50, logit_bias={end: 50.0}))
     assert (outcome.ids, outcome.last.finish) == ((end,), "stop")
     endless = await collect(
-        llama, prompt(llama, asked), greedy(5, ignore_eos=True, logit_bias={end: 50.0})
+        llama, prompt(llama, request), greedy(5, ignore_eos=True, logit_bias={end: 50.0})
     )
     assert (len(endless.ids), endless.last.finish) == (5, "length")
 
@@ -56,8 +56,8 @@ async def test_yields_the_end_token_it_sampled(llama: LlamaEngine) -> None:
 async def test_tells_every_id_of_characters_in_several_tokens(
     llama: LlamaEngine, text: str
 ) -> None:
-    for told in (None, 1):
-        sampling = greedy(60, constraint=Constraint(f"start: /{text}/"), logprobs=told)
+    for result in (None, 1):
+        sampling = greedy(60, constraint=Constraint(f"start: /{text}/"), logprobs=result)
         outcome = await collect(llama, prompt(llama, "Write: "), sampling)
         *ids, end = outcome.ids
         assert end in llama.tokenizer.end_ids
@@ -66,11 +66,11 @@ async def test_tells_every_id_of_characters_in_several_tokens(
 
 
 async def test_tokens_of_an_incomplete_character_are_counted(llama: LlamaEngine) -> None:
-    asked, text = prompt(llama, "Write: "), "🦄🇩🇪"
+    input_prompt, text = prompt(llama, "Write: "), "🦄🇩🇪"
     ids = llama.tokenizer.encode(text, special=False)
-    held, unreported_tokens = Constraint(f"start: /{text}/"), set()
+    constraint, unreported_tokens = Constraint(f"start: /{text}/"), set()
     for most in range(1, len(ids) + 1):
-        outcome = await collect(llama, asked, greedy(most, constraint=held))
+        outcome = await collect(llama, input_prompt, greedy(most, constraint=constraint))
         assert outcome.last.finish == "length"
         assert list(outcome.ids) == ids[: most - outcome.last.unreported_tokens]
         unreported_tokens.add(outcome.last.unreported_tokens)
@@ -115,11 +115,11 @@ async def test_slow_consumer_receives_merged_chunks(llama: LlamaEngine) -> None:
 async def test_closing_the_iterator_stops_llama_cpp_and_frees_the_thread(
     llama: LlamaEngine,
 ) -> None:
-    seen = []
+    observed = []
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(900, ignore_eos=True))
     async with asyncio.timeout(TIMEOUT_S):
-        while not seen:
-            seen += (await anext(chunks)).ids
+        while not observed:
+            observed += (await anext(chunks)).ids
         (stream,) = llama._running
         await chunks.aclose()
         at_close = len(stream.sampled)

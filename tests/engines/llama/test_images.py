@@ -81,9 +81,9 @@ async def test_a_model_says_what_it_sees(seeing: LlamaEngine) -> None:
         (one, (), "I see no picture."),
         (several, (BLUE, RED), "A blue square and a red circle."),
     ):
-        said = await generated(seeing, asked(seeing, *pictures, text=text))
-        assert said.finish == "stop"
-        assert words(seeing, said) == f"{answer}<|im_end|>"
+        reply = await generated(seeing, asked(seeing, *pictures, text=text))
+        assert reply.finish == "stop"
+        assert words(seeing, reply) == f"{answer}<|im_end|>"
 
 
 async def test_repeated_image_is_served_from_the_cache(seeing: LlamaEngine) -> None:

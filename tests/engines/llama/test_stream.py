@@ -150,9 +150,9 @@ async def test_withheld_tokens_are_yielded_with_the_last_of_the_character() -> N
         end(),
     )
     chunks = await read(server, Sampling(max_tokens=100, logprobs=0))
-    told = [logprob for chunk in chunks for logprob in chunk.logprobs]
-    assert [each.id for each in told] == ids(chunks) == [97, *spelled]
-    assert [each.logprob for each in told] == [-1.0, *[UNKNOWN_LOGPROB] * 3, -0.5]
+    token_entry = [logprob for chunk in chunks for logprob in chunk.logprobs]
+    assert [each.id for each in token_entry] == ids(chunks) == [97, *spelled]
+    assert [each.logprob for each in token_entry] == [-1.0, *[UNKNOWN_LOGPROB] * 3, -0.5]
 
 
 async def test_abort_before_start_generates_nothing() -> None:

@@ -57,8 +57,8 @@ def server() -> Iterator[httpx.Client]:
 def test_encodes_as_llama_cpp_does(
     tokenizer: LlamaTokenizer, server: httpx.Client, text: str, special: bool
 ) -> None:
-    asked = {"content": text, "add_special": False, "parse_special": special}
-    expected = server.post("/tokenize", json=asked).json()["tokens"]
+    body = {"content": text, "add_special": False, "parse_special": special}
+    expected = server.post("/tokenize", json=body).json()["tokens"]
     assert tokenizer.encode(text, special=special) == expected
 
 

@@ -52,19 +52,19 @@ async def test_a_tool_is_called_and_answered(engine: OpenvinoEngine) -> None:
 
 
 async def test_requests_without_a_seed_differ(engine: OpenvinoEngine) -> None:
-    asked = prompt(engine, "Once upon a time")
+    input_prompt = prompt(engine, "Once upon a time")
     hot = Sampling(max_tokens=16, temperature=1.5, ignore_eos=True)
-    said = [(await collect(engine, asked, hot)).ids for _ in range(4)]
-    assert len(set(said)) > 1
+    text = [(await collect(engine, input_prompt, hot)).ids for _ in range(4)]
+    assert len(set(text)) > 1
 
 
 async def test_unsupported_schema_is_refused(engine: OpenvinoEngine) -> None:
-    for constraint, said in (
+    for constraint, output in (
         (Constraint("start: /.*/"), "does not support grammars"),
         (Constraint("start: /.*/", schema={"type": "string", "format": "date"}), "'format'"),
     ):
         sampling = Sampling(max_tokens=4, temperature=0, constraint=constraint)
-        with pytest.raises(InvalidRequest, match=said):
+        with pytest.raises(InvalidRequest, match=output):
             await collect(engine, prompt(engine, "Hi"), sampling)
     assert len((await collect(engine, prompt(engine, "Hi"), greedy(2))).ids) == 2
 
@@ -94,8 +94,8 @@ async def test_schemas_of_known_keywords_do_not_break_it(engine: OpenvinoEngine)
 async def test_worker_death_fails_running_requests_only() -> None:
     engine = await load(GGUF, LoadOptions(threads=1, context_size=1024))
     try:
-        asked = prompt(engine, "Once upon a time")
-        running = [engine.generate(asked, greedy(900)) for _ in range(2)]
+        input_prompt = prompt(engine, "Once upon a time")
+        running = [engine.generate(input_prompt, greedy(900)) for _ in range(2)]
         async with asyncio.timeout(60):
             for chunks in running:
                 await anext(chunks)
@@ -106,7 +106,9 @@ async def test_worker_death_fails_running_requests_only() -> None:
                 with pytest.raises(BackendError, match="its process ended"):
                     async for _ in chunks:
                         pass
-        together = await asyncio.gather(*(collect(engine, asked, greedy(4)) for _ in range(3)))
+        together = await asyncio.gather(
+            *(collect(engine, input_prompt, greedy(4)) for _ in range(3))
+        )
         assert {len(one.ids) for one in together} == {4}
         assert engine._worker.pid not in (None, pid)
     finally:

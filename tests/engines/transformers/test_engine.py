@@ -50,12 +50,14 @@ async def test_closed_engine_refuses_requests(batching: str) -> None:
 
 
 async def test_tells_how_far_it_is_with_the_weights() -> None:
-    heard: list[tuple[str, int, int | None]] = []
-    engine = await load(FOLDER, LoadOptions(threads=1, progress=lambda *told: heard.append(told)))
+    received: list[tuple[str, int, int | None]] = []
+    engine = await load(
+        FOLDER, LoadOptions(threads=1, progress=lambda *result: received.append(result))
+    )
     await engine.close()
     size = sum(file.stat().st_size for file in FOLDER.glob("*.safetensors"))
-    assert heard[0] == ("weights", 0, size) and heard[-1] == ("weights", size, size)
-    assert [told for _, told, _ in heard] == sorted({told for _, told, _ in heard})
+    assert received[0] == ("weights", 0, size) and received[-1] == ("weights", size, size)
+    assert [result for _, result, _ in received] == sorted({result for _, result, _ in received})
 
 
 async def test_a_tool_is_called_and_answered(engine: TransformersEngine) -> None:
@@ -75,7 +77,7 @@ def hot(**more: Any) -> Sampling:
 @pytest.mark.requirement("HF-4")
 async def test_each_request_has_its_own_settings_in_one_batch(engine: TransformersEngine) -> None:
     """What runs beside a request changes nothing: alone and together give the same."""
-    asked = prompt(engine, TEXT)  # nothing it was taught: everything is possible
+    input_prompt = prompt(engine, TEXT)  # nothing it was taught: everything is possible
     special = engine.tokenizer.special
     settings = [
         hot(temperature=0),
@@ -88,8 +90,8 @@ async def test_each_request_has_its_own_settings_in_one_batch(engine: Transforme
         hot(temperature=0, presence_penalty=2.0, frequency_penalty=2.0),
         Sampling(max_tokens=30, seed=5, constraint=Constraint("start: /[0-9]{4}/")),
     ]
-    together = await asyncio.gather(*(collect(engine, asked, each) for each in settings))
-    alone = [await collect(engine, asked, each) for each in settings]
+    together = await asyncio.gather(*(collect(engine, input_prompt, each) for each in settings))
+    alone = [await collect(engine, input_prompt, each) for each in settings]
     assert [one.ids for one in together] == [one.ids for one in alone]
     assert len({one.ids for one in together}) == len(settings)
     assert set(together[5].ids) == {special["<think>"]}
@@ -97,10 +99,10 @@ async def test_each_request_has_its_own_settings_in_one_batch(engine: Transforme
 
 
 async def test_penalties_keep_a_token_from_coming_again(engine: TransformersEngine) -> None:
-    asked = prompt(engine, "one one one one one one")
+    input_prompt = prompt(engine, "one one one one one one")
     one = engine.tokenizer.encode(" one", special=False)
     sampling = hot(temperature=0, presence_penalty=50.0, logit_bias={one[0]: 30.0})
-    assert (await collect(engine, asked, sampling)).ids.count(one[0]) == 1
+    assert (await collect(engine, input_prompt, sampling)).ids.count(one[0]) == 1
 
 
 async def test_ids_outside_the_vocabulary_raise(engine: TransformersEngine) -> None:
@@ -120,14 +122,14 @@ async def test_every_token_of_a_prompt_is_seen(engine: TransformersEngine) -> No
     import torch
     from transformers import AutoModelForCausalLM
 
-    asked = Prompt((*prompt(engine, "Hi!").ids, 0))
-    assert 0 in asked.ids[:-1]
+    input_prompt = Prompt((*prompt(engine, "Hi!").ids, 0))
+    assert 0 in input_prompt.ids[:-1]
     model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
     with torch.no_grad():
-        expected = model(torch.tensor([asked.ids])).logits[0, -1].log_softmax(-1)
-    outcome = await collect(engine, asked, Sampling(max_tokens=1, temperature=0, logprobs=5))
-    (told,) = outcome.logprobs
-    for best in told.top:
+        expected = model(torch.tensor([input_prompt.ids])).logits[0, -1].log_softmax(-1)
+    outcome = await collect(engine, input_prompt, Sampling(max_tokens=1, temperature=0, logprobs=5))
+    (logprob,) = outcome.logprobs
+    for best in logprob.top:
         assert best.logprob == pytest.approx(float(expected[best.id]), abs=1e-3)
 
 
@@ -140,11 +142,11 @@ async def test_recommended_sampling_values_apply_once(batching: str, tmp_path: P
     options = {"batching": batching}
     plain = await load(FOLDER, LoadOptions(threads=1, engine_options=options))
     advised = await load(tmp_path, LoadOptions(threads=1, engine_options=options))
-    asked = prompt(plain, "Tell me a story.")
+    input_prompt = prompt(plain, "Tell me a story.")
     for given, meant in ((None, 1.8), (1.0, 1.0)):
-        told = await collect(advised, asked, hot(temperature=0, repetition_penalty=given))
-        expected = await collect(plain, asked, hot(temperature=0, repetition_penalty=meant))
-        assert told.ids == expected.ids
+        result = await collect(advised, input_prompt, hot(temperature=0, repetition_penalty=given))
+        expected = await collect(plain, input_prompt, hot(temperature=0, repetition_penalty=meant))
+        assert result.ids == expected.ids
     for engine in (plain, advised):
         await engine.close()
 

@@ -47,9 +47,9 @@ OPTIONS = Options(tools=(WEATHER,), temperature=0, max_output_tokens=200)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("transformers")
     pytest.importorskip("gguf")
-    made = tmp_path_factory.mktemp("gpt-oss")
-    make_gpt_oss(tiny_gpt_oss(), made)
-    return made
+    created = tmp_path_factory.mktemp("gpt-oss")
+    make_gpt_oss(tiny_gpt_oss(), created)
+    return created
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,8 +74,8 @@ def user(text: str) -> Message:
     return Message(role="user", content=(InputText(text=text),))
 
 
-def text(said: ReplyItem) -> str:
-    (written,) = said.text.values()
+def text(output: ReplyItem) -> str:
+    (written,) = output.text.values()
     return written
 
 

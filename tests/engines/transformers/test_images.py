@@ -57,10 +57,10 @@ async def test_sees_what_transformers_itself_sees(engine: TransformersEngine) ->
         images=[PIL.Image.open(BytesIO(each)).convert("RGB") for each in (RED, BLUE)],
         return_tensors="pt",
     )
-    said = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    answer = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     prompt = shown(engine, before, RED, "\n", BLUE, after)
     ours = await collect(engine, prompt, Sampling(max_tokens=12, temperature=0))
-    assert list(ours.ids) == said[0, inputs["input_ids"].shape[1] :].tolist()
+    assert list(ours.ids) == answer[0, inputs["input_ids"].shape[1] :].tolist()
 
 
 @pytest.mark.requirement("HF-6")

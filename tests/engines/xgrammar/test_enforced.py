@@ -55,23 +55,23 @@ class Enforced:
 
     def written(self, dice: random.Random, most: int = 600) -> list[int] | None:
         """Something that it lets a model write; None if that has no end."""
-        matcher, said = xgrammar.GrammarMatcher(self._grammar), []
+        matcher, output = xgrammar.GrammarMatcher(self._grammar), []
         mask = xgrammar.allocate_token_bitmask(1, self._tokenizer.size)
-        while len(said) < most:
+        while len(output) < most:
             matcher.fill_next_token_bitmask(mask)
             words = mask[0].tolist()
             allowed = [id for id in range(self._tokenizer.size) if words[id // 32] >> id % 32 & 1]
             if self._end in allowed and dice.random() < 0.4:
-                return said
+                return output
             allowed = [id for id in allowed if id != self._end]
             if not allowed:
-                return said
+                return output
             special = [id for id in allowed if id >= 256]
             signs = [id for id in allowed if id in _SIGNS]
             letters = [id for id in allowed if 32 <= id < 127]
             kinds = [kind for kind in (special, signs, letters) if kind] or [allowed]
-            said.append(dice.choice(dice.choice(kinds)))
-            assert matcher.accept_token(said[-1])
+            output.append(dice.choice(dice.choice(kinds)))
+            assert matcher.accept_token(output[-1])
         return None
 
 
@@ -103,30 +103,30 @@ ASKED = {
 
 
 @pytest.mark.requirement("UP-XGRAMMAR")
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("request", ASKED)
 @pytest.mark.parametrize("form", TOOLS)
-def test_calls_are_held_as_llguidance_holds_them(form: str, asked: str) -> None:
+def test_calls_are_held_as_llguidance_holds_them(form: str, request: str) -> None:
     end = ENDS.get(form, END)
     tokenizer = ByteTokenizer(("<think>", "</think>", *sorted(specials(TOOLS[form])), end))
-    options = Options(**ASKED[asked])
+    options = Options(**ASKED[request])
     maker = GrammarBuilder(tokenizer, TOOLS[form], REASONING["think"])
     constraint = maker.constraint(options, collect_tools(options, ()), False)
     assert constraint is not None
-    enforced, held = (
+    enforced, reference = (
         Enforced(tokenizer, constraint, end),
         ConstrainedWriter(tokenizer, constraint, end),
     )
     if not enforced.known:
         # where nothing marks a call: what an answer may not begin with has no words
-        assert "~/" in constraint.lark and asked != "forced"
+        assert "~/" in constraint.lark and request != "forced"
         return
     reasoning_done = "<think>So.</think>\n\n"
     call = written(TOOLS[form], [("trip", {"city": "O<s>lo", "days": 2})])
     assert enforced.may_write(call) and enforced.may_write(reasoning_done + call)
-    assert enforced.may_write("Hello") is (asked != "forced")
+    assert enforced.may_write("Hello") is (request != "forced")
     assert not enforced.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 0})]))
     for text in texts(enforced, tokenizer, 4):
-        assert held.may_write(text), text
+        assert reference.may_write(text), text
 
 
 def _object(**properties: Any) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from tests.runs.scripted_service import make_service
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Store]:
-    made: Store = (
+    created: Store = (
         MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "a.db")
     )
-    yield made
-    await made.close()
+    yield created
+    await created.close()
 
 
 class ConversationApi:
@@ -65,23 +65,23 @@ def texts(page: Any) -> list[str]:
 
 
 async def test_conversation_is_created_read_updated_and_deleted(api: ConversationApi) -> None:
-    made = await api("POST", "/conversations", {"metadata": {"topic": "a"}})
-    assert made["object"] == "conversation" and made["metadata"] == {"topic": "a"}
-    assert isinstance(made["created_at"], int)
-    path = f"/conversations/{made['id']}"
-    assert await api("GET", path) == made
+    created = await api("POST", "/conversations", {"metadata": {"topic": "a"}})
+    assert created["object"] == "conversation" and created["metadata"] == {"topic": "a"}
+    assert isinstance(created["created_at"], int)
+    path = f"/conversations/{created['id']}"
+    assert await api("GET", path) == created
     changed = await api("POST", path, {"metadata": {"topic": "b"}})
-    assert changed == {**made, "metadata": {"topic": "b"}}
+    assert changed == {**created, "metadata": {"topic": "b"}}
     assert await api("GET", path) == changed
     deleted = await api("DELETE", path)
-    assert deleted == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
+    assert deleted == {"id": created["id"], "object": "conversation.deleted", "deleted": True}
     answer = await api("GET", path)
     assert api.status == 404 and answer["error"]["param"] == "conversation_id"
 
 
 async def test_empty_body_creates_an_empty_conversation(api: ConversationApi) -> None:
-    made = (await api.http.post("/v1/conversations")).json()
-    page = await api("GET", f"/conversations/{made['id']}/items")
+    created = (await api.http.post("/v1/conversations")).json()
+    page = await api("GET", f"/conversations/{created['id']}/items")
     assert page == {
         "object": "list",
         "data": [],
@@ -93,8 +93,8 @@ async def test_empty_body_creates_an_empty_conversation(api: ConversationApi) ->
 
 async def test_items_are_added_listed_read_and_deleted(api: ConversationApi) -> None:
     first = [{"role": "user", "content": "a"}]
-    made = await api("POST", "/conversations", {"items": first})
-    path = f"/conversations/{made['id']}/items"
+    created = await api("POST", "/conversations", {"items": first})
+    path = f"/conversations/{created['id']}/items"
     more = [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     added = await api("POST", path, {"items": more})
     assert texts(added) == ["b", "c"] and added["first_id"] == added["data"][0]["id"]
@@ -106,7 +106,7 @@ async def test_items_are_added_listed_read_and_deleted(api: ConversationApi) -> 
     assert texts(rest) == ["a"] and rest["has_more"] is False
     one = added["data"][0]
     assert await api("GET", f"{path}/{one['id']}") == one
-    assert await api("DELETE", f"{path}/{one['id']}") == made
+    assert await api("DELETE", f"{path}/{one['id']}") == created
     assert texts(await api("GET", f"{path}?order=asc")) == ["a", "c"]
     await api("GET", f"{path}/{one['id']}")
     assert api.status == 404
@@ -127,40 +127,40 @@ async def test_invalid_items_are_refused_by_name(
     api: ConversationApi, body: Any, param: str
 ) -> None:
     known = {"role": "user", "content": "x", "id": "msg_known"}
-    made = await api("POST", "/conversations", {"items": [known]})
-    answer = await api("POST", f"/conversations/{made['id']}/items", body)
+    created = await api("POST", "/conversations", {"items": [known]})
+    answer = await api("POST", f"/conversations/{created['id']}/items", body)
     assert api.status == 400
     assert answer["error"]["param"] == param
 
 
 async def test_update_requires_metadata(api: ConversationApi) -> None:
-    made = await api("POST", "/conversations", {})
-    answer = await api("POST", f"/conversations/{made['id']}", {})
+    created = await api("POST", "/conversations", {})
+    answer = await api("POST", f"/conversations/{created['id']}", {})
     assert (api.status, answer["error"]["code"]) == (400, "missing_required_parameter")
     labels = {f"k{n}": "v" for n in range(17)}
-    await api("POST", f"/conversations/{made['id']}", {"metadata": labels})
+    await api("POST", f"/conversations/{created['id']}", {"metadata": labels})
     assert api.status == 400
 
 
 async def test_responses_continue_a_conversation(api: ConversationApi) -> None:
-    made = await api("POST", "/conversations", {"items": [{"role": "user", "content": "a"}]})
-    for given in (made["id"], {"id": made["id"]}):
+    created = await api("POST", "/conversations", {"items": [{"role": "user", "content": "a"}]})
+    for given in (created["id"], {"id": created["id"]}):
         body = {"input": "b", "instructions": "Be brief.", "conversation": given}
         answer = await api("POST", "/responses", body)
-        assert answer["conversation"] == {"id": made["id"]}
-    path = f"/conversations/{made['id']}/items?order=asc"
+        assert answer["conversation"] == {"id": created["id"]}
+    path = f"/conversations/{created['id']}/items?order=asc"
     assert texts(await api("GET", path)) == ["a", "b", "one", "b", "two"]
-    seen = api.backend.requests[1][0]
-    assert [item.content[0].text for item in seen.items] == ["a", "b", "one", "b"]
+    conversation = api.backend.requests[1][0]
+    assert [item.content[0].text for item in conversation.items] == ["a", "b", "one", "b"]
     assert await api("DELETE", f"/responses/{answer['id']}")
     assert len((await api("GET", path))["data"]) == 5
 
 
 async def test_unstored_response_is_not_added_to_the_conversation(api: ConversationApi) -> None:
-    made = await api("POST", "/conversations", {"items": [{"role": "user", "content": "a"}]})
-    await api("POST", "/responses", {"input": "b", "conversation": made["id"], "store": False})
+    created = await api("POST", "/conversations", {"items": [{"role": "user", "content": "a"}]})
+    await api("POST", "/responses", {"input": "b", "conversation": created["id"], "store": False})
     assert [i.content[0].text for i in api.backend.requests[0][0].items] == ["a", "b"]
-    assert texts(await api("GET", f"/conversations/{made['id']}/items")) == ["a"]
+    assert texts(await api("GET", f"/conversations/{created['id']}/items")) == ["a"]
 
 
 async def test_unknown_or_foreign_conversation_is_404(api: ConversationApi) -> None:
@@ -213,8 +213,8 @@ class GatedBackend(Backend, Reply):
 
 async def test_conversation_allows_one_response_at_a_time(store: Store) -> None:
     api = ConversationApi(GatedBackend(), store)
-    made = await api("POST", "/conversations", {})
-    body = {"input": "b", "conversation": made["id"]}
+    created = await api("POST", "/conversations", {})
+    body = {"input": "b", "conversation": created["id"]}
     async with asyncio.timeout(10):
         first = asyncio.create_task(api("POST", "/responses", body))
         await api.backend.started.wait()
@@ -231,7 +231,7 @@ async def test_conversation_allows_one_response_at_a_time(store: Store) -> None:
 
 
 async def test_item_of_a_conversation_can_be_referenced(api: ConversationApi) -> None:
-    made = await api("POST", "/conversations", {"items": [{"role": "user", "content": "a"}]})
-    (item,) = (await api("GET", f"/conversations/{made['id']}/items"))["data"]
+    created = await api("POST", "/conversations", {"items": [{"role": "user", "content": "a"}]})
+    (item,) = (await api("GET", f"/conversations/{created['id']}/items"))["data"]
     await api("POST", "/responses", {"input": [{"type": "item_reference", "id": item["id"]}]})
     assert [i.content[0].text for i in api.backend.requests[0][0].items] == ["a"]

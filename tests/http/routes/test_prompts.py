@@ -29,8 +29,8 @@ def service(tmp_path: Path) -> FakeService:
 
 async def test_prompt_is_created_read_listed_and_deleted(make_app: Any, error_of: Any) -> None:
     client = make_app().client
-    made = await client.post("/v1/prompts", json={"id": "support", "template": TEMPLATE})
-    assert made.json() == {
+    created = await client.post("/v1/prompts", json={"id": "support", "template": TEMPLATE})
+    assert created.json() == {
         "object": "prompt",
         "id": "support",
         "version": "1",

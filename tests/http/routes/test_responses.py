@@ -50,11 +50,11 @@ async def test_stream_has_all_events_and_done(make_app: Any) -> None:
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-accel-buffering"] == "no"
     assert answer.headers["x-request-id"]
-    seen = events(answer.text)
-    assert [event["type"] for event in seen[:2]] == ["response.created", "response.in_progress"]
-    assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
-    assert seen[-1]["type"] == "response.completed"
-    deltas = [event["delta"] for event in seen if event["type"].endswith(".delta")]
+    observed = events(answer.text)
+    assert [event["type"] for event in observed[:2]] == ["response.created", "response.in_progress"]
+    assert [event["sequence_number"] for event in observed] == list(range(len(observed)))
+    assert observed[-1]["type"] == "response.completed"
+    deltas = [event["delta"] for event in observed if event["type"].endswith(".delta")]
     assert deltas == ["Hel", "lo"]
 
 

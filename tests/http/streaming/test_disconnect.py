@@ -46,8 +46,8 @@ class ClientOfAntiphonServer(Client):
 
 @pytest.fixture(params=[Client, ClientOfAntiphonServer])
 async def client(request: pytest.FixtureRequest) -> Client:
-    made: Client = request.param()
-    return made
+    created: Client = request.param()
+    return created
 
 
 async def check_cancelled(client: Client, *, early: bool) -> None:

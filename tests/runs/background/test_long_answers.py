@@ -49,24 +49,24 @@ class LongReply(Reply):
 
 async def test_long_answer_takes_few_copies(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    served = make_service(LongBackend(), store)
-    served.start()
+    service = make_service(LongBackend(), store)
+    service.start()
     request = parse_create_response(b'{"input": "hi", "background": true}')
     gc.collect()
     tracemalloc.start(1)
     try:
-        run = await served.enqueue("t", request)
+        run = await service.enqueue("t", request)
         async with asyncio.timeout(60):
-            async for _ in served.event_logs.follow("t", run.response.id):
+            async for _ in service.event_logs.follow("t", run.response.id):
                 pass
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 6 * SIZE, f"{peak / SIZE:.1f} times its size"
-    response = await served.retrieve("t", run.response.id)
+    response = await service.retrieve("t", run.response.id)
     assert response.status == "completed"
     (message,) = response.output
     assert isinstance(message, Message)
     assert sum(len(getattr(part, "text", "")) for part in message.content) == SIZE
-    await served.drain(0)
+    await service.drain(0)
     await store.close()

@@ -57,52 +57,54 @@ LEASE = LeaseConfig(lease_s=0.2, flush_s=0.001)
 
 @asynccontextmanager
 async def serving(backend: Backend, store: Store, **policy: Any) -> AsyncIterator[Service]:
-    served = make_service(backend, store, **{"lease": LEASE, **policy})
-    served.start()
+    service = make_service(backend, store, **{"lease": LEASE, **policy})
+    service.start()
     try:
-        yield served
+        yield service
     finally:
-        await served.drain(0)
+        await service.drain(0)
 
 
-async def enqueue(served: Service, tenant: str = "t", **fields: Any) -> Response:
+async def enqueue(service: Service, tenant: str = "t", **fields: Any) -> Response:
     body = {"model": "scripted", "input": "hi", "background": True, **fields}
-    return (await served.enqueue(tenant, parse_create_response(json.dumps(body).encode()))).response
+    return (
+        await service.enqueue(tenant, parse_create_response(json.dumps(body).encode()))
+    ).response
 
 
-async def followed(served: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
+async def followed(service: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
     async with (
         asyncio.timeout(10),
-        aclosing(served.event_logs.follow("t", response_id, after)) as batches,
+        aclosing(service.event_logs.follow("t", response_id, after)) as batches,
     ):
         return [json.loads(line) async for lines in batches for line in lines]
 
 
 async def until(
-    served: Service, response_id: str, condition: Callable[[Response], bool]
+    service: Service, response_id: str, condition: Callable[[Response], bool]
 ) -> Response:
     """Return the response as soon as it meets the condition, which is checked at each event."""
     async with asyncio.timeout(10):
-        async with aclosing(served.event_logs.follow("t", response_id)) as batches:
+        async with aclosing(service.event_logs.follow("t", response_id)) as batches:
             async for _ in batches:
-                response = await served.retrieve("t", response_id)
+                response = await service.retrieve("t", response_id)
                 if condition(response):
                     return response
-        return await served.retrieve("t", response_id)
+        return await service.retrieve("t", response_id)
 
 
 async def test_enqueued_run_is_completed_later(store: Store) -> None:
-    async with serving(ScriptedBackend([TEXT]), store) as served:
-        queued = await enqueue(served)
+    async with serving(ScriptedBackend([TEXT]), store) as service:
+        queued = await enqueue(service)
         assert (queued.status, queued.output, queued.background) == ("queued", (), True)
-        events = await followed(served, queued.id)
+        events = await followed(service, queued.id)
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         assert [event["type"] for event in events[:3]] == [
             "response.created",
             "response.queued",
             "response.in_progress",
         ]
-        ended = await served.retrieve("t", queued.id)
+        ended = await service.retrieve("t", queued.id)
         assert ended.status == "completed"
         decoded = [decode_event(event) for event in events]
         check(decoded)
@@ -110,111 +112,111 @@ async def test_enqueued_run_is_completed_later(store: Store) -> None:
 
 
 async def test_many_readers_can_follow_from_any_event(store: Store) -> None:
-    async with serving(ScriptedBackend([TEXT], wait_s=0.001, tokens=True), store) as served:
-        queued = await enqueue(served)
-        live = await asyncio.gather(*(followed(served, queued.id) for _ in range(5)))
-        whole = await followed(served, queued.id)
+    async with serving(ScriptedBackend([TEXT], wait_s=0.001, tokens=True), store) as service:
+        queued = await enqueue(service)
+        live = await asyncio.gather(*(followed(service, queued.id) for _ in range(5)))
+        whole = await followed(service, queued.id)
         assert all(prompt_texts == whole for prompt_texts in live)
         for after in range(-1, len(whole) + 3):
-            assert await followed(served, queued.id, after) == whole[after + 1 :]
+            assert await followed(service, queued.id, after) == whole[after + 1 :]
 
 
 async def test_running_response_can_be_retrieved(store: Store) -> None:
     backend = Gated()
-    async with serving(backend, store) as served:
-        queued = await enqueue(served)
-        seen = await until(served, queued.id, lambda response: bool(response.output))
-        assert seen.status == "in_progress"
-        assert seen.output[0].status == "in_progress"  # type: ignore[union-attr]
+    async with serving(backend, store) as service:
+        queued = await enqueue(service)
+        observed = await until(service, queued.id, lambda response: bool(response.output))
+        assert observed.status == "in_progress"
+        assert observed.output[0].status == "in_progress"  # type: ignore[union-attr]
         backend.gate.set()
-        await followed(served, queued.id)
-        assert (await served.retrieve("t", queued.id)).status == "completed"
+        await followed(service, queued.id)
+        assert (await service.retrieve("t", queued.id)).status == "completed"
 
 
 async def test_cancelled_run_keeps_its_output(store: Store) -> None:
     backend = Gated()
-    async with serving(backend, store) as served:
-        queued = await enqueue(served)
-        await until(served, queued.id, lambda response: bool(response.output))
-        first = await served.cancel("t", queued.id)
+    async with serving(backend, store) as service:
+        queued = await enqueue(service)
+        await until(service, queued.id, lambda response: bool(response.output))
+        first = await service.cancel("t", queued.id)
         assert (first.status, first.usage, first.completed_at) == ("cancelled", None, None)
         assert first.output[0].status == "incomplete"  # type: ignore[union-attr]
         async with asyncio.timeout(5):
             await backend.left.wait()
         backend.gate.set()
-        assert await served.cancel("t", queued.id) == first
-        events = await followed(served, queued.id)
+        assert await service.cancel("t", queued.id) == first
+        events = await followed(service, queued.id)
         assert fold(map(decode_event, events)).output == first.output
         with pytest.raises(InvalidRequest, match="cancelled"):
-            await enqueue(served, previous_response_id=queued.id)
+            await enqueue(service, previous_response_id=queued.id)
 
 
 async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
-    async with serving(Gated(), store, lease=LeaseConfig(max_runs=0)) as served:
-        queued = await enqueue(served)
-        assert (await served.cancel("t", queued.id)).status == "cancelled"
-        assert [event["type"] for event in await followed(served, queued.id)] == [
+    async with serving(Gated(), store, lease=LeaseConfig(max_runs=0)) as service:
+        queued = await enqueue(service)
+        assert (await service.cancel("t", queued.id)).status == "cancelled"
+        assert [event["type"] for event in await followed(service, queued.id)] == [
             "response.created",
             "response.queued",
         ]
 
 
 async def test_cancel_and_completion_agree_on_one_status(store: Store) -> None:
-    async with serving(ScriptedBackend([TEXT], wait_s=0.0005), store) as served:
+    async with serving(ScriptedBackend([TEXT], wait_s=0.0005), store) as service:
         for n in range(20):
-            queued = await enqueue(served)
+            queued = await enqueue(service)
             for _ in range(n * 5):
                 await asyncio.sleep(0)
-            answered = await served.cancel("t", queued.id)
-            events = await followed(served, queued.id)
-            kept = await served.retrieve("t", queued.id)
-            assert kept == answered
+            answered = await service.cancel("t", queued.id)
+            events = await followed(service, queued.id)
+            stored = await service.retrieve("t", queued.id)
+            assert stored == answered
             ends = [e["type"] for e in events if e["type"] == "response.completed"]
-            assert len(ends) == (kept.status == "completed")
-            assert fold(map(decode_event, events)).output == kept.output
+            assert len(ends) == (stored.status == "completed")
+            assert fold(map(decode_event, events)).output == stored.output
 
 
 async def test_cancel_rejects_unknown_and_synchronous_responses(store: Store) -> None:
-    async with serving(ScriptedBackend([TEXT]), store) as served:
+    async with serving(ScriptedBackend([TEXT]), store) as service:
         with pytest.raises(NotFound):
-            await served.cancel("t", "resp_none")
-        run = await served.create(
+            await service.cancel("t", "resp_none")
+        run = await service.create(
             "t", parse_create_response(b'{"model": "scripted", "input": "hi"}')
         )
         await run.drive()
         with pytest.raises(InvalidRequest, match="synchronous"):
-            await served.cancel("t", run.id)
-        queued = await enqueue(served)
-        await followed(served, queued.id)
-        assert (await served.cancel("t", queued.id)).status == "completed"
+            await service.cancel("t", run.id)
+        queued = await enqueue(service)
+        await followed(service, queued.id)
+        assert (await service.cancel("t", queued.id)).status == "completed"
 
 
 async def test_delete_stops_a_running_response(store: Store) -> None:
     backend = Gated()
-    async with serving(backend, store) as served:
-        queued = await enqueue(served)
-        await until(served, queued.id, lambda response: bool(response.output))
-        await served.delete("t", queued.id)
+    async with serving(backend, store) as service:
+        queued = await enqueue(service)
+        await until(service, queued.id, lambda response: bool(response.output))
+        await service.delete("t", queued.id)
         async with asyncio.timeout(5):
             await backend.left.wait()
         with pytest.raises(NotFound):
-            await served.retrieve("t", queued.id)
-        assert await followed(served, queued.id) == []
+            await service.retrieve("t", queued.id)
+        assert await followed(service, queued.id) == []
 
 
 async def test_late_reader_sees_the_failure(store: Store) -> None:
-    async with serving(Gated(), store, timeout_s=0.01) as served:
-        queued = await enqueue(served)
-        events = await followed(served, queued.id)
+    async with serving(Gated(), store, timeout_s=0.01) as service:
+        queued = await enqueue(service)
+        events = await followed(service, queued.id)
         assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
-        assert await followed(served, queued.id, len(events) - 2) == events[-1:]
+        assert await followed(service, queued.id, len(events) - 2) == events[-1:]
 
 
 @pytest.mark.parametrize("pause", range(0, 40, 7))
 async def test_another_service_continues_a_released_run(store: Store, pause: int) -> None:
     """The result is as if undisturbed: the same text, no sequence number twice, none missing."""
-    async with serving(ScriptedBackend([TEXT], tokens=True), MemoryStore()) as served:
-        whole = await followed(served, (await enqueue(served)).id)
+    async with serving(ScriptedBackend([TEXT], tokens=True), MemoryStore()) as service:
+        whole = await followed(service, (await enqueue(service)).id)
     backend = ScriptedBackend([TEXT], wait_s=0.001, tokens=True)
     async with serving(backend, store) as first:
         queued = await enqueue(first)
@@ -295,8 +297,8 @@ async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> Non
 
     def answer(conversation: Conversation, options: Options) -> Any:
         results = FunctionCallOutput | McpCall
-        seen = any(isinstance(item, results) for item in conversation.items)
-        return "Well, well." if seen else rolls
+        has_results = any(isinstance(item, results) for item in conversation.items)
+        return "Well, well." if has_results else rolls
 
     accepting = make_service(
         ScriptedBackend(answer), store, lease=LEASE, providers={"mcp": dice}, first_id=1000
@@ -371,24 +373,24 @@ class _FlakyRuns:
 async def test_run_starts_after_the_store_failed_between_claim_and_load(store: Store) -> None:
     flaky: Any = _Flaky(store, 2)
     flaky.runs.failures = 0
-    served = make_service(ScriptedBackend([TEXT]), flaky, lease=LEASE)
-    queued = await enqueue(served)
-    served.start()
+    service = make_service(ScriptedBackend([TEXT]), flaky, lease=LEASE)
+    queued = await enqueue(service)
+    service.start()
     try:
-        await followed(served, queued.id)
-        assert (await served.retrieve("t", queued.id)).status == "completed"
+        await followed(service, queued.id)
+        assert (await service.retrieve("t", queued.id)).status == "completed"
     finally:
-        await served.drain(0)
+        await service.drain(0)
     assert flaky.failures == 0
 
 
 async def test_run_starts_after_the_answer_to_its_claim_was_lost(store: Store) -> None:
     flaky: Any = _Flaky(store, 0)
     flaky.runs.failures = 2
-    async with serving(ScriptedBackend([TEXT]), flaky) as served:
-        queued = await enqueue(served)
-        await followed(served, queued.id)
-        assert (await served.retrieve("t", queued.id)).status == "completed"
+    async with serving(ScriptedBackend([TEXT]), flaky) as service:
+        queued = await enqueue(service)
+        await followed(service, queued.id)
+        assert (await service.retrieve("t", queued.id)).status == "completed"
     assert flaky.runs.failures == 0
 
 
@@ -466,52 +468,52 @@ async def test_unstored_background_response_expires(store: Store) -> None:
     from antiphon.store.base import Retention
     from tests.runs.scripted_service import NOW
 
-    async with serving(ScriptedBackend([TEXT]), store, unstored_retention_s=600) as served:
-        queued = await enqueue(served, store=False)
-        await followed(served, queued.id)
-        assert (await served.retrieve("t", queued.id)).status == "completed"
+    async with serving(ScriptedBackend([TEXT]), store, unstored_retention_s=600) as service:
+        queued = await enqueue(service, store=False)
+        await followed(service, queued.id)
+        assert (await service.retrieve("t", queued.id)).status == "completed"
         with pytest.raises(InvalidRequest, match="not found"):
-            await enqueue(served, previous_response_id=queued.id)
+            await enqueue(service, previous_response_id=queued.id)
         await store.sweep(Retention(), NOW + 599)
-        await served.retrieve("t", queued.id)
+        await service.retrieve("t", queued.id)
         await store.sweep(Retention(), NOW + 601)
         with pytest.raises(NotFound):
-            await served.retrieve("t", queued.id)
+            await service.retrieve("t", queued.id)
 
 
 async def test_conversation_is_locked_until_the_run_ends(store: Store) -> None:
     from antiphon.wire.conversations import CreateConversation
 
     backend = Gated()
-    async with serving(backend, store) as served:
-        made = await served.conversations.create("t", CreateConversation())
-        queued = await enqueue(served, conversation=made.id)
+    async with serving(backend, store) as service:
+        created = await service.conversations.create("t", CreateConversation())
+        queued = await enqueue(service, conversation=created.id)
         with pytest.raises(InvalidRequest, match="Another process"):
-            await enqueue(served, conversation=made.id)
+            await enqueue(service, conversation=created.id)
         backend.gate.set()
-        await followed(served, queued.id)
-        assert len(await store.load_conversation_items("t", made.id)) == 2
-        await enqueue(served, conversation=made.id)
+        await followed(service, queued.id)
+        assert len(await store.load_conversation_items("t", created.id)) == 2
+        await enqueue(service, conversation=created.id)
 
 
 async def test_runs_wait_for_capacity(store: Store) -> None:
     backend = Gated()
-    async with serving(backend, store, lease=LeaseConfig(max_runs=1, lease_s=0.2)) as served:
-        first, second = await enqueue(served), await enqueue(served)
-        await until(served, first.id, lambda response: bool(response.output))
-        assert (await served.retrieve("t", second.id)).status == "queued"
+    async with serving(backend, store, lease=LeaseConfig(max_runs=1, lease_s=0.2)) as service:
+        first, second = await enqueue(service), await enqueue(service)
+        await until(service, first.id, lambda response: bool(response.output))
+        assert (await service.retrieve("t", second.id)).status == "queued"
         backend.gate.set()
-        await followed(served, second.id)
-        assert (await served.retrieve("t", second.id)).status == "completed"
+        await followed(service, second.id)
+        assert (await service.retrieve("t", second.id)).status == "completed"
 
 
 async def test_foreign_tenants_see_nothing(store: Store) -> None:
-    async with serving(Gated(), store) as served:
-        queued = await enqueue(served)
-        for ask in (served.retrieve, served.cancel, served.delete, served.check_followable):
+    async with serving(Gated(), store) as service:
+        queued = await enqueue(service)
+        for ask in (service.retrieve, service.cancel, service.delete, service.check_followable):
             with pytest.raises(NotFound):
                 await ask("u", queued.id)
-        async with aclosing(served.event_logs.follow("u", queued.id)) as batches:
+        async with aclosing(service.event_logs.follow("u", queued.id)) as batches:
             assert [batch async for batch in batches] == []
 
 
@@ -613,15 +615,15 @@ async def test_ended_run_causes_no_claim_if_there_was_room(
 
     monkeypatch.setattr(store.runs, "claim", count)
     lease = LeaseConfig(lease_s=3600, flush_s=0.001)
-    async with serving(ScriptedBackend([TEXT]), store, lease=lease) as served:
+    async with serving(ScriptedBackend([TEXT]), store, lease=lease) as service:
         for _ in range(3):
-            await followed(served, (await enqueue(served)).id)
+            await followed(service, (await enqueue(service)).id)
     assert sum(claims) == 3 and len(claims) <= 5, "one at each start, and one for each run"
 
 
 async def test_ended_run_causes_a_claim_if_there_was_no_room(store: Store) -> None:
     lease = LeaseConfig(lease_s=3600, flush_s=0.001, max_runs=1)
-    async with serving(ScriptedBackend([TEXT]), store, lease=lease) as served:
-        queued = [await enqueue(served) for _ in range(3)]
+    async with serving(ScriptedBackend([TEXT]), store, lease=lease) as service:
+        queued = [await enqueue(service) for _ in range(3)]
         for response in queued:
-            await followed(served, response.id)
+            await followed(service, response.id)

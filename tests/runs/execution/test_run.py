@@ -100,9 +100,9 @@ async def test_run_cancelled_before_its_start_ends_cancelled() -> None:
 
 @pytest.mark.requirement("D-81", "VN-51")
 async def test_plain_and_streamed_responses_are_equal() -> None:
-    served = make_service(ScriptedBackend(["Hello there"]))
-    plain = await (await create(served)).drive()
-    run = await create(served)
+    service = make_service(ScriptedBackend(["Hello there"]))
+    plain = await (await create(service)).drive()
+    run = await create(service)
     events = await events_of(run)
     check(events)
     streamed = fold(events)
@@ -134,10 +134,10 @@ async def test_cancelled_plain_reader_cancels_the_run() -> None:
 
 async def test_cancelled_response_is_not_stored() -> None:
     backend, store = Gated(), MemoryStore()
-    served = make_service(backend, store)
-    run = await create(served)
+    service = make_service(backend, store)
+    run = await create(service)
     await leave_after_a_word(run)
-    await served.drain(5)
+    await service.drain(5)
     assert run.response.status == "cancelled"
     assert await store.load("t", run.id) is None
 
@@ -305,14 +305,14 @@ async def test_nothing_is_announced_while_the_upstream_refuses() -> None:
 
 
 async def test_slow_reader_slows_the_model() -> None:
-    said = 0
+    delta_count = 0
 
     class Endless(Gated):
         async def _deltas(self) -> AsyncGenerator[Delta, None]:
-            nonlocal said
+            nonlocal delta_count
             yield ANSWER
             for _ in range(100_000):
-                said += 1
+                delta_count += 1
                 yield Text("word ")
 
     class Slow(EventSink):
@@ -323,34 +323,34 @@ async def test_slow_reader_slows_the_model() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await run.drive(Slow())
-    assert said == 0
+    assert delta_count == 0
 
 
 async def test_drain_fails_running_responses() -> None:
     backend = Gated()
-    served = make_service(backend)
-    run = await create(served)
+    service = make_service(backend)
+    run = await create(service)
     reader = asyncio.create_task(events_of(run))
     async with asyncio.timeout(5):
         await backend.begun.wait()
-        await served.drain(0)
+        await service.drain(0)
         events = await reader
     check(events)
     assert isinstance(events[-1], ev.Failed)
-    assert not served.ready
+    assert not service.ready
 
 
 async def test_stored_tokens_are_those_the_turn_added() -> None:
     backend, store = Gated(), MemoryStore()
     backend.gate.set()
-    served = make_service(backend, store)
-    first = await (await create(served)).drive()
+    service = make_service(backend, store)
+    first = await (await create(service)).drive()
     stored = await store.load("t", first.id)
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 0
     assert array("I", stored.tokens.ids).tolist() == [1, 2, 3, 10, 11, 12]
     backend.prompt_tokens = PromptTokens(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
-    second = await (await create(served, previous_response_id=first.id)).drive()
+    second = await (await create(service, previous_response_id=first.id)).drive()
     stored = await store.load("t", second.id)
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 6
@@ -366,22 +366,22 @@ async def test_finished_run_is_freed_without_garbage_collection() -> None:
     run = await create(make_service(backend, keepalive_s=60))
     sink = Holding()
     sink.run = run
-    gone = weakref.ref(sink)
+    removed = weakref.ref(sink)
     gc.disable()
     try:
         await run.drive(sink)
         del run, sink
-        assert gone() is None
+        assert removed() is None
     finally:
         gc.enable()
 
 
 async def test_nothing_is_generated_that_cannot_be_stored() -> None:
     backend, store = ScriptedBackend(["Hello!"]), MemoryStore()
-    served = make_service(backend, store)
+    service = make_service(backend, store)
     await store.close()
     with pytest.raises(Overloaded) as refused:
-        await create(served)
+        await create(service)
     assert refused.value.status == 503 and not backend.requests
-    run = await create(served, store=False)
+    run = await create(service, store=False)
     assert (await run.drive()).status == "completed"

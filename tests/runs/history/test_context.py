@@ -20,24 +20,24 @@ CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": 
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
 
 
-async def answered(served: Service, **fields: Any) -> Response:
-    return await (await create(served, **fields)).drive()
+async def answered(service: Service, **fields: Any) -> Response:
+    return await (await create(service, **fields)).drive()
 
 
-def texts(asked: tuple[Conversation, Options]) -> list[str]:
+def texts(requests: tuple[Conversation, Options]) -> list[str]:
     return [
         "".join(part.text for part in item.content)  # type: ignore[union-attr]
-        for item in asked[0].items
+        for item in requests[0].items
         if hasattr(item, "content")
     ]
 
 
 async def test_chain_restores_items_but_not_instructions() -> None:
     backend = ScriptedBackend(["one", "two", "three"])
-    served = make_service(backend)
-    first = await answered(served, input="a", instructions="Be brief.", temperature=0.5)
-    second = await answered(served, input="b", previous_response_id=first.id)
-    await answered(served, input="c", previous_response_id=second.id)
+    service = make_service(backend)
+    first = await answered(service, input="a", instructions="Be brief.", temperature=0.5)
+    second = await answered(service, input="b", previous_response_id=first.id)
+    await answered(service, input="c", previous_response_id=second.id)
     assert texts(backend.requests[2]) == ["a", "one", "b", "two", "c"]
     assert backend.requests[0][0].instructions == "Be brief."
     assert backend.requests[2][0].instructions is None
@@ -46,24 +46,24 @@ async def test_chain_restores_items_but_not_instructions() -> None:
 
 async def test_response_can_be_continued_twice() -> None:
     backend = ScriptedBackend(["root", "left", "right"])
-    served = make_service(backend)
-    root = await answered(served, input="a")
-    await answered(served, input="b", previous_response_id=root.id)
-    await answered(served, input="c", previous_response_id=root.id)
+    service = make_service(backend)
+    root = await answered(service, input="a")
+    await answered(service, input="b", previous_response_id=root.id)
+    await answered(service, input="c", previous_response_id=root.id)
     assert texts(backend.requests[2]) == ["a", "root", "c"]
 
 
 @pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "of another tenant", "failed"])
 async def test_unusable_previous_response_is_rejected(why: str) -> None:
     store = MemoryStore()
-    served = make_service(ScriptedBackend(["x"]), store)
-    first = await answered(served, store=why != "not stored")
+    service = make_service(ScriptedBackend(["x"]), store)
+    first = await answered(service, store=why != "not stored")
     previous, tenant = first.id, "t"
     match why:
         case "unknown":
             previous = "resp_none"
         case "deleted":
-            await served.delete("t", first.id)
+            await service.delete("t", first.id)
         case "of another tenant":
             tenant = "u"
         case "failed":
@@ -72,7 +72,7 @@ async def test_unusable_previous_response_is_rejected(why: str) -> None:
             broken = make_service(ScriptedBackend([BackendError("!")]), store)
             previous = (await answered(broken, input="again")).id
     with pytest.raises(InvalidRequest) as refused:
-        await create(served, tenant, previous_response_id=previous)
+        await create(service, tenant, previous_response_id=previous)
     assert refused.value.param == "previous_response_id"
     if why != "failed":
         assert refused.value.message == f"Previous response with id '{previous}' not found."
@@ -81,18 +81,18 @@ async def test_unusable_previous_response_is_rejected(why: str) -> None:
 
 async def test_item_reference_is_resolved() -> None:
     backend = ScriptedBackend(["one", "two"])
-    served = make_service(backend)
-    first = await answered(served, input="a")
+    service = make_service(backend)
+    first = await answered(service, input="a")
     reference = {"type": "item_reference", "id": first.output[0].id}
-    await answered(served, input=[reference, {"role": "user", "content": "b"}])
+    await answered(service, input=[reference, {"role": "user", "content": "b"}])
     assert texts(backend.requests[1]) == ["one", "b"]
 
 
 async def test_unknown_item_reference_returns_404() -> None:
-    served = make_service(ScriptedBackend(["one"]))
-    first = await answered(served, store=False)
+    service = make_service(ScriptedBackend(["one"]))
+    first = await answered(service, store=False)
     with pytest.raises(NotFound, match="Items are not persisted"):
-        await create(served, input=[{"id": first.output[0].id}])
+        await create(service, input=[{"id": first.output[0].id}])
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ async def test_calls_and_outputs_must_match(items: list[Any], message: str) -> N
 
 @pytest.mark.requirement("API-DUPLICATE-OUTPUT")
 async def test_second_output_of_a_call_is_rejected_with_its_path() -> None:
-    served = make_service(ScriptedBackend(["one", "two"]))
+    service = make_service(ScriptedBackend(["one", "two"]))
     user = {"role": "user", "content": "x"}
     with pytest.raises(InvalidRequest, match="Duplicate output for function call") as refused:
-        await create(served, input=[user, CALL, OUTPUT, {**OUTPUT, "output": "other"}])
+        await create(service, input=[user, CALL, OUTPUT, {**OUTPUT, "output": "other"}])
     assert refused.value.param == "input[3].call_id"
-    first = await answered(served, input=[user, CALL, OUTPUT])
+    first = await answered(service, input=[user, CALL, OUTPUT])
     with pytest.raises(InvalidRequest, match="exactly one output") as refused:
-        await create(served, input=[user, OUTPUT], previous_response_id=first.id)
+        await create(service, input=[user, OUTPUT], previous_response_id=first.id)
     assert refused.value.param == "input[1].call_id"
 
 
@@ -140,23 +140,23 @@ async def test_truncated_call_needs_no_output() -> None:
 
 
 async def test_items_get_ids_and_are_listed_newest_first() -> None:
-    served = make_service(ScriptedBackend(["one", "two"]))
-    first = await answered(served, input="a")
-    second = await answered(served, input="b", previous_response_id=first.id)
-    listed = await served.input_items("t", second.id, PageParams())
+    service = make_service(ScriptedBackend(["one", "two"]))
+    first = await answered(service, input="a")
+    second = await answered(service, input="b", previous_response_id=first.id)
+    listed = await service.input_items("t", second.id, PageParams())
     assert len({item.id for item in listed.data}) == 3
     assert listed.data[0].id == listed.first_id
-    page = await served.input_items("t", second.id, PageParams(limit=2))
+    page = await service.input_items("t", second.id, PageParams(limit=2))
     assert page.has_more and page.last_id is not None
-    rest = await served.input_items("t", second.id, PageParams(limit=2, after=page.last_id))
+    rest = await service.input_items("t", second.id, PageParams(limit=2, after=page.last_id))
     assert not rest.has_more
     assert [item.id for item in (*page.data, *rest.data)] == [item.id for item in listed.data]
-    oldest = await served.input_items("t", second.id, PageParams(order="asc"))
+    oldest = await service.input_items("t", second.id, PageParams(order="asc"))
     assert [item.id for item in oldest.data] == [item.id for item in reversed(listed.data)]
     with pytest.raises(InvalidRequest):
-        await served.input_items("t", second.id, PageParams(after="msg_none"))
+        await service.input_items("t", second.id, PageParams(after="msg_none"))
     with pytest.raises(NotFound):
-        await served.input_items("u", second.id, PageParams())
+        await service.input_items("u", second.id, PageParams())
 
 
 @pytest.mark.parametrize("names", ["id", "call_id", "id of the item", "both"])
@@ -176,8 +176,8 @@ async def test_local_shell_output_names_its_call_by_id_or_call_id(names: str) ->
     }
     output = {"type": "local_shell_call_output", "output": "a.txt", **ways[names]}
     backend = ScriptedBackend(["ok"])
-    asked: Any = [{"role": "user", "content": "Files?"}, call, output]
-    await answered(make_service(backend), input=asked)
+    requests: Any = [{"role": "user", "content": "Files?"}, call, output]
+    await answered(make_service(backend), input=requests)
     found = backend.requests[0][0].items[-1]
     assert isinstance(found, LocalShellCallOutput) and found.call_id == "call_1"
     assert found.id not in ("", "lsh_1", "call_1")
@@ -199,8 +199,8 @@ async def test_local_shell_output_names_its_call_by_id_or_call_id(names: str) ->
     ],
 )
 async def test_calls_of_client_tools_need_outputs(call: Any, output: Any, name: str) -> None:
-    served = make_service(ScriptedBackend(["ok"]))
-    said = {"role": "user", "content": "hi"}
+    service = make_service(ScriptedBackend(["ok"]))
+    messages = {"role": "user", "content": "hi"}
     for only, missing in ((call, "output"), (output, "call")):
         with pytest.raises(InvalidRequest, match=f"No tool {missing} found for {name}"):
-            await answered(served, input=[said, {**only, "call_id": "call_1"}])
+            await answered(service, input=[messages, {**only, "call_id": "call_1"}])

@@ -90,9 +90,9 @@ async def turn(items: tuple[it.Item, ...], **fields: Any) -> tuple[list[str], in
     """Ask in a conversation of these items. Returns what the model saw before the question, and how
     many items were read."""
     store, backend = CountingStore(), LimitedBackend()
-    served = make_service(backend, store)
+    service = make_service(backend, store)
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), items)
-    run = await create(served, conversation="conv_a", **fields)
+    run = await create(service, conversation="conv_a", **fields)
     assert (await run.drive()).status == "completed"
     return backend.seen[:-1], store.read
 
@@ -101,24 +101,24 @@ LONG = tuple(message(n, "w " * 20) for n in range(2000))
 
 
 async def test_long_conversation_is_truncated_as_if_it_was_read_whole() -> None:
-    seen, read = await turn(LONG, truncation="auto")
-    assert seen == [item.id for item in LONG[-47:]], "as many as fit"
+    visible, read = await turn(LONG, truncation="auto")
+    assert visible == [item.id for item in LONG[-47:]], "as many as fit"
     assert read < 1000
 
 
 async def test_messages_for_the_whole_conversation_are_seen() -> None:
     items = (message(9000, "Be brief.", "developer"), *LONG, message(9001, "New rule.", "system"))
-    seen, read = await turn(items, truncation="auto")
-    assert (seen[0], seen[-1]) == ("msg_9000", "msg_9001")
+    visible, read = await turn(items, truncation="auto")
+    assert (visible[0], visible[-1]) == ("msg_9000", "msg_9001")
     assert read < 1000
 
 
 async def test_too_long_conversation_is_rejected_without_reading_it_whole() -> None:
     store = CountingStore()
-    served = make_service(LimitedBackend(), store)
+    service = make_service(LimitedBackend(), store)
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), LONG)
     with pytest.raises(InvalidRequest) as refused:
-        await create(served, conversation="conv_a")
+        await create(service, conversation="conv_a")
     assert refused.value.code == "context_length_exceeded"
     assert store.read < 1000
 
@@ -126,8 +126,8 @@ async def test_too_long_conversation_is_rejected_without_reading_it_whole() -> N
 async def test_conversation_that_fits_is_seen_whole() -> None:
     """The estimate of its tokens is wrong: each message is one very long word."""
     items = tuple(message(n, "x" * 500) for n in range(400))
-    seen, _ = await turn(items)
-    assert seen == [item.id for item in items]
+    visible, _ = await turn(items)
+    assert visible == [item.id for item in items]
 
 
 def call(number: int) -> it.FunctionCall:
@@ -141,15 +141,15 @@ def output(number: int) -> it.FunctionCallOutput:
 async def test_output_of_the_request_finds_its_old_call() -> None:
     answer = {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
     question = {"role": "user", "content": "hi"}
-    seen, _ = await turn((call(1), *LONG), truncation="auto", input=[answer, question])
-    assert seen[-1] != "fc_1", "it was truncated, with its output"
+    visible, _ = await turn((call(1), *LONG), truncation="auto", input=[answer, question])
+    assert visible[-1] != "fc_1", "it was truncated, with its output"
 
 
 async def test_outputs_are_read_with_their_calls() -> None:
     items = (*LONG[:1000], *map(call, range(300)), *map(output, range(300)), *LONG[1000:1030])
-    seen, read = await turn(items, truncation="auto")
-    calls = {id.removeprefix("fc_") for id in seen if id.startswith("fc_")}
-    assert calls == {id.removeprefix("fco_") for id in seen if id.startswith("fco_")}
+    visible, read = await turn(items, truncation="auto")
+    calls = {id.removeprefix("fc_") for id in visible if id.startswith("fc_")}
+    assert calls == {id.removeprefix("fco_") for id in visible if id.startswith("fco_")}
     assert read < 1500
 
 

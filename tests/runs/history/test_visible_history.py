@@ -85,16 +85,18 @@ def test_compaction_does_not_separate_calls_from_outputs(
 def test_visible_items_are_limited_and_in_order(items: list[it.Item], rest: int) -> None:
     now = shown(items).compact("sum", keep_tokens=rest)
     left = [items.index(item) for item in now.items if item in items]
-    told = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
-    assert left[:told] == sorted(left[:told]) and left[told:] == sorted(left[told:])
+    result = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
+    assert left[:result] == sorted(left[:result]) and left[result:] == sorted(left[result:])
     assert len(set(left)) == len(left)
     past = now.compaction or CompactedHistory()
     users = [item for item in past.user_messages if isinstance(item, it.Message)]
     assert sum(map(estimate_tokens, users[:-1])) <= ROOM
     unasked = [item for item in past.recent_items if not isinstance(item, it.FunctionCall)]
     assert sum(map(estimate_tokens, unasked)) <= rest
-    held = [item for item in items if isinstance(item, it.Message) and item.role == "developer"]
-    assert [item for item in now.items if item in held] == held
+    instructions = [
+        item for item in items if isinstance(item, it.Message) and item.role == "developer"
+    ]
+    assert [item for item in now.items if item in instructions] == instructions
     everything = {
         *map(repr, now.items),
         *map(repr, shown(items).items_to_summarize(keep_tokens=rest)),
@@ -145,11 +147,11 @@ def test_images_are_left_out_of_a_compaction_that_is_too_long() -> None:
     text = it.InputText(text="what is this?")
     message = it.Message(role="user", content=(text, picture))
     small = it.Message(role="user", content=(text, it.InputImage(image_url="data:,x")))
-    for given_, kept in ((message, (text,)), (small, small.content)):
+    for given_, remaining in ((message, (text,)), (small, small.content)):
         past = SEALED.decrypt_compaction(
             SEALED.encrypt_compaction(CompactedHistory(user_messages=(given_,), summary="s"))
         )
-        assert past.user_messages[0].content == kept  # type: ignore[union-attr]
+        assert past.user_messages[0].content == remaining  # type: ignore[union-attr]
 
 
 CALLER = it.ProgramCaller("p")

@@ -102,12 +102,12 @@ class Model:
         return texts_of(found[0])[:-1], found[1]
 
 
-async def respond(served: Service, **fields: Any) -> Response:
-    return await (await create(served, **fields)).drive()
+async def respond(service: Service, **fields: Any) -> Response:
+    return await (await create(service, **fields)).drive()
 
 
-async def compact(served: Service, tenant: str = "t", **fields: Any) -> CompactedResponse:
-    compaction = await served.compact(
+async def compact(service: Service, tenant: str = "t", **fields: Any) -> CompactedResponse:
+    compaction = await service.compact(
         tenant, parse_compact_request(json.dumps({"model": "scripted", **fields}).encode())
     )
     response = await compaction.run.drive()
@@ -127,9 +127,9 @@ def to_wire(items: Sequence[it.Item]) -> list[Any]:
 
 async def test_trigger_creates_one_compaction_item_to_continue_from() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     talk = [user("Name's Ann."), assistant("Hello Ann."), user("Old."), assistant("Yes."), TRIGGER]
-    run = await create(served, input=talk, store=False)
+    run = await create(service, input=talk, store=False)
     events = await events_of(run)
     check(events)
     assert [event.__struct_config__.tag for event in events][2:5] == [
@@ -142,7 +142,7 @@ async def test_trigger_creates_one_compaction_item_to_continue_from() -> None:
     assert "SUMMARY" not in item.encrypted_content
     assert model.summary_request[0] == ["user: Name's Ann.", "assistant: Hello Ann.", "user: Old.",
                                    "assistant: Yes."]  # fmt: skip
-    await respond(served, input=[*to_wire([item]), user("And?")])
+    await respond(service, input=[*to_wire([item]), user("And?")])
     first, second, summarized_texts, last = model.answered_texts
     assert [first, second, last] == ["user: Name's Ann.", "user: Old.", "user: And?"]
     assert summarized_texts.startswith(f"user: {SUMMARY_MARK}") and summarized_texts.endswith(
@@ -180,12 +180,12 @@ async def test_summary_of_short_messages_is_short() -> None:
 
 async def test_chain_continues_after_its_compaction() -> None:
     model = Model()
-    served = model.make_service()
-    first = await respond(served, input="one")
-    second = await respond(served, input=[TRIGGER], previous_response_id=first.id)
-    third = await respond(served, input="two", previous_response_id=second.id)
+    service = model.make_service()
+    first = await respond(service, input="one")
+    second = await respond(service, input=[TRIGGER], previous_response_id=first.id)
+    third = await respond(service, input="two", previous_response_id=second.id)
     assert [text[:9] for text in model.answered_texts] == ["user: one", "user: [Th", "user: two"]
-    fourth = await respond(served, input=[TRIGGER], previous_response_id=third.id)
+    fourth = await respond(service, input=[TRIGGER], previous_response_id=third.id)
     summarized_texts = model.summary_request[0]
     assert [text[:9] for text in summarized_texts] == [
         "user: one",
@@ -194,7 +194,7 @@ async def test_chain_continues_after_its_compaction() -> None:
         "assistant",
     ]
     assert "SUMMARY" in summarized_texts[1]  # what is known of the first past is not lost
-    await respond(served, input="three", previous_response_id=fourth.id)
+    await respond(service, input="three", previous_response_id=fourth.id)
     assert [text[:9] for text in model.answered_texts] == [
         "user: one",
         "user: two",
@@ -205,11 +205,11 @@ async def test_chain_continues_after_its_compaction() -> None:
 
 async def test_persistent_items_survive_compaction() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     rule = {"role": "developer", "content": "Never swear."}
-    first = await respond(served, input=[rule, user("a")])
-    second = await respond(served, input=[TRIGGER], previous_response_id=first.id)
-    await respond(served, input="b", previous_response_id=second.id)
+    first = await respond(service, input=[rule, user("a")])
+    second = await respond(service, input=[TRIGGER], previous_response_id=first.id)
+    await respond(service, input="b", previous_response_id=second.id)
     assert model.answered_texts[0] == "developer: Never swear."
 
 
@@ -220,9 +220,9 @@ async def test_empty_conversation_cannot_be_compacted() -> None:
 
 async def test_old_trigger_in_the_items_is_ignored() -> None:
     model = Model()
-    served = model.make_service()
-    await respond(served, input=[user("a"), TRIGGER])
-    response = await respond(served, input=[user("b")])
+    service = model.make_service()
+    await respond(service, input=[user("a"), TRIGGER])
+    response = await respond(service, input=[user("b")])
     assert isinstance(response.output[0], it.Message)
 
 
@@ -231,28 +231,28 @@ async def test_old_trigger_in_the_items_is_ignored() -> None:
 
 async def test_waiting_call_is_visible_with_its_later_output() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     talk = [user("a"), call("c0"), output("c0"), call("c1"), call("c2"), TRIGGER]
-    response = await respond(served, input=talk)
+    response = await respond(service, input=talk)
     item = to_wire(response.output)
-    await respond(served, input=[*item, output("c1"), output("c2")])
+    await respond(service, input=[*item, output("c1"), output("c2")])
     assert model.answered_texts[2:] == [
         "function_call c1",
         "function_call c2",
         "function_call_output c1",
         "function_call_output c2",
     ]
-    await respond(served, input=[*item, user("never mind")])
+    await respond(service, input=[*item, user("never mind")])
     assert [text for text in model.answered_texts if "call" in text] == []
     with pytest.raises(InvalidRequest, match="No tool call found"):
-        await respond(served, input=[*item, output("c0")])
+        await respond(service, input=[*item, output("c0")])
 
 
 async def test_call_sent_again_by_the_client_is_visible_once() -> None:
     model = Model()
-    served = model.make_service()
-    response = await respond(served, input=[user("a"), call("c1"), TRIGGER])
-    await respond(served, input=[*to_wire(response.output), call("c1"), output("c1")])
+    service = model.make_service()
+    response = await respond(service, input=[user("a"), call("c1"), TRIGGER])
+    await respond(service, input=[*to_wire(response.output), call("c1"), output("c1")])
     assert [text for text in model.answered_texts if "c1" in text] == [
         "function_call c1",
         "function_call_output c1",
@@ -264,35 +264,35 @@ async def test_call_sent_again_by_the_client_is_visible_once() -> None:
 
 async def test_user_messages_are_retained_with_and_without_client_history() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     talk = [user("one"), assistant("1"), user("two"), assistant("2")]
-    item = to_wire((await respond(served, input=[*talk, TRIGGER])).output)
+    item = to_wire((await respond(service, input=[*talk, TRIGGER])).output)
     expected = ["user: one", "user: two"]
     for before in (talk, [user("one"), user("two")], [user("two")], []):
-        await respond(served, input=[*before, *item, user("go on")])
+        await respond(service, input=[*before, *item, user("go on")])
         assert model.answered_texts[:2] == expected
         assert len(model.answered_texts) == 4
 
 
 async def test_only_latest_user_messages_are_retained() -> None:
     model = Model(size=1000)  # a quarter of it for the user: 250 tokens, 3 bytes each
-    served = model.make_service()
+    service = model.make_service()
     talk = [user(f"{number:03}" + "x" * 97) for number in range(8)]
-    item = to_wire((await respond(served, input=[*talk, TRIGGER])).output)
+    item = to_wire((await respond(service, input=[*talk, TRIGGER])).output)
     for before in (talk, []):
-        await respond(served, input=[*before, *item])
+        await respond(service, input=[*before, *item])
         numbers = [text[6:9] for text in model.answered_texts[:-1]]
         assert numbers == ["001", "002", "003", "004", "005", "006", "007"]
 
 
 async def test_long_user_message_is_truncated_in_the_middle() -> None:
     model = Model(size=3000)
-    served = model.make_service()
+    service = model.make_service()
     long = "BEGIN" + "x" * 2 * 2250 + "END"
     model.size = 100_000
-    item = to_wire((await respond(served, input=[user(long), TRIGGER])).output)
+    item = to_wire((await respond(service, input=[user(long), TRIGGER])).output)
     model.backend.context_size = 3000
-    await respond(served, input=item)
+    await respond(service, input=item)
     first, summarized_texts = model.answered_texts
     assert first.startswith("user: BEGIN") and first.endswith("END")
     assert SUMMARY_MARK in summarized_texts
@@ -301,10 +301,10 @@ async def test_long_user_message_is_truncated_in_the_middle() -> None:
 async def test_empty_summary_gives_a_valid_compaction_item() -> None:
     model = Model(summary="")
     model.backend._scripts = lambda c, o: [Finish("stop", Usage())]
-    served = model.make_service()
-    response = await respond(served, input=[user("one"), assistant("1"), TRIGGER])
+    service = model.make_service()
+    response = await respond(service, input=[user("one"), assistant("1"), TRIGGER])
     assert response.status == "completed"
-    await respond(served, input=[*to_wire(response.output), user("two")])
+    await respond(service, input=[*to_wire(response.output), user("two")])
     assert model.answered_texts[0] == "user: one"
     assert "No summary could be written" in model.answered_texts[1]
     assert model.answered_texts[2] == "user: two"
@@ -321,9 +321,9 @@ async def test_reasoning_is_not_part_of_the_summary() -> None:
         Close(),
     ]
     model.backend._scripts = lambda c, o: deltas if model.is_summary_request(c) else "A"
-    served = model.make_service()
-    response = await respond(served, input=[user("a"), TRIGGER])
-    await respond(served, input=[*to_wire(response.output), user("b")])
+    service = model.make_service()
+    response = await respond(service, input=[user("a"), TRIGGER])
+    await respond(service, input=[*to_wire(response.output), user("b")])
     assert model.answered_texts[1].endswith("\n\nS")
 
 
@@ -332,10 +332,10 @@ async def test_reasoning_is_not_part_of_the_summary() -> None:
 
 async def test_oldest_items_are_left_out_of_a_summary_that_does_not_fit() -> None:
     model = Model(size=4000)
-    served = model.make_service()
+    service = model.make_service()
     old = [call("c0"), output("c0", "o" * 100)]
     talk = [*old, *(user(f"{number} " + "x" * 300) for number in range(20)), TRIGGER]
-    response = await respond(served, input=talk)
+    response = await respond(service, input=talk)
     assert response.status == "completed"
     summarized_texts, options = model.summary_request
     assert summarized_texts[-1].startswith("user: 19 ")
@@ -356,7 +356,7 @@ async def test_context_length_error_if_not_even_the_summary_fits() -> None:
 
 async def test_compact_endpoint_compacts_input_items() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     talk = [
         {"role": "developer", "content": "rule"},
         user("one"),
@@ -365,7 +365,7 @@ async def test_compact_endpoint_compacts_input_items() -> None:
         call("c1"),
         output("c1"),
     ]
-    window = await compact(served, input=talk)
+    window = await compact(service, input=talk)
     assert [item.__struct_config__.tag for item in window.output] == ["message"] * 3 + [
         "compaction"
     ]
@@ -373,19 +373,19 @@ async def test_compact_endpoint_compacts_input_items() -> None:
                                                            "user: two"]  # fmt: skip
     assert window.output[2].id == "msg_mine"
     assert window.object == "response.compaction" and window.usage.total_tokens > 0
-    await respond(served, input=[*to_wire(window.output), user("three")])
+    await respond(service, input=[*to_wire(window.output), user("three")])
     assert [text[:9] for text in model.answered_texts] == ["developer", "user: one", "user: two",
                                                      "user: [Th", "user: thr"]  # fmt: skip
 
 
 async def test_compact_endpoint_accepts_a_previous_response_alone() -> None:
     model = Model()
-    served = model.make_service()
-    first = await respond(served, input="one")
-    window = await compact(served, previous_response_id=first.id)
+    service = model.make_service()
+    first = await respond(service, input="one")
+    window = await compact(service, previous_response_id=first.id)
     assert [text_of(item) for item in window.output[:-1]] == ["user: one"]
     with pytest.raises(InvalidRequest, match="not found"):
-        await compact(served, previous_response_id=window.id)
+        await compact(service, previous_response_id=window.id)
 
 
 @pytest.mark.parametrize(
@@ -415,9 +415,9 @@ MANAGED = [{"type": "compaction", "compact_threshold": 1000}]
 
 async def test_compaction_precedes_the_answer_above_the_threshold() -> None:
     model = Model(summary="S" * 50)
-    served = model.make_service()
+    service = model.make_service()
     talk = [user("early"), assistant("x" * 1200), user("now?")]
-    run = await create(served, input=talk, context_management=MANAGED)
+    run = await create(service, input=talk, context_management=MANAGED)
     events = await events_of(run)
     check(events)
     compaction, message = run.response.output
@@ -433,7 +433,7 @@ async def test_compaction_precedes_the_answer_above_the_threshold() -> None:
     assert run.response.usage.output_tokens == 1 + 1
     assert to_wire(run.response.context_management) == MANAGED  # type: ignore[arg-type]
     again = await respond(
-        served, input="more", previous_response_id=run.response.id, context_management=MANAGED
+        service, input="more", previous_response_id=run.response.id, context_management=MANAGED
     )
     assert [item.__struct_config__.tag for item in again.output] == ["message"]
     assert [text[:9] for text in model.answered_texts] == ["user: ear", "user: [Th", "user: now",
@@ -449,27 +449,27 @@ async def test_no_compaction_below_the_threshold() -> None:
 
 async def test_conversation_longer_than_the_context_is_compacted() -> None:
     model = Model(size=2000)
-    served = model.make_service()
+    service = model.make_service()
     talk = [user("a"), assistant("x" * 1900), user("b " * 50), assistant("1"), user("c")]
     for fields in ({}, {"truncation": "auto"}):
         managed = [{"type": "compaction"}]
-        response = await respond(served, input=talk, context_management=managed, **fields)
+        response = await respond(service, input=talk, context_management=managed, **fields)
         tags = [item.__struct_config__.tag for item in response.output]
         assert tags == ["compaction", "message"]
     with pytest.raises(InvalidRequest):
-        await respond(served, input=talk)
+        await respond(service, input=talk)
 
 
 async def test_no_compaction_if_it_would_not_shorten_the_prompt() -> None:
     model = Model(size=1600)
-    served = model.make_service()
+    service = model.make_service()
     talk = [user("a"), assistant("1"), user("b")]
     fields = {"instructions": "x" * 1300, "context_management": [{"type": "compaction"}]}
-    response = await respond(served, input=talk, **fields)
+    response = await respond(service, input=talk, **fields)
     assert [item.__struct_config__.tag for item in response.output] == ["message"]
     model.size = 1100
     with pytest.raises(InvalidRequest) as raised:
-        await respond(served, input=talk, **fields)
+        await respond(service, input=talk, **fields)
     assert raised.value.code == "context_length_exceeded"
 
 
@@ -500,29 +500,29 @@ async def test_threshold_below_what_stays_is_rejected() -> None:
 )
 async def test_long_messages_of_the_user_are_compacted(texts: list[str]) -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     talk = [entry for text in texts for entry in (user(text), assistant("ok"))]
     question = "What now? " + "q" * 290
-    response = await respond(served, input=[*talk, user(question)], context_management=MANAGED)
+    response = await respond(service, input=[*talk, user(question)], context_management=MANAGED)
     assert [item.__struct_config__.tag for item in response.output] == ["compaction", "message"]
     assert model.answered_texts[-1] == f"user: {question}", "the question stays as it is"
     assert len("".join(model.answered_texts)) <= 1000
     again = await respond(
-        served, input="more", previous_response_id=response.id, context_management=MANAGED
+        service, input="more", previous_response_id=response.id, context_management=MANAGED
     )
     assert [item.__struct_config__.tag for item in again.output] == ["message"]
     assert len("".join(model.answered_texts)) <= 1000, "the next turn keeps no more"
     sent = [*talk, user(question), *to_wire(response.output), user("more")]
-    again = await respond(served, input=sent, store=False, context_management=MANAGED)
+    again = await respond(service, input=sent, store=False, context_management=MANAGED)
     assert [item.__struct_config__.tag for item in again.output] == ["message"]
 
 
 async def test_recent_items_do_not_separate_calls_from_outputs() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     calls = [entry for n in range(9) for entry in (call(f"c{n}"), output(f"c{n}", "y" * 150))]
     response = await respond(
-        served, input=[user("go"), *calls, user("?")], context_management=MANAGED
+        service, input=[user("go"), *calls, user("?")], context_management=MANAGED
     )
     assert isinstance(response.output[0], it.Compaction)
     left = [text.split()[1] for text in model.answered_texts if text.startswith("function_call ")]
@@ -535,7 +535,7 @@ async def test_recent_items_do_not_separate_calls_from_outputs() -> None:
 
 async def test_failed_answer_after_a_compaction_fails_the_response() -> None:
     model = Model()
-    served = model.make_service()
+    service = model.make_service()
     prepare = model.prepare
     prepared = 0
 
@@ -548,15 +548,15 @@ async def test_failed_answer_after_a_compaction_fails_the_response() -> None:
 
     model.backend.prepare = fails  # type: ignore[method-assign]
     talk = [user("a"), assistant("x" * 1200), user("b")]
-    response = await respond(served, input=talk, context_management=MANAGED)
+    response = await respond(service, input=talk, context_management=MANAGED)
     assert response.status == "failed" and response.error is not None
     assert response.error.code == "context_length_exceeded"
 
 
 async def test_disconnected_reader_stops_the_summary() -> None:
     model = Model(summary="one two three")
-    served = model.make_service()
-    run = await create(served, input=[user("a"), TRIGGER])
+    service = model.make_service()
+    run = await create(service, input=[user("a"), TRIGGER])
     deltas = run._spec.reply.deltas()
     await anext(deltas)
     await deltas.aclose()
@@ -591,8 +591,8 @@ INCLUDE = ["reasoning.encrypted_content"]
     ],
 )
 async def test_reasoning_is_encrypted_if_requested_or_unstored(fields: Any, sealed: bool) -> None:
-    served = make_service(ScriptedBackend([THOUGHT]), MemoryStore(), seal=SEAL)
-    run = await create(served, **fields)
+    service = make_service(ScriptedBackend([THOUGHT]), MemoryStore(), seal=SEAL)
+    run = await create(service, **fields)
     events = await events_of(run)
     item = run.response.output[0]
     assert isinstance(item, it.Reasoning)
@@ -600,7 +600,7 @@ async def test_reasoning_is_encrypted_if_requested_or_unstored(fields: Any, seal
     done = next(e for e in events if e.__struct_config__.tag == "response.output_item.done")
     assert done.item == item  # type: ignore[attr-defined]
     if run.response.store:
-        assert (await served.retrieve("t", run.id)).output[0] == item
+        assert (await service.retrieve("t", run.id)).output[0] == item
     if sealed:
         opened = TenantSealer(SEAL, "t").decrypt_reasoning(
             it.Reasoning(encrypted_content=item.encrypted_content)
@@ -616,19 +616,19 @@ async def test_truncated_reasoning_is_encrypted() -> None:
     assert item.encrypted_content and response.status == "incomplete"
 
 
-async def respond_to_reasoning(served: Service, *items: Any, **fields: Any) -> Response:
-    return await respond(served, input=[user("a"), *items, user("b")], **fields)
+async def respond_to_reasoning(service: Service, *items: Any, **fields: Any) -> Response:
+    return await respond(service, input=[user("a"), *items, user("b")], **fields)
 
 
 async def test_replica_with_the_key_decrypts_reasoning() -> None:
     one = await respond(make_service(ScriptedBackend([THOUGHT]), seal=SEAL), store=False)
-    (sealed, said) = to_wire(one.output)
+    (sealed, message) = to_wire(one.output)
     del sealed["content"]
     backend = ScriptedBackend(["x"])
-    await respond_to_reasoning(make_service(backend, seal=SEAL), sealed, said)
+    await respond_to_reasoning(make_service(backend, seal=SEAL), sealed, message)
     assert texts_of(backend.requests[-1][0])[1] == "thinks: I think."
     given = {**sealed, "content": [{"type": "reasoning_text", "text": "Given."}]}
-    await respond_to_reasoning(make_service(backend, seal=SEAL), given, said)
+    await respond_to_reasoning(make_service(backend, seal=SEAL), given, message)
     assert texts_of(backend.requests[-1][0])[1] == "thinks: Given."
 
 
@@ -666,12 +666,12 @@ async def test_policy_for_undecryptable_items(kind: str, break_it: Callable[[str
 
 async def test_other_tenant_or_purpose_cannot_decrypt() -> None:
     model = Model()
-    served = model.make_service(undecryptable_items="refuse")
-    compaction = to_wire((await respond(served, input=[user("a"), TRIGGER])).output)
+    service = model.make_service(undecryptable_items="refuse")
+    compaction = to_wire((await respond(service, input=[user("a"), TRIGGER])).output)
     for item in (compaction[0], {**compaction[0], "type": "reasoning"}):
         tenant = "other" if item["type"] == "compaction" else "t"
         with pytest.raises(InvalidRequest) as raised:
-            await create(served, tenant, input=[item, user("b")])
+            await create(service, tenant, input=[item, user("b")])
         assert raised.value.param == "input[0].encrypted_content"
 
 
@@ -683,16 +683,16 @@ async def test_reasoning_summary_stays_visible_without_its_content() -> None:
         "encrypted_content": "no",
     }
     await respond_to_reasoning(make_service(backend, seal=SEAL), item)
-    kept = backend.requests[-1][0].items[1]
-    assert isinstance(kept, it.Reasoning) and kept.summary[0].text == "in short"
+    stored = backend.requests[-1][0].items[1]
+    assert isinstance(stored, it.Reasoning) and stored.summary[0].text == "in short"
 
 
 async def test_undecryptable_compaction_falls_back_to_the_one_before() -> None:
     model = Model()
-    served = model.make_service()
-    (item,) = to_wire((await respond(served, input=[user("a"), TRIGGER])).output)
+    service = model.make_service()
+    (item,) = to_wire((await respond(service, input=[user("a"), TRIGGER])).output)
     broken = {**item, "id": "cmp_x", "encrypted_content": "no"}
-    response = await respond(served, input=[item, user("b"), broken, user("c")])
+    response = await respond(service, input=[item, user("b"), broken, user("c")])
     assert [text[:9] for text in model.answered_texts] == [
         "user: a",
         "user: [Th",

@@ -125,16 +125,16 @@ async def test_result_of_a_tool_call_is_in_the_next_prompt() -> None:
     (closed,) = loop.closed_calls
     assert closed.key == opened.key and closed.status == "completed"
     assert closed.result == {"output": 'seen {"a": 1}'}
-    _, reasoning, message, made, output = loop.conversation(1)
+    _, reasoning, message, created, output = loop.conversation(1)
     assert isinstance(reasoning, it.Reasoning) and reasoning.content == (
         it.ReasoningText(text="Hm."),
     )
     assert isinstance(message, it.Message) and message.content == (
         it.OutputText(text="Let me see."),
     )
-    assert isinstance(made, it.FunctionCall) and isinstance(output, it.FunctionCallOutput)
-    assert (made.name, made.arguments) == ("look", '{"a": 1}')
-    assert made.call_id == output.call_id and output.output == 'seen {"a": 1}'
+    assert isinstance(created, it.FunctionCall) and isinstance(output, it.FunctionCallOutput)
+    assert (created.name, created.arguments) == ("look", '{"a": 1}')
+    assert created.call_id == output.call_id and output.output == 'seen {"a": 1}'
     usage = loop.finish.usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 8, 18)
     assert usage.output_tokens_details.reasoning_tokens == 4
@@ -309,16 +309,16 @@ async def test_unknown_call_at_the_limit_does_not_reach_the_client() -> None:
     assert "There is no tool" in loop.tool_outputs(2)[1]
 
 
-@pytest.mark.parametrize(("at_limit", "asked"), [("answer", 2), ("incomplete", 1)])
-async def test_time_for_tools_is_limited(at_limit: str, asked: int) -> None:
+@pytest.mark.parametrize(("at_limit", "limit"), [("answer", 2), ("incomplete", 1)])
+async def test_time_for_tools_is_limited(at_limit: str, limit: int) -> None:
     """A call that runs at the limit is stopped, and the model sees that."""
     limits = {"max_seconds": 0.02, "at_limit": at_limit}
     loop = await LoopRun(look(), message_deltas("Sorry."), run=_hangs, limits=limits).all()
     (closed,) = loop.closed_calls
     assert closed.status == "failed" and "too long" in closed.result["error"]["message"]
-    assert len(loop.backend.requests) == asked
-    assert loop.finish.reason == ("stop" if asked == 2 else "turns")
-    if asked == 2:
+    assert len(loop.backend.requests) == limit
+    assert loop.finish.reason == ("stop" if limit == 2 else "turns")
+    if limit == 2:
         assert loop.tool_outputs() == ["The tool took too long and was stopped."]
         choice = loop.backend.requests[1][1].tool_choice
         assert choice == ToolChoice("auto", frozenset({("ask", None)}))

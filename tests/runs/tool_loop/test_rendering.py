@@ -92,8 +92,8 @@ def _call_first(*called: Delta) -> ScriptedBackend:
     return ScriptedBackend(script)
 
 
-async def _respond(served: Service, **fields: Any) -> Response:
-    run = await create(served, **fields)
+async def _respond(service: Service, **fields: Any) -> Response:
+    run = await create(service, **fields)
     await events_of(run)
     return run.response
 
@@ -105,8 +105,8 @@ async def _respond(served: Service, **fields: Any) -> Response:
 )
 async def test_one_turn_renders_its_prompt_once(tool: dict[str, Any] | None) -> None:
     backend = _call_first()
-    served = make_service(backend, providers=_providers())
-    response = await _respond(served, tools=[tool] if tool else [])
+    service = make_service(backend, providers=_providers())
+    response = await _respond(service, tools=[tool] if tool else [])
     assert response.status == "completed"
     assert len(backend.requests) == 1
     assert bool(backend.requests[0][1].tools) == (tool is not None)
@@ -132,11 +132,11 @@ async def test_two_turns_render_two_prompts(tool: dict[str, Any], deltas: list[D
 
 async def test_mcp_renders_a_second_time_once_its_tools_are_listed() -> None:
     backend = _call_first()
-    served = make_service(backend, providers=_providers())
-    first = await _respond(served, tools=[MCP])
+    service = make_service(backend, providers=_providers())
+    first = await _respond(service, tools=[MCP])
     assert len(backend.requests) == 2
     assert not backend.requests[0][1].tools and backend.requests[1][1].tools
-    await _respond(served, tools=[MCP], previous_response_id=first.id)
+    await _respond(service, tools=[MCP], previous_response_id=first.id)
     assert len(backend.requests) == 3  # the list is in the conversation
 
 

@@ -176,19 +176,19 @@ async def test_every_query_uses_an_index(database: Postgres) -> None:
 @pytest.mark.parametrize("name", ["msg_\0", "\0", "𝄞" * 1024, "x" * 1024], ids=len)
 async def test_unindexable_ids_work(database: Postgres, name: str) -> None:
     store = await open_store(await database.fresh())
-    said = Message(id=name, role="user", content=(InputText(text="a\0b"),))
-    await store.save("t", turn("a", added=(said,)))
+    messages = Message(id=name, role="user", content=(InputText(text="a\0b"),))
+    await store.save("t", turn("a", added=(messages,)))
     loaded = await store.load("t", "resp_a")
-    assert loaded is not None and said in loaded.input
-    assert await store.load_item("t", name) == said
+    assert loaded is not None and messages in loaded.input
+    assert await store.load_item("t", name) == messages
     assert await store.load_item("t", name[:-1] + "?") is None
     assert await store.load("t", name) is None
     assert await store.load_conversation("t", name) is None
     assert await store.runs.events("t", name, -1, limit=1) is None
     assert await store.runs.take_over("t", name) is None
-    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), (said,))
-    await store.add_conversation_items("t", "conv_a", (said,))
-    assert await store.load_conversation_items("t", "conv_a") == (said,)
+    await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1), (messages,))
+    await store.add_conversation_items("t", "conv_a", (messages,))
+    assert await store.load_conversation_items("t", "conv_a") == (messages,)
     assert await store.remove_conversation_item("t", "conv_a", name) is True
     await store.close()
 
@@ -238,8 +238,8 @@ async def test_large_chain_is_decoded(database: Postgres) -> None:
 async def test_killed_process_loses_no_announced_event(database: Postgres) -> None:
     url = await database.fresh()
     await (await open_store(url)).close()
-    asked = [sys.executable, "-c", APPENDING, url]
-    with subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+    requests = [sys.executable, "-c", APPENDING, url]
+    with subprocess.Popen(requests, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         announced_lines = [await asyncio.to_thread(child.stdout.readline) for _ in range(200)]
         child.send_signal(signal.SIGKILL)
@@ -249,11 +249,11 @@ async def test_killed_process_loses_no_announced_event(database: Postgres) -> No
     for name in "abcd":
         page = await store.runs.events("t", f"resp_{name}", -1, limit=1_000_000)
         assert page is not None
-        kept = [n for each in page.batches for n in range(each.first, each.last + 1)]
+        remaining = [n for each in page.batches for n in range(each.first, each.last + 1)]
         announced = max(
             (int(line.split()[1]) for line in announced_lines if line[0] == name), default=1
         )
-        assert kept == list(range(len(kept))) and kept[-1] >= announced
+        assert remaining == list(range(len(remaining))) and remaining[-1] >= announced
     await store.close()
 
 

@@ -41,13 +41,13 @@ async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, Recording
     """Open two stores over one database; record the notifications of the second."""
     url = await database.fresh()
     one, other = await open_store(url), await open_store(url)
-    told = RecordingListener()
+    listener = RecordingListener()
     one.runs.set_listener(RecordingListener())
-    other.runs.set_listener(told)
+    other.runs.set_listener(listener)
     try:
         async with asyncio.timeout(60):
-            await told.news.wait()  # it listens: "something may have been missed"
-            yield one, other, told
+            await listener.news.wait()  # it listens: "something may have been missed"
+            yield one, other, listener
     finally:
         await one.close()
         await other.close()
@@ -168,22 +168,22 @@ async def test_run_is_claimed_once(database: Postgres) -> None:
 
 
 async def test_owner_is_notified_of_a_takeover(database: Postgres) -> None:
-    async with two(database) as (one, other, told):
+    async with two(database) as (one, other, listener):
         await begin_run(other, owner="theirs")
-        told.news.clear()
+        listener.news.clear()
         seized = await one.runs.take_over("t", "resp_a")
         assert seized is not None
-        while not told.lost_ones:
-            await told.news.wait()
-            told.news.clear()
-        assert told.lost_ones == [("resp_a", seized.epoch)]
+        while not listener.lost_ones:
+            await listener.news.wait()
+            listener.news.clear()
+        assert listener.lost_ones == [("resp_a", seized.epoch)]
 
 
 async def test_all_processes_are_notified_of_a_queued_run(database: Postgres) -> None:
-    async with two(database) as (one, _, told):
-        told.news.clear()
+    async with two(database) as (one, _, listener):
+        listener.news.clear()
         await one.runs.create(job("a"), queued("a"), batch(0))
-        await told.news.wait()
+        await listener.news.wait()
 
 
 async def test_lock_passes_on_with_its_run(database: Postgres) -> None:
@@ -208,15 +208,15 @@ async def test_store_recovers_from_a_server_restart() -> None:
 
 
 async def restart_server(database: Postgres) -> None:
-    async with two(database) as (one, other, told):
+    async with two(database) as (one, other, listener):
         claim = await begin_run(one)
         await one.runs.append((Append(claim, batch(2)),))
         await asyncio.to_thread(database.stop)
         with pytest.raises(RunError, match="does not answer"):
             await one.runs.append((Append(claim, batch(3)),))
-        told.news.clear()
+        listener.news.clear()
         await asyncio.to_thread(database.start)
-        await told.news.wait()  # it listens again
+        await listener.news.wait()  # it listens again
         with other.runs.subscribe("t", "resp_a") as tail:
             assert await one.runs.append((Append(claim, batch(3)),)) == frozenset()
             assert await read_events(other, tail, 3) == [0, 1, 2, 3]
@@ -312,10 +312,10 @@ async def test_finished_run_keeps_no_job(database: Postgres) -> None:
     url = await database.fresh()
     store = await open_store(url)
     claim = await begin_run(store)
-    kept = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
-    assert await query_number(url, kept) > 0
+    stored = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
+    assert await query_number(url, stored) > 0
     await store.runs.end(claim, ended("a"), batch(2))
-    assert await query_number(url, kept) == 0
+    assert await query_number(url, stored) == 0
     await store.close()
 
 
@@ -359,10 +359,10 @@ async def test_claimed_run_wakes_no_other_process(
     """The others wait before they claim what was queued elsewhere; a run that is claimed meanwhile
     does not wake them."""
     monkeypatch.setattr(queued_elsewhere, "_MIN_WAIT_S", 3600.0)
-    async with two(database) as (one, other, told):
+    async with two(database) as (one, other, listener):
         queue: Any = other.runs
         queue = queue._notifications._queue
-        told.news.clear()
+        listener.news.clear()
         await one.runs.create(job("a"), queued("a"), batch(0))
         async with asyncio.timeout(30):
             while queue._timer is None:
@@ -370,7 +370,7 @@ async def test_claimed_run_wakes_no_other_process(
             (claim,) = await one.runs.claim("one", ["m"], limit=1, lease_s=60)
             while queue._timer is not None:
                 await asyncio.sleep(0)
-            assert not told.news.is_set()
+            assert not listener.news.is_set()
             await one.runs.take_over("t", claim.job.id)
             await one.runs.release("one")  # others are told that there may be something to claim
             while queue._timer is None:

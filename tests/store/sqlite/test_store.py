@@ -154,13 +154,13 @@ async def test_owners_of_an_earlier_process_are_dead(tmp_path: Path) -> None:
 
 async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    claim, gone = await begin_run(store), await begin_run(store, "b")
+    claim, removed = await begin_run(store), await begin_run(store, "b")
     await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=3_600)
     with store.runs.subscribe("t", "resp_a") as tail, store.runs.subscribe("t", "resp_b") as other:
         for work in (
             store.runs.append((Append(claim, batch(2)),)),
             store.runs.end(claim, ended("a"), batch(3)),
-            store.delete("t", gone.job.id),
+            store.delete("t", removed.job.id),
         ):
             task = asyncio.ensure_future(work)
             await asyncio.sleep(0)
@@ -177,10 +177,10 @@ async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
 
 async def test_append_does_not_rewrite_the_request(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    asked = replace(job("a"), prompt=b"tokn" * 250_000)
-    await store.runs.create(asked, queued("a"), batch(0))
+    request = replace(job("a"), prompt=b"tokn" * 250_000)
+    await store.runs.create(request, queued("a"), batch(0))
     (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
-    assert claim.job == asked
+    assert claim.job == request
     for n in range(1, 100):
         await store.runs.append((Append(claim, batch(n)),))
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5_000_000
@@ -385,10 +385,10 @@ async def test_long_chain_is_one_query(tmp_path: Path) -> None:
     await asyncio.gather(
         *(store.save("t", turn(str(n), str(n - 1) if n else None)) for n in range(500))
     )
-    asked: list[str] = []
-    store._database._read_connection.set_trace_callback(asked.append)
+    requests: list[str] = []
+    store._database._read_connection.set_trace_callback(requests.append)
     chain = await store.load_chain("t", "resp_499")
-    assert chain is not None and len(asked) == 1
+    assert chain is not None and len(requests) == 1
     assert [stored.response.id for stored in chain] == [f"resp_{n}" for n in range(500)]
     await store.close()
 

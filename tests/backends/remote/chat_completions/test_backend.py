@@ -361,11 +361,11 @@ async def test_format_applies_to_the_answer_but_not_to_text_before_a_call() -> N
 
 
 def calling(*calls: tuple[str, str]) -> list[bytes]:
-    told = [
+    messages = [
         {"index": at, "id": f"c{at}", "function": {"name": name, "arguments": arguments}}
         for at, (name, arguments) in enumerate(calls)
     ]
-    return chunks(*({"tool_calls": [each]} for each in told), reason="tool_calls")
+    return chunks(*({"tool_calls": [each]} for each in messages), reason="tool_calls")
 
 
 WEATHER = Function(
@@ -392,10 +392,10 @@ async def test_invalid_strict_calls_are_retried(
         reply = await read(backend, wish)
         assert [each.item.name for each in reply.items] == [tool.name]
         assert "rm" not in str(reply.items) and "town" not in str(reply.items)
-        told = playing.bodies[1]["messages"][-3:]
-        assert [message["role"] for message in told] == ["assistant", "tool", "tool"]
-        assert len(told[0]["tool_calls"]) == 2
-        assert "Not run" in told[1]["content"] and why in told[2]["content"]
+        messages = playing.bodies[1]["messages"][-3:]
+        assert [message["role"] for message in messages] == ["assistant", "tool", "tool"]
+        assert len(messages[0]["tool_calls"]) == 2
+        assert "Not run" in messages[1]["content"] and why in messages[2]["content"]
     async with served(calling(wrong)) as (playing, backend):
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)
@@ -455,16 +455,16 @@ async def test_calls_without_end_are_cut_off_behind_the_first() -> None:
 
 
 async def test_answer_beside_strict_tools_streams() -> None:
-    heard = asyncio.Event()
+    request_received = asyncio.Event()
     first, *rest = chunks({"content": "a"}, {"content": "b"})
     texts = []
-    async with served(Answer([first, heard, *rest])) as (_, backend):
+    async with served(Answer([first, request_received, *rest])) as (_, backend):
         reply = await backend.prepare(CONVERSATION, Options(tools=(WEATHER,)))
         async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Text):
                     texts.append(delta.text)
-                    heard.set()
+                    request_received.set()
     assert texts == ["a", "b"]
 
 
@@ -545,8 +545,8 @@ async def test_trace_headers_are_forwarded() -> None:
 @pytest.mark.parametrize("flavour", STREAMS)
 async def test_flavour_is_detected_from_the_model_list(flavour: str) -> None:
     owner, stream = STREAMS[flavour]
-    told = {"flavour": flavour} if flavour == "openrouter" else {}
-    async with served(stream, owner=owner, options=told) as (_, backend):
+    result = {"flavour": flavour} if flavour == "openrouter" else {}
+    async with served(stream, owner=owner, options=result) as (_, backend):
         assert backend.flavour is FLAVOURS[flavour]
         reply = await read(backend)
     assert "seen again." in reply.items[-1].text["text"]
@@ -575,11 +575,11 @@ async def test_reasoning_in_content_is_parsed_if_configured() -> None:
 @pytest.mark.requirement("UP-THOUGHT")
 async def test_token_counts_are_requested_to_count_reasoning() -> None:
     texts = {"<think>": 1, "\n": 2, "I": 3, " see</think>": 5, "\n\n": 6, "A": 7}
-    said = [
+    chunks = [
         {"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": count}}
         for text, count in texts.items()
     ]
-    stream = sse(*said, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    stream = sse(*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
     async with served(stream, owner="vllm", reasoning_format="think") as (playing, backend):
         usage = (await read(backend)).finish.usage
         assert playing.bodies[0]["stream_options"]["continuous_usage_stats"] is True
@@ -617,23 +617,23 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
             await read(backend, Options(truncate=True), talk)
 
 
-@pytest.mark.parametrize("said", [(), ({"content": "a"},)])
-async def test_no_retry_after_the_first_output(said: tuple[dict[str, str], ...]) -> None:
+@pytest.mark.parametrize("output", [(), ({"content": "a"},)])
+async def test_no_retry_after_the_first_output(output: tuple[dict[str, str], ...]) -> None:
     late = {"error": {"code": "context_length_exceeded", "message": "…"}}
-    pieces = [{"choices": [{"index": 0, "delta": delta}]} for delta in said]
+    pieces = [{"choices": [{"index": 0, "delta": delta}]} for delta in output]
     words = tuple(
         Message(id=f"msg_{n}", role="user", content=(InputText(text="word " * 200),))
         for n in range(3)
     )
     broken, whole = Answer(sse(*pieces, late)), Answer(chunks({"content": "b"}))
     async with served(broken, whole) as (playing, backend):
-        asked = read(backend, Options(truncate=True), Conversation(items=words))
-        if said:
+        conversation = read(backend, Options(truncate=True), Conversation(items=words))
+        if output:
             with pytest.raises(BackendError):
-                await asked
+                await conversation
         else:
-            await asked
-        assert len(playing.bodies) == (1 if said else 2)
+            await conversation
+        assert len(playing.bodies) == (1 if output else 2)
 
 
 async def test_reply_cannot_be_resumed() -> None:
@@ -714,8 +714,8 @@ async def test_reasoning_details_return_to_their_upstream(store: bool) -> None:
         if store:
             await whole.post(input="two", previous_response_id=first["id"])
         else:
-            told = [{"role": "user", "content": "one"}, *first["output"]]
-            await whole.post(input=[*told, {"role": "user", "content": "two"}], store=False)
+            messages = [{"role": "user", "content": "one"}, *first["output"]]
+            await whole.post(input=[*messages, {"role": "user", "content": "two"}], store=False)
     assert playing.bodies[-1]["messages"][1]["reasoning_details"] == details
 
 

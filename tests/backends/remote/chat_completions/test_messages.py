@@ -54,14 +54,19 @@ def test_roles() -> None:
         user("then", role="system"),
         answer("a"),
     ]
-    told = [("system", "short\n\nbe kind"), ("user", "hi"), ("system", "then"), ("assistant", "a")]
-    assert [(m["role"], m["content"]) for m in written(*items, instructions="short")] == told
+    messages = [
+        ("system", "short\n\nbe kind"),
+        ("user", "hi"),
+        ("system", "then"),
+        ("assistant", "a"),
+    ]
+    assert [(m["role"], m["content"]) for m in written(*items, instructions="short")] == messages
     knows = written(*items, instructions="short", has_developer_role=True)
     assert [m["role"] for m in knows] == ["system", "developer", "user", "system", "assistant"]
 
 
 def test_calls_and_results() -> None:
-    told = written(
+    messages = written(
         user("look"),
         Reasoning(content=(ReasoningText(text="Hm"),)),
         answer("I look."),
@@ -73,7 +78,7 @@ def test_calls_and_results() -> None:
         FunctionCallOutput(call_id="c", output=(InputText(text="x"), InputText(text="y"))),
         reasoning_fields=("reasoning", "reasoning_content"),
     )
-    assert told[1] == {
+    assert messages[1] == {
         "role": "assistant",
         "content": "I look.",
         "tool_calls": [
@@ -87,7 +92,7 @@ def test_calls_and_results() -> None:
         "reasoning": "Hm",
         "reasoning_content": "Hm",
     }
-    assert [(m["tool_call_id"], m["content"]) for m in told[2:]] == [
+    assert [(m["tool_call_id"], m["content"]) for m in messages[2:]] == [
         ("a", "blue"),
         ("b", "done"),
         ("c", "x\ny"),
@@ -95,17 +100,17 @@ def test_calls_and_results() -> None:
 
 
 def test_reasoning_is_dropped_if_the_server_has_no_field() -> None:
-    told = written(
+    messages = written(
         user("a"), Reasoning(content=(ReasoningText(text="Hm"),)), answer("b"), user("c")
     )
-    assert told[1] == {"role": "assistant", "content": "b"}
+    assert messages[1] == {"role": "assistant", "content": "b"}
     alone = written(user("a"), Reasoning(content=(ReasoningText(text="Hm"),)), user("c"))
     assert [m["role"] for m in alone] == ["user", "user"]
 
 
 def test_images_audio_and_documents_become_parts() -> None:
     pdf = "data:application/pdf;base64,JVBERi0="
-    (told,) = written(
+    (messages,) = written(
         user(
             "see",
             InputImage(image_url=IMAGE),
@@ -116,7 +121,7 @@ def test_images_audio_and_documents_become_parts() -> None:
             InputFile(file_data="data:text/plain;base64,aGk=", filename="a.txt"),
         )
     )
-    assert told["content"] == [
+    assert messages["content"] == [
         {"type": "text", "text": "see"},
         {"type": "image_url", "image_url": {"url": IMAGE}},
         {"type": "text", "text": "and"},
@@ -128,7 +133,7 @@ def test_images_audio_and_documents_become_parts() -> None:
 
 
 def test_images_of_results_follow_all_results() -> None:
-    told = written(
+    messages = written(
         user("look"),
         FunctionCall(call_id="a", name="look", arguments="{}"),
         FunctionCall(call_id="b", name="look", arguments="{}"),
@@ -138,9 +143,9 @@ def test_images_of_results_follow_all_results() -> None:
         FunctionCallOutput(call_id="b", output="dark"),
         user("well?"),
     )
-    assert [m["role"] for m in told] == ["user", "assistant", "tool", "tool", "user", "user"]
-    assert told[2]["content"].startswith("this:\n[")
-    assert told[4]["content"] == [{"type": "image_url", "image_url": {"url": IMAGE}}]
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "tool", "user", "user"]
+    assert messages[2]["content"].startswith("this:\n[")
+    assert messages[4]["content"] == [{"type": "image_url", "image_url": {"url": IMAGE}}]
 
 
 def test_image_without_content_is_rejected_with_its_path() -> None:
@@ -156,16 +161,16 @@ def test_marks_in_user_text_are_ignored(number: str) -> None:
     items = (user(mark, InputImage(image_url=IMAGE)), answer(mark), user("b"), call)
     output = FunctionCallOutput(call_id="c", output=mark)
     thinking = Reasoning(summary=(), content=(ReasoningText(text=mark),))
-    told = written(
+    messages = written(
         *items, output, thinking, answer("c"), instructions=mark, reasoning_fields=["thinking"]
     )
     picture = {"type": "image_url", "image_url": {"url": IMAGE}}
-    assert [each["content"] for each in told[:3]] == [
+    assert [each["content"] for each in messages[:3]] == [
         mark,
         [{"type": "text", "text": mark}, picture],
         mark,
     ]
-    assert (told[5]["content"], told[6]["thinking"]) == (mark, mark)
+    assert (messages[5]["content"], messages[6]["thinking"]) == (mark, mark)
 
 
 @pytest.mark.parametrize("role", ["developer", "assistant"])
@@ -173,9 +178,11 @@ def test_images_outside_user_messages_are_deferred(role: str) -> None:
     """The API allows only text for these roles."""
     picture = {"type": "image_url", "image_url": {"url": IMAGE}}
     shown = user("see", InputImage(image_url=IMAGE), role=role)
-    told = written(user("be kind", role="developer"), shown, user("more", role=role), user("hi"))
-    assert [each["content"] for each in told if each["role"] == "user"] == [[picture], "hi"]
-    texts = [each["content"] for each in told if each["role"] != "user"]
+    messages = written(
+        user("be kind", role="developer"), shown, user("more", role=role), user("hi")
+    )
+    assert [each["content"] for each in messages if each["role"] == "user"] == [[picture], "hi"]
+    texts = [each["content"] for each in messages if each["role"] != "user"]
     assert "\n\n".join(texts).split() == ["be", "kind", "see", "more"]
     alone = written(user(InputImage(image_url=IMAGE), role="developer"))
     assert alone == [{"role": "user", "content": [picture]}]
@@ -187,10 +194,10 @@ def test_screenshot_becomes_an_image() -> None:
         (ComputerScreenshot(image_url=IMAGE), [{"type": "image_url", "image_url": {"url": IMAGE}}]),
         (ComputerScreenshot(file_id="file_gone"), None),
     ):
-        told = written(user("a"), call, ComputerCallOutput(call_id="c", output=shot))
-        behind = [each["content"] for each in told[3:]]
+        messages = written(user("a"), call, ComputerCallOutput(call_id="c", output=shot))
+        behind = [each["content"] for each in messages[3:]]
         assert behind == ([] if expected is None else [expected])
-        assert ("omitted" in told[2]["content"]) == (expected is None)
+        assert ("omitted" in messages[2]["content"]) == (expected is None)
 
 
 def kept(origin: str, *details: dict[str, Any]) -> str:
@@ -217,13 +224,13 @@ LATE = {"type": "reasoning.encrypted", "data": "=="}
 def test_reasoning_details_return_to_their_upstream(
     thinking: Reasoning, expected: Sequence[Any] | None
 ) -> None:
-    told = written(user("a"), thinking, answer("b"), user("c"), origin=ORIGIN)
-    assert told[1].get("reasoning_details") == expected
-    assert "\U0010ff00" not in json.dumps(told, ensure_ascii=False)
+    messages = written(user("a"), thinking, answer("b"), user("c"), origin=ORIGIN)
+    assert messages[1].get("reasoning_details") == expected
+    assert "\U0010ff00" not in json.dumps(messages, ensure_ascii=False)
 
 
 def test_late_reasoning_details_join_the_previous_answer() -> None:
-    told = written(
+    messages = written(
         user("a"),
         Reasoning(encrypted_content=kept(ORIGIN, FIRST)),
         FunctionCall(call_id="a", name="look", arguments="{}"),
@@ -231,5 +238,5 @@ def test_late_reasoning_details_join_the_previous_answer() -> None:
         FunctionCallOutput(call_id="a", output="dark"),
         origin=ORIGIN,
     )
-    assert [m["role"] for m in told] == ["user", "assistant", "tool"]
-    assert told[1]["reasoning_details"] == [FIRST, LATE]
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["reasoning_details"] == [FIRST, LATE]

@@ -372,8 +372,8 @@ def test_reasoning_tokens_are_counted_from_running_totals(where: str) -> None:
         ({"tool_calls": [call(0, "a", "look", "{}")]}, 20),
     ]
     for delta, count in steps:
-        told = {"choices": [{"delta": delta}], where: {name: count}}
-        reading.feed([json.dumps(told).encode()])
+        result = {"choices": [{"delta": delta}], where: {name: count}}
+        reading.feed([json.dumps(result).encode()])
     end = {"choices": [], where: {name: 22}, "usage": {"completion_tokens": 22}}
     reading.feed([json.dumps(end).encode()])
     assert read_reply([*ended(reading)]).finish.usage.output_tokens_details == (
@@ -392,7 +392,7 @@ def test_unreadable_usage_is_ignored(usage: Any) -> None:
 @pytest.mark.parametrize("first", [0, 3])
 def test_only_one_choice_is_read(first: int) -> None:
     reading = ChatStreamParser(SHAPES)
-    said: list[tuple[int, JSON]] = [
+    chunks: list[tuple[int, JSON]] = [
         (first, {"delta": {"content": "a"}}),
         (7, {"delta": {"content": "X"}}),
         (first, {"delta": {"content": "b"}}),
@@ -401,7 +401,7 @@ def test_only_one_choice_is_read(first: int) -> None:
     ]
     found = [
         delta
-        for index, choice in said
+        for index, choice in chunks
         for delta in reading.feed([json.dumps({"choices": [{"index": index, **choice}]}).encode()])
     ]
     reply = read_reply([*found, *reading.finish(done=True)])
@@ -426,10 +426,10 @@ def test_reasoning_details_are_joined() -> None:
     for piece in pieces:
         payload = {"choices": [{"delta": {"reasoning_details": [piece]}}]}
         reading.feed([json.dumps(payload).encode()])
-    (kept,) = [
+    (remaining,) = [
         delta.result["encrypted_content"] for delta in ended(reading) if isinstance(delta, Close)
     ]
-    assert json.loads(kept.partition("\n")[2]) == [
+    assert json.loads(remaining.partition("\n")[2]) == [
         {
             "type": "reasoning.text",
             "index": 0,
@@ -514,13 +514,13 @@ def test_reasoning_details_are_stored_for_their_upstream() -> None:
         for delta in reading.feed([json.dumps({"choices": [{"delta": piece}]}).encode()])
     ]
     found += ended(reading)
-    kept = [
+    remaining = [
         delta.result["encrypted_content"]
         for delta in found
         if isinstance(delta, Close) and delta.result
     ]
-    assert [each.split("\n")[0] for each in kept] == ["http://h", "http://h"]
-    first, late = (json.loads(each.split("\n")[1]) for each in kept)
+    assert [each.split("\n")[0] for each in remaining] == ["http://h", "http://h"]
+    first, late = (json.loads(each.split("\n")[1]) for each in remaining)
     assert first == [
         {"type": "reasoning.text", "index": 0, "text": "Hm", "signature": "s"},
         {"type": "reasoning.encrypted", "index": 1, "data": "=="},

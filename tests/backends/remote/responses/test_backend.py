@@ -245,8 +245,8 @@ CALLS = Conversation(
 
 
 async def test_items_as_functions() -> None:
-    told = (await asked(conversation=CALLS))["input"]
-    assert [item["type"] for item in told] == [
+    messages = (await asked(conversation=CALLS))["input"]
+    assert [item["type"] for item in messages] == [
         "message",
         "reasoning",
         "function_call",
@@ -255,14 +255,14 @@ async def test_items_as_functions() -> None:
         "function_call_output",
         "message",
     ]
-    assert told[2]["arguments"] == '{"input": "é"}'
-    assert told[4]["name"] == "desk__look" and "namespace" not in told[4]
-    assert [item.get("id") for item in told] == [None, "rs_1", *[None] * 4, "msg_2"]
+    assert messages[2]["arguments"] == '{"input": "é"}'
+    assert messages[4]["name"] == "desk__look" and "namespace" not in messages[4]
+    assert [item.get("id") for item in messages] == [None, "rs_1", *[None] * 4, "msg_2"]
 
 
 async def test_items_unchanged() -> None:
-    told = (await asked(conversation=CALLS, owner="openai"))["input"]
-    assert [item["type"] for item in told] == [
+    messages = (await asked(conversation=CALLS, owner="openai"))["input"]
+    assert [item["type"] for item in messages] == [
         "message",  # and no thinking, which it takes sealed only
         "custom_tool_call",
         "custom_tool_call_output",
@@ -277,11 +277,11 @@ async def test_items_unchanged() -> None:
 async def test_local_tool_items_become_function_calls(owner: str, there: bool) -> None:
     image = ImageGenerationCall(id="ig_1", result="iVBOR", revised_prompt="a cat", size="2x3")
     more: dict[str, Any] = {"options": {"tools": ["image_generation"]}} if there else {}
-    told = (await asked(conversation=Conversation((image,)), owner=owner, **more))["input"]
+    messages = (await asked(conversation=Conversation((image,)), owner=owner, **more))["input"]
     if there:
-        assert told[0]["type"] == "image_generation_call" and told[0]["result"] == "iVBOR"
+        assert messages[0]["type"] == "image_generation_call" and messages[0]["result"] == "iVBOR"
         return
-    call, output = told
+    call, output = messages
     assert (call["type"], call["name"]) == ("function_call", "image_generation")
     assert call["arguments"] == '{"prompt": "a cat"}' and call["call_id"] == output["call_id"]
     assert output["output"] == '{"status": "completed", "size": "2x3"}'
@@ -321,8 +321,8 @@ async def test_local_programs_become_calls(there: bool) -> None:
         FunctionCallOutput(id="fco_2", call_id="d", output="seen"),
         replace(program, id="prg_2", call_id="q"),
     )
-    told = (await asked(conversation=Conversation(items), owner="openai", **more))["input"]
-    types = [item["type"] for item in told]
+    messages = (await asked(conversation=Conversation(items), owner="openai", **more))["input"]
+    types = [item["type"] for item in messages]
     if there:
         assert types == [str(item.__struct_config__.tag) for item in items]
         return
@@ -333,7 +333,7 @@ async def test_local_programs_become_calls(there: bool) -> None:
         "function_call",
         "function_call_output",
     ]
-    assert "caller" not in str(told)
+    assert "caller" not in str(messages)
 
 
 async def test_too_long_conversation_is_truncated_if_allowed() -> None:
@@ -491,8 +491,8 @@ async def test_tool_loop_through_two_servers() -> None:
         ]
         second = await front.post(input=results, tools=tools, previous_response_id=first["id"])
         assert second.json()["output"][0]["content"][0]["text"] == "All done."
-        seen, _ = scripted.requests[-1]
-        assert [type(item).__name__ for item in seen.items] == [
+        conversation, _ = scripted.requests[-1]
+        assert [type(item).__name__ for item in conversation.items] == [
             "Message",
             "Reasoning",
             "FunctionCall",

@@ -111,8 +111,8 @@ def plain(response: Json) -> Json:
 @pytest.mark.requirement("UP-ITEMS")
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 async def test_our_own_streams_are_parsed(path: Path) -> None:
-    told = story.read(path)
-    played = await story.play(told, told.turns)
+    result = story.read(path)
+    played = await story.play(result, result.turns)
     events = [msgspec.to_builtins(event) for event in played.events]
     for way in WAYS:
         _read_back(path, list(way(events)), events[-1]["response"], way)
@@ -233,8 +233,8 @@ def test_malformed_citations_are_ignored(content: Any) -> None:
 
 def test_unknown_caller_is_dropped() -> None:
     for caller in ({}, {"type": "oracle"}, 3):
-        said = {**call("a"), "caller": caller, "namespace": 7}
-        (item,) = response_of(deltas_of([done(0, said), completed()])).output
+        output = {**call("a"), "caller": caller, "namespace": 7}
+        (item,) = response_of(deltas_of([done(0, output), completed()])).output
         assert isinstance(item, it.FunctionCall)
         assert (item.caller, item.namespace) == (UNSET, "7")
 
@@ -322,8 +322,8 @@ def test_encrypted_reasoning_is_stored_for_its_upstream() -> None:
         origin="http://h",
     )
     close = next(delta for delta in deltas if isinstance(delta, Close))
-    origin, kept = close.result["encrypted_content"].split("\n")
-    assert (origin, json.loads(kept)) == ("http://h", {"id": "rs_1", "encrypted_content": "gAAA"})
+    origin, stored = close.result["encrypted_content"].split("\n")
+    assert (origin, json.loads(stored)) == ("http://h", {"id": "rs_1", "encrypted_content": "gAAA"})
     item, _ = response_of(deltas).output
     assert isinstance(item, it.Reasoning) and item.summary[0].text == "First.\n\nSecond."
 
