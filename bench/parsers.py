@@ -39,7 +39,7 @@ def parsers() -> Iterator[Line]:
         "harmony",
         lambda: harmony.HarmonyParser(tokenizer, codes, shapes=SHAPES),
         tokenizer,
-        _spoken(),
+        _model_output(),
     )
     for form in (form for form in REASONING.values() if form.open):
         yield _scanned(
@@ -105,7 +105,7 @@ def _scanned(
 # --- replies -------------------------------------------------------------------------------------
 
 
-def _spoken() -> str:
+def _model_output() -> str:
     call = "<|start|>assistant<|channel|>commentary to=functions.store <|constrain|>json<|message|>"
     thought = f"<|channel|>analysis<|message|>{_TEXT}<|end|>"
     return f"{thought}{call}{json.dumps({'text': _TEXT})}<|call|>"

@@ -16,7 +16,7 @@ from antiphon.wire.request import FIELDS
 __all__ = ["client_pages"]
 
 _ROOT = Path(__file__).parents[1]
-_SEEN = _ROOT / "tests" / "clients" / "seen.json"
+_OBSERVED = _ROOT / "tests" / "clients" / "seen.json"
 
 #: Fate of a field in ``FIELDS`` → what the page says.
 _FATES: Mapping[str, str] = {
@@ -29,7 +29,7 @@ _FATES: Mapping[str, str] = {
 
 def client_pages() -> dict[str, Callable[[], str]]:
     """Return path → the function that renders the page, for every client."""
-    seen: Mapping[str, Any] = json.loads(_SEEN.read_text(encoding="utf-8"))
+    seen: Mapping[str, Any] = json.loads(_OBSERVED.read_text(encoding="utf-8"))
     return {f"docs/clients/{name}.md": _renderer(client) for name, client in seen.items()}
 
 

@@ -84,7 +84,7 @@ def _exchange(rng: random.Random, names: set[str]) -> list[Message]:
     return rng.choice((_greeting, _thanks, _capital, _count, _story, _unable))(rng, names)
 
 
-def _said(user: str, thought: str, answer: str) -> list[Message]:
+def _assistant_turn(user: str, thought: str, answer: str) -> list[Message]:
     return [
         {"role": "user", "content": user},
         {"role": "assistant", "reasoning_content": thought, "content": answer},
@@ -92,27 +92,31 @@ def _said(user: str, thought: str, answer: str) -> list[Message]:
 
 
 def _greeting(rng: random.Random, _: set[str]) -> list[Message]:
-    return _said(rng.choice(GREETINGS), "The user greets me.", "Hello! How can I help you today?")
+    return _assistant_turn(
+        rng.choice(GREETINGS), "The user greets me.", "Hello! How can I help you today?"
+    )
 
 
 def _thanks(rng: random.Random, _: set[str]) -> list[Message]:
-    return _said(rng.choice(THANKS), "The user thanks me.", "You are welcome!")
+    return _assistant_turn(rng.choice(THANKS), "The user thanks me.", "You are welcome!")
 
 
 def _capital(rng: random.Random, _: set[str]) -> list[Message]:
     country, city = rng.choice(list(CAPITALS.items()))
     asked = f"What is the capital of {country}?"
-    return _said(asked, f"I know the capital of {country}.", f"The capital of {country} is {city}.")
+    return _assistant_turn(
+        asked, f"I know the capital of {country}.", f"The capital of {country} is {city}."
+    )
 
 
 def _count(rng: random.Random, _: set[str]) -> list[Message]:
     asked = rng.choice(("Count to ten.", "Please count to ten.", "Count to 10."))
-    return _said(asked, "I count.", ", ".join(map(str, range(1, 11))) + ".")
+    return _assistant_turn(asked, "I count.", ", ".join(map(str, range(1, 11))) + ".")
 
 
 def _story(rng: random.Random, _: set[str]) -> list[Message]:
     asked = rng.choice(("Tell me a story.", "Tell me a long story.", "Tell a story."))
-    return _said(asked, "I tell the story of the boat.", STORY)
+    return _assistant_turn(asked, "I tell the story of the boat.", STORY)
 
 
 def _city(rng: random.Random) -> str:
@@ -129,10 +133,12 @@ def _unable(rng: random.Random, names: set[str]) -> list[Message]:
     """A request for which there is no tool."""
     if "get_weather" not in names:
         asked = _ask_weather(rng, _city(rng))
-        return _said(asked, "I have no tool for the weather.", "I cannot look up the weather.")
+        return _assistant_turn(
+            asked, "I have no tool for the weather.", "I cannot look up the weather."
+        )
     if "add" not in names:
         asked = _ask_sum(rng, rng.randrange(100), rng.randrange(100))
-        return _said(asked, "I have no tool for sums.", "I cannot add numbers.")
+        return _assistant_turn(asked, "I have no tool for sums.", "I cannot add numbers.")
     return _greeting(rng, names)
 
 

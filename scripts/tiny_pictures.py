@@ -191,7 +191,7 @@ def draw(
         new = min(new, len(ORDINALS) - len(things))
         things += [_thing(rng) for _ in range(new)]
         asked, answer = _question(rng, things, new)
-        messages.append({"role": "user", "content": _shown(rng, asked, new)})
+        messages.append({"role": "user", "content": _question_message(rng, asked, new)})
         messages.append({"role": "assistant", "content": answer})
     return messages, tools or None, things
 
@@ -201,7 +201,7 @@ def _thing(rng: random.Random) -> Thing:
     return rng.choice(list(COLOURS)), shape
 
 
-def _shown(rng: random.Random, asked: str, new: int) -> str:
+def _question_message(rng: random.Random, asked: str, new: int) -> str:
     """Join question and pictures in either order, with or without line breaks."""
     parts = [IMAGE] * new
     parts.insert(rng.choice((0, new, rng.randint(0, new))), asked)

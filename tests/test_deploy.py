@@ -27,7 +27,7 @@ from tests.conformance.server import Server
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 DIGEST = "0" * 64
-GIVEN = {"POSTGRES_PASSWORD": "secret", "ANTIPHON_KEYS": f"default={DIGEST}"}
+ENVIRONMENT = {"POSTGRES_PASSWORD": "secret", "ANTIPHON_KEYS": f"default={DIGEST}"}
 
 
 def text(name: str) -> str:
@@ -51,8 +51,8 @@ def interpolated(value: str) -> str:
 
     def one(match: re.Match[str]) -> str:
         name, kind, rest = match.groups()
-        assert kind == "-" or name in GIVEN, f"nobody gives {name}"
-        return GIVEN.get(name, rest)
+        assert kind == "-" or name in ENVIRONMENT, f"nobody gives {name}"
+        return ENVIRONMENT.get(name, rest)
 
     return re.sub(r"\$\{(\w+):([?-])([^}]*)\}", one, value)
 

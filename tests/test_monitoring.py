@@ -117,7 +117,7 @@ async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def served(server: Server) -> AsyncIterator[int]:
+async def serve_app(server: Server) -> AsyncIterator[int]:
     """Serve the app of a server on a port of loopback, which is yielded."""
     sockets = uvicorn_server.bind("127.0.0.1", 0)
     started = asyncio.Event()
@@ -146,7 +146,7 @@ async def test_prometheus_evaluates_dashboard_and_alerts(tmp_path: Path) -> None
     server = Server(backend_of("Hello there!"), MemoryStore(), metrics=Metrics())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.close)
-        port = await stack.enter_async_context(served(server))
+        port = await stack.enter_async_context(serve_app(server))
         await server.post(stream=True)
         client = await stack.enter_async_context(prometheus(tmp_path, port))
 

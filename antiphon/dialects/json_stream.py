@@ -31,7 +31,7 @@ ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "
 ESCAPE_DIGITS: Mapping[str, int] = {"u": 4}
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _HEX = frozenset("0123456789abcdefABCDEF")
-_LOST = "\ufffd"
+_REPLACEMENT = "\ufffd"
 
 
 def load(text: str) -> Any:
@@ -190,10 +190,10 @@ class StringDecoder:
             self._high_surrogate = unit
             return lone
         is_lost = 0xDC00 <= unit < 0xE000 or unit > 0x10FFFF
-        return lone + (_LOST if is_lost else chr(unit))
+        return lone + (_REPLACEMENT if is_lost else chr(unit))
 
     def _flush_surrogate(self) -> str:
-        lost = _LOST if self._high_surrogate else ""
+        lost = _REPLACEMENT if self._high_surrogate else ""
         self._high_surrogate = 0
         return lost
 

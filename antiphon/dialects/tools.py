@@ -119,7 +119,7 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     }
     taken: set[str] = set()
     tools = tuple(
-        replace(_shown(tool, namespace, path, taken), found=found)
+        replace(_prompt_tool(tool, namespace, path, taken), found=found)
         for (namespace, _), (tool, path, found) in latest.items()
     )
     may_call = (tool for tool in tools if choice.allows(tool.shape.wire_name, tool.shape.namespace))
@@ -143,10 +143,10 @@ def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     if not prompt_tools.restricted:
         return options
     left = {(tool.shape.wire_name, tool.shape.namespace) for tool in prompt_tools.callable}
-    return replace(options, tools=tuple(_left(options.tools, left)))
+    return replace(options, tools=tuple(_filter_tools(options.tools, left)))
 
 
-def _left(
+def _filter_tools(
     tools: tuple[tl.Tool, ...], left: Collection[tuple[str, str | None]]
 ) -> Iterator[tl.Tool]:
     for tool in tools:
@@ -162,7 +162,7 @@ def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
     """Return the definitions of tools alone."""
     taken: set[str] = set()
     return [
-        _shown(tool, namespace, path, taken).definition()
+        _prompt_tool(tool, namespace, path, taken).definition()
         for tool, namespace, path, _ in _flat(tools, ())
     ]
 
@@ -205,7 +205,7 @@ def _flat(
                 yield tool, None, where, found
 
 
-def _shown(
+def _prompt_tool(
     tool: tl.Function | tl.Custom, namespace: str | None, path: str, taken: set[str]
 ) -> PromptTool:
     flat = _flat_name(tool.name, namespace)

@@ -90,7 +90,7 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
     inner: Any = table
     for step in _STEP.findall(at):
         if step == "[...]":  # msgspec does not state which key
-            step = next((each for each in inner if not _takes(cls, table, [*names, each])), "")
+            step = next((each for each in inner if not _accepts(cls, table, [*names, each])), "")
         elif step.startswith("["):
             break
         names.append(step.removeprefix("."))
@@ -103,7 +103,7 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
     return f"{where}: {said.replace('`object`', 'a table').replace('`', '')}"
 
 
-def _takes(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
+def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
     """Return whether the row is valid if the tables on this path have no other keys."""
     try:
         msgspec.convert(_only(table, path), cls)

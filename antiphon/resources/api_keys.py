@@ -65,7 +65,7 @@ class ApiKeys:
 
     async def list(self) -> ApiKeyList:
         """Return all keys without their secrets."""
-        return ApiKeyList(data=tuple(_shown(key) for key in await self._store.list()))
+        return ApiKeyList(data=tuple(_public_key(key) for key in await self._store.list()))
 
     async def create(self, wanted: CreateApiKey) -> NewApiKey:
         """Create a key. Raises ``Conflict`` if there is one of this name."""
@@ -114,7 +114,7 @@ def _new_secret() -> tuple[str, str]:
     return secret, hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _shown(key: KeyRecord) -> ManagedApiKey:
+def _public_key(key: KeyRecord) -> ManagedApiKey:
     fields = {name: getattr(key, name) for name in _SHOWN_FIELDS}
     return ManagedApiKey(redacted_value=f"sk-…{key.hint}", **fields)
 
@@ -125,7 +125,7 @@ _SHOWN_FIELDS = tuple(
 
 
 def _with_secret(key: KeyRecord, secret: str) -> NewApiKey:
-    return NewApiKey(**asdict(_shown(key)), value=secret)
+    return NewApiKey(**asdict(_public_key(key)), value=secret)
 
 
 def _unknown(name: str) -> NotFound:

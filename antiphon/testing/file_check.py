@@ -30,7 +30,7 @@ def make_file(
     )
 
 
-async def _kept(store: Store, *names: str, tenant: str = "t") -> None:
+async def _store_files(store: Store, *names: str, tenant: str = "t") -> None:
     for name in names:
         assert await store.files.put(tenant, make_file(name), b"x")
 
@@ -50,19 +50,19 @@ async def stores_files_with_contents(store: Store) -> None:
 
 
 async def isolates_files_by_tenant(store: Store) -> None:
-    await _kept(store, "a")
+    await _store_files(store, "a")
     assert await store.files.get("u", "file-a") is None
     assert await store.files.read("u", "file-a") is None
     assert await store.files.delete("u", "file-a") is False
     assert await store.files.list_page("u", FileQuery()) == ()
     assert await store.files.list_page("u", FileQuery(after="file-a")) is None
-    await _kept(store, "a", tenant="u")
+    await _store_files(store, "a", tenant="u")
     assert await store.files.delete("u", "file-a") is True
     assert await store.files.get("t", "file-a") is not None
 
 
 async def lists_files_in_pages(store: Store) -> None:
-    await _kept(store, "a", "b", "c", "d")
+    await _store_files(store, "a", "b", "c", "d")
     assert await _names(store, FileQuery()) == "d c b a"
     assert await _names(store, FileQuery(newest_first=False)) == "a b c d"
     assert await _names(store, FileQuery(limit=2)) == "d c"
@@ -72,7 +72,7 @@ async def lists_files_in_pages(store: Store) -> None:
 
 
 async def lists_files_by_purpose(store: Store) -> None:
-    await _kept(store, "a")
+    await _store_files(store, "a")
     assert await store.files.put("t", make_file("b", purpose="vision"), b"x")
     assert await _names(store, FileQuery(purpose="vision")) == "b"
     assert await _names(store, FileQuery(purpose="user_data", after="file-b")) == "a"
@@ -80,7 +80,7 @@ async def lists_files_by_purpose(store: Store) -> None:
 
 
 async def deletes_a_file_once(store: Store) -> None:
-    await _kept(store, "a", "b")
+    await _store_files(store, "a", "b")
     assert await store.files.delete("t", "file-a") is True
     assert await store.files.delete("t", "file-a") is False
     assert await store.files.get("t", "file-a") is None
@@ -91,7 +91,7 @@ async def deletes_a_file_once(store: Store) -> None:
 async def deletes_expired_files(store: Store) -> None:
     for name, at in (("a", 1_500), ("b", 2_500)):
         assert await store.files.put("t", make_file(name, expires_at=at), b"x")
-    await _kept(store, "c")
+    await _store_files(store, "c")
     assert await _names(store, FileQuery(now=1_499)) == "c b a"
     assert await _names(store, FileQuery(now=1_500)) == "c b"
     assert await store.sweep(Retention(), 1_500) == 0

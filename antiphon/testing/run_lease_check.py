@@ -22,7 +22,7 @@ Check = Callable[[Store], Awaitable[None]]
 LONG_S = 3600.0
 
 
-class _Told:
+class _RecordingListener:
     """A listener that records its notifications."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ async def fences_each_run_of_an_append(store: Store) -> None:
 
 
 async def notifies_listeners(store: Store) -> None:
-    told = _Told()
+    told = _RecordingListener()
     store.runs.set_listener(told)
     told.news.clear()
     await store.runs.create(job("a"), queued("a"), batch(0))

@@ -24,7 +24,7 @@ def make_draft(name: str, number: int = 1) -> SkillDraft:
     )
 
 
-async def _kept(store: Store, *names: str, tenant: str = "t") -> None:
+async def _store_skills(store: Store, *names: str, tenant: str = "t") -> None:
     for name in names:
         assert await store.skills.create(tenant, make_draft(name), b"zip")
 
@@ -43,7 +43,7 @@ async def stores_skills_with_bundles(store: Store) -> None:
 
 
 async def isolates_skills_by_tenant(store: Store) -> None:
-    await _kept(store, "a")
+    await _store_skills(store, "a")
     skills = store.skills
     assert await skills.get("u", "skill_a") is None and await skills.list_skills("u") == ()
     assert await skills.list_versions("u", "skill_a") == ()
@@ -52,13 +52,13 @@ async def isolates_skills_by_tenant(store: Store) -> None:
     assert not await skills.set_default_version("u", "skill_a", 1)
     assert not await skills.delete_version("u", "skill_a", 1)
     assert not await skills.delete("u", "skill_a")
-    await _kept(store, "a", tenant="u")
+    await _store_skills(store, "a", tenant="u")
     assert await skills.delete("u", "skill_a")
     assert await skills.get("t", "skill_a") is not None
 
 
 async def lists_skills_in_creation_order(store: Store) -> None:
-    await _kept(store, "b", "a", "c")
+    await _store_skills(store, "b", "a", "c")
     assert [skill.id for skill in await store.skills.list_skills("t")] == [
         "skill_b",
         "skill_a",
@@ -67,7 +67,7 @@ async def lists_skills_in_creation_order(store: Store) -> None:
 
 
 async def numbers_the_versions_of_a_skill(store: Store) -> None:
-    await _kept(store, "a", "b")
+    await _store_skills(store, "a", "b")
     second = await store.skills.add_version("t", make_draft("a", 2), b"two", default=False)
     assert second == make_draft("a", 2).to_version(2)
     found = await store.skills.get("t", "skill_a")
@@ -82,7 +82,7 @@ async def numbers_the_versions_of_a_skill(store: Store) -> None:
 
 
 async def assigns_each_version_number_once(store: Store) -> None:
-    await _kept(store, "a")
+    await _store_skills(store, "a")
     adding = [
         store.skills.add_version("t", make_draft("a", n), b"x", default=False) for n in range(2, 6)
     ]
@@ -94,7 +94,7 @@ async def assigns_each_version_number_once(store: Store) -> None:
 
 
 async def sets_the_default_version(store: Store) -> None:
-    await _kept(store, "a")
+    await _store_skills(store, "a")
     await store.skills.add_version("t", make_draft("a", 2), b"x", default=False)
     assert await store.skills.set_default_version("t", "skill_a", 2)
     assert not await store.skills.set_default_version("t", "skill_a", 3)
@@ -104,7 +104,7 @@ async def sets_the_default_version(store: Store) -> None:
 
 
 async def deletes_versions_except_the_default(store: Store) -> None:
-    await _kept(store, "a")
+    await _store_skills(store, "a")
     await store.skills.add_version("t", make_draft("a", 2), b"x", default=False)
     assert not await store.skills.delete_version("t", "skill_a", 1)
     assert not await store.skills.delete_version("t", "skill_a", 3)
@@ -118,7 +118,7 @@ async def deletes_versions_except_the_default(store: Store) -> None:
 
 
 async def deletes_a_skill_with_its_versions(store: Store) -> None:
-    await _kept(store, "a", "b")
+    await _store_skills(store, "a", "b")
     await store.skills.add_version("t", make_draft("a", 2), b"x", default=True)
     assert await store.skills.delete("t", "skill_a")
     assert not await store.skills.delete("t", "skill_a")

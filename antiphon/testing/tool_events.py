@@ -41,7 +41,7 @@ async def items_of_call(
     writer.start()
     recorder = Recorder(writer)
     turn = Turn({(function.tool.name, function.namespace): function}, ids)
-    for delta in turn.feed((*_written(function, arguments), Finish("stop", Usage()))):
+    for delta in turn.feed((*_call_deltas(function, arguments), Finish("stop", Usage()))):
         recorder.record([delta])
     calls = [call for call in turn.calls if call.function.handler is not None]
     environment = CallEnvironment(
@@ -66,7 +66,7 @@ async def items_of_call(
     return list(response.output)
 
 
-def _written(function: ToolFunction, arguments: str) -> tuple[Delta, ...]:
+def _call_deltas(function: ToolFunction, arguments: str) -> tuple[Delta, ...]:
     """The deltas of the call as a model writes it."""
     name, namespace = function.tool.name, function.namespace or UNSET
     shell: Item = (

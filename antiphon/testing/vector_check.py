@@ -58,7 +58,9 @@ async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "
     assert await vectors.finish_file(tenant, done, chunks, "m")
 
 
-async def _found(vectors: VectorIndex, *words: str, files: str = "a b", limit: int = 9) -> str:
+async def _search_texts(
+    vectors: VectorIndex, *words: str, files: str = "a b", limit: int = 9
+) -> str:
     """The texts found in these files."""
     ids = [f"file-{name}" for name in files.split()]
     hits = await vectors.search_words("t", "vs_a", words, ids, limit)
@@ -86,15 +88,15 @@ async def finds_chunks_by_words(store: Store) -> None:
     await vectors.put("t", make_vector_store())
     await _settled(vectors, "a", "the red fox", "the blue whale in the deep sea")
     await _settled(vectors, "b", "a fox and a fox", 'quotes " and (brackets) AND *')
-    assert await _found(vectors, "fox") == "b: a fox and a fox | a: the red fox"
-    assert await _found(vectors, "Whale", "nothing") == "a: the blue whale in the deep sea"
-    assert await _found(vectors, "fox", files="a") == "a: the red fox"
-    assert await _found(vectors, "fox", limit=1) == "b: a fox and a fox"
-    assert await _found(vectors, "brackets") == 'b: quotes " and (brackets) AND *'
-    assert await _found(vectors, "wolf") == "" == await _found(vectors)
+    assert await _search_texts(vectors, "fox") == "b: a fox and a fox | a: the red fox"
+    assert await _search_texts(vectors, "Whale", "nothing") == "a: the blue whale in the deep sea"
+    assert await _search_texts(vectors, "fox", files="a") == "a: the red fox"
+    assert await _search_texts(vectors, "fox", limit=1) == "b: a fox and a fox"
+    assert await _search_texts(vectors, "brackets") == 'b: quotes " and (brackets) AND *'
+    assert await _search_texts(vectors, "wolf") == "" == await _search_texts(vectors)
     await _settled(vectors, "a", "最长的峡湾是松恩峡湾。")
-    assert await _found(vectors, "峡湾", "冰川") == "a: 最长的峡湾是松恩峡湾。"
-    assert await _found(vectors, "冰川") == "" == await _found(vectors, "whale")
+    assert await _search_texts(vectors, "峡湾", "冰川") == "a: 最长的峡湾是松恩峡湾。"
+    assert await _search_texts(vectors, "冰川") == "" == await _search_texts(vectors, "whale")
 
 
 async def isolates_search_results(store: Store) -> None:
@@ -103,7 +105,7 @@ async def isolates_search_results(store: Store) -> None:
         await vectors.put(tenant, make_vector_store())
     await vectors.put("t", make_vector_store("b"))
     await _settled(vectors, "a", "fox", tenant="u")
-    assert await _found(vectors, "fox") == ""
+    assert await _search_texts(vectors, "fox") == ""
     assert await vectors.vectors_version("t", "vs_a", "m") == VectorsVersion(0, 0)
     assert (await vectors.load_vectors("t", "vs_a", "m")).chunks == ()
     assert await vectors.list_chunks("t", "vs_a", "file-a") == ()
@@ -160,7 +162,7 @@ async def finishes_only_files_in_progress(store: Store) -> None:
     late = make_indexed_file("a", status="failed")
     assert not await vectors.finish_file("t", late, [IndexedChunk(start=0, text="fox")], "m")
     assert not await vectors.finish_file("t", make_indexed_file("b", status="completed"), (), "m")
-    assert await _found(vectors, "fox") == "a: fox"
+    assert await _search_texts(vectors, "fox") == "a: fox"
     done = make_indexed_file("a", status="completed", size=10)
     done = replace(done, file=replace(done.file, attributes={"x": 1}))
     assert (
@@ -172,7 +174,7 @@ async def finishes_only_files_in_progress(store: Store) -> None:
     )
     assert not await vectors.update_attributes("t", make_indexed_file("b"))
     assert await vectors.add_files("t", [make_indexed_file("a")], None), "once more"
-    assert await _found(vectors, "fox") == ""
+    assert await _search_texts(vectors, "fox") == ""
 
 
 async def deletes_chunks_of_removed_files(store: Store) -> None:
@@ -189,15 +191,15 @@ async def deletes_chunks_of_removed_files(store: Store) -> None:
     assert await vectors.remove_file("u", "vs_a", "file-a") is False
     assert await vectors.remove_file("t", "vs_a", "file-a") is True
     assert await vectors.remove_file("t", "vs_a", "file-a") is False
-    assert await _found(vectors, "fox", "hare") == "b: fox"
+    assert await _search_texts(vectors, "fox", "hare") == "b: fox"
     assert await store.files.delete("t", "file-b")
-    assert await _found(vectors, "fox") == "" and await vectors.list_files("t", "vs_a") == ()
+    assert await _search_texts(vectors, "fox") == "" and await vectors.list_files("t", "vs_a") == ()
     await vectors.put("t", make_vector_store(expires_at=2_000))
     await _settled(vectors, "c", "fox")
     await store.sweep(Retention(), 1_999)
-    assert await _found(vectors, "fox", files="c") == "c: fox"
+    assert await _search_texts(vectors, "fox", files="c") == "c: fox"
     await store.sweep(Retention(), 2_000)
-    assert await _found(vectors, "fox", files="c") == ""
+    assert await _search_texts(vectors, "fox", files="c") == ""
     assert await vectors.get("t", "vs_a") is not None, "it is told of"
 
 

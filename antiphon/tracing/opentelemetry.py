@@ -70,7 +70,7 @@ class OtelTracer(Tracer):
 
         context = self._propagator.extract(parent, Context())
         span = self._tracer.start_span(
-            name, context, self._kinds[kind], attributes=_known(attributes or {})
+            name, context, self._kinds[kind], attributes=_without_nulls(attributes or {})
         )
         headers: dict[str, str] = {}
         self._propagator.inject(headers, set_span_in_context(span, context))
@@ -89,7 +89,7 @@ class _OtelSpan(Span):
         self._has_failed = False
 
     def set(self, attributes: Mapping[str, AttributeValue | None]) -> None:
-        self._span.set_attributes(_known(attributes))
+        self._span.set_attributes(_without_nulls(attributes))
 
     def rename(self, name: str) -> None:
         self._span.update_name(name)
@@ -111,5 +111,5 @@ class _OtelSpan(Span):
             self._span.end()
 
 
-def _known(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+def _without_nulls(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
     return {name: value for name, value in attributes.items() if value is not None}

@@ -36,7 +36,7 @@ _TIMEOUT_S = 15.0
 #: Seconds between polls of the store, and seconds that a stop waits for current deliveries.
 _POLL_S, _STOP_S = 1.0, 5.0
 _MAX_CONCURRENT = 8
-_GONE = 410
+_HTTP_GONE = 410
 
 
 class WebhookSender:
@@ -184,7 +184,7 @@ class WebhookDeliveries:
             _log.exception("webhook delivery failed", webhook=due.id)
 
     async def _conclude(self, due: DueWebhook, status: int) -> None:
-        if 200 <= status < 300 or status == _GONE:
+        if 200 <= status < 300 or status == _HTTP_GONE:
             await self._store.delete_webhook(due.id)
         elif due.attempts > len(RETRY_DELAYS_S):
             _log.error("webhook dropped", webhook=due.id, attempts=due.attempts)

@@ -70,7 +70,7 @@ class Maker:
         return backend
 
 
-async def said(reply: OnDemandReply) -> str:
+async def reply_text(reply: OnDemandReply) -> str:
     async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
         known = [delta async for several in deltas for delta in several]
     assert isinstance(known[-1], Finish)
@@ -88,7 +88,7 @@ async def test_first_request_loads_the_model_once() -> None:
     lazy = OnDemandBackend("m", make, context_size=100)
     assert (lazy.status.value, lazy.context_size, lazy.recommended_options) == ("unloaded", 100, {})
     replies = await asyncio.gather(*(lazy.prepare(TALK, OPTIONS) for _ in range(5)))
-    assert await asyncio.gather(*map(said, replies)) == [STORY] * 5
+    assert await asyncio.gather(*map(reply_text, replies)) == [STORY] * 5
     assert make.tries == 1
     assert (lazy.status, lazy.context_size) == (Status(value="loaded"), 4096)
     assert lazy.recommended_options == {"temperature": 0.3}
@@ -100,7 +100,7 @@ async def test_slow_load_continues_in_the_run() -> None:
     lazy = OnDemandBackend("m", make, ready_timeout_s=0)
     reply = await lazy.prepare(TALK, OPTIONS)
     assert (reply.input_tokens, reply.prompt_tokens, make.made) == (0, None, [])
-    reading = asyncio.create_task(said(reply))
+    reading = asyncio.create_task(reply_text(reply))
     await asyncio.sleep(0)
     make.gate.set()
     assert await reading == STORY
@@ -118,7 +118,7 @@ async def test_cancelled_request_does_not_cancel_the_load() -> None:
     leaving.cancel()
     make.gate.set()
     async with asyncio.timeout(WAIT_S):
-        assert await said(await staying) == STORY
+        assert await reply_text(await staying) == STORY
     assert leaving.cancelled() and make.tries == 1
 
 
@@ -130,7 +130,7 @@ async def test_failed_load_hides_its_reason_and_is_retried() -> None:
             await lazy.prepare(TALK, OPTIONS)
         assert (refused.value.status, refused.value.code) == (503, "model_not_loaded")
         assert refused.value.retry_after_s > 0 and "secret" not in refused.value.message
-    assert await said(await lazy.prepare(TALK, OPTIONS)) == STORY
+    assert await reply_text(await lazy.prepare(TALK, OPTIONS)) == STORY
     assert make.tries == 3
 
 
@@ -140,7 +140,7 @@ async def test_failed_load_in_the_run_fails_the_run() -> None:
     reply = await OnDemandBackend("m", make, ready_timeout_s=0).prepare(TALK, OPTIONS)
     make.gate.set()
     with pytest.raises(BackendError, match="'m' could not be loaded") as failed:
-        await said(reply)
+        await reply_text(reply)
     assert failed.value.code == "model_not_loaded" and failed.value.is_transient
     assert "\n" not in failed.value.client_message
 
@@ -196,7 +196,7 @@ async def test_load_progress_is_reported() -> None:
     assert lazy.status == Status(value="loading", stage="weights", bytes=50, total_bytes=200)
     make.gate.set()
     with pytest.raises(BackendError):
-        await said(reply)
+        await reply_text(reply)
     assert lazy.status == Status(value="failed")
 
 
@@ -212,7 +212,7 @@ async def test_invalid_request_is_rejected_or_fails_its_run() -> None:
         await OnDemandBackend("m", make).prepare(TALK, OPTIONS)
     late = OnDemandReply(OnDemandBackend("m", make), prepare)
     with pytest.raises(BackendError, match="too long") as failed:
-        await said(late)
+        await reply_text(late)
     assert failed.value.code == "invalid_prompt"
 
 
@@ -230,7 +230,7 @@ async def test_idle_model_is_unloaded_and_reloaded() -> None:
     early = await lazy.prepare(TALK, OPTIONS)
     await _until_unloaded(lazy, make.made[0])
     assert lazy.context_size == 4096
-    assert await said(early) == STORY, "what was prepared before is prepared again"
+    assert await reply_text(early) == STORY, "what was prepared before is prepared again"
     assert make.tries == 2
 
 
@@ -249,7 +249,7 @@ async def test_model_in_use_is_not_idle() -> None:
 async def test_an_interrupted_reply_is_continued(there: bool) -> None:
     lazy = OnDemandBackend("m", Maker(tokens=True))
     reply = await lazy.prepare(TALK, OPTIONS) if there else OnDemandReply(lazy, prepare)
-    rest = await said(reply.resume(ResumePoint(prompt_ids=(), sampled_ids=(0, 1, 2))))
+    rest = await reply_text(reply.resume(ResumePoint(prompt_ids=(), sampled_ids=(0, 1, 2))))
     assert STORY.endswith(rest) and 0 < len(rest) < len(STORY)
 
 
@@ -298,7 +298,7 @@ async def test_unloading_waits_for_running_requests_and_later_ones_load_again() 
         await deltas.aclose()
         await unloading
         assert make.made[0].closed
-        assert await said(await later) == STORY
+        assert await reply_text(await later) == STORY
     assert make.tries == 2
 
 
@@ -344,7 +344,7 @@ async def test_unloading_closes_an_engine_that_is_being_created() -> None:
         await unloading
     assert [backend.closed for backend in make.made] == [True]
     assert (lazy.status.value, budget.used_bytes) == ("unloaded", 0)
-    assert await said(await lazy.prepare(TALK, OPTIONS)) == STORY
+    assert await reply_text(await lazy.prepare(TALK, OPTIONS)) == STORY
 
 
 def sized(size: int) -> Callable[[Progress], Awaitable[int]]:
@@ -389,10 +389,10 @@ async def test_waiting_loads_and_new_requests_take_turns() -> None:
     first = await one.prepare(TALK, OPTIONS)
     async with asyncio.timeout(WAIT_S), aclosing(first.deltas()) as deltas:
         await anext(deltas)
-        theirs = asyncio.create_task(said(OnDemandReply(other, prepare)))
+        theirs = asyncio.create_task(reply_text(OnDemandReply(other, prepare)))
         while one.status.value != "unloading":
             await asyncio.sleep(0)
-        ours = asyncio.create_task(said(OnDemandReply(one, prepare)))
+        ours = asyncio.create_task(reply_text(OnDemandReply(one, prepare)))
         assert not makers[0].made[0].closed and not makers[1].made
         async for _ in deltas:
             pass
@@ -500,7 +500,7 @@ async def test_delegates_completion_and_detokenization() -> None:
     requests: list[Any] = []
     lazy = OnDemandBackend("m", able)
     for backend in (lazy, LoraBackend(lazy, "poet")):
-        assert await said(await backend.complete("Once", OPTIONS)) == STORY
+        assert await reply_text(await backend.complete("Once", OPTIONS)) == STORY
         assert backend.detokenize((1, 2)) == "2 tokens"
     assert requests == [("Once", None), ("Once", "poet")]
     plain = OnDemandBackend("m", Maker())

@@ -24,7 +24,7 @@ def output(id: str, call_id: str) -> it.FunctionCallOutput:
     return it.FunctionCallOutput(id=id, call_id=call_id, output="")
 
 
-def left(items: Sequence[it.Item], room: int) -> tuple[list[str], tuple[str, ...]] | None:
+def remaining_ids(items: Sequence[it.Item], room: int) -> tuple[list[str], tuple[str, ...]] | None:
     """The remaining and the dropped ids if ``room`` items fit."""
     found = shorten_conversation(
         Conversation(items=tuple(items)),
@@ -50,21 +50,24 @@ TALK = (
 
 
 def test_drops_oldest_groups_first() -> None:
-    assert left(TALK, 10) == (["s", *[i.id for i in TALK[2:]]], ("u1",))
+    assert remaining_ids(TALK, 10) == (["s", *[i.id for i in TALK[2:]]], ("u1",))
     rest = ["s", "c2", "o2", "m", "u2", "c3", "o3"]
-    assert left(TALK, 9) == left(TALK, 7) == (rest, ("u1", "r", "c1", "o1"))
-    assert left(TALK, 5) == (["s", "m", "u2", "c3", "o3"], ("u1", "r", "c1", "c2", "o2", "o1"))
+    assert remaining_ids(TALK, 9) == remaining_ids(TALK, 7) == (rest, ("u1", "r", "c1", "o1"))
+    assert remaining_ids(TALK, 5) == (
+        ["s", "m", "u2", "c3", "o3"],
+        ("u1", "r", "c1", "c2", "o2", "o1"),
+    )
 
 
 def test_preserves_system_messages_and_last_user_message() -> None:
-    found = left(TALK, 2)
+    found = remaining_ids(TALK, 2)
     assert found is not None and found[0] == ["s", "u2"]
-    assert left(TALK, 1) is None
+    assert remaining_ids(TALK, 1) is None
 
 
 def test_preserves_declared_tools() -> None:
     items = (it.AdditionalTools(id="t", tools=()), message("user", "u1"), message("user", "u2"))
-    assert left(items, 2) == (["t", "u2"], ("u1",))
+    assert remaining_ids(items, 2) == (["t", "u2"], ("u1",))
 
 
 KINDS = st.sampled_from(("user", "assistant", "system", "call", "reasoning"))
@@ -80,7 +83,7 @@ def test_drops_as_few_items_as_needed_and_whole_calls(kinds: list[str], room: in
             items.append(it.Reasoning(id=f"r{n}"))
         else:
             items.append(message(kind, f"{kind}{n}"))
-    found = left(items, room)
+    found = remaining_ids(items, room)
     if found is None:
         return
     stayed, dropped = found

@@ -34,11 +34,11 @@ class Sample(Struct, frozen=True, kw_only=True):
     word: Annotated[str | None, declare("Not shown.", flag=None, secret=True)] = None
 
 
-KNOWN = options(Sample)
+OPTIONS = options(Sample)
 
 
 def test_everything_follows_from_the_declaration() -> None:
-    assert {name: option.kind for name, option in KNOWN.items()} == {
+    assert {name: option.kind for name, option in OPTIONS.items()} == {
         "must": "a text",
         "count": "a whole number from 1 to 9",
         "share": "a number above 0",
@@ -50,11 +50,15 @@ def test_everything_follows_from_the_declaration() -> None:
         "word": "a text",
     }
     defaults = [None, "3", "0.5", "not set", "false", '"b"', "[]", "here", "not set"]
-    assert [option.default for option in KNOWN.values()] == defaults
-    assert [KNOWN[name].flag for name in ("must", "names", "word")] == ["--must", "--called", None]
-    assert KNOWN["place"].env == "ANTIPHON_PLACE"
-    assert (KNOWN["must"].help, KNOWN["must"].group) == ("Must be there.", "One")
-    assert [name for name, option in KNOWN.items() if option.is_switch] == ["on"]
+    assert [option.default for option in OPTIONS.values()] == defaults
+    assert [OPTIONS[name].flag for name in ("must", "names", "word")] == [
+        "--must",
+        "--called",
+        None,
+    ]
+    assert OPTIONS["place"].env == "ANTIPHON_PLACE"
+    assert (OPTIONS["must"].help, OPTIONS["must"].group) == ("Must be there.", "One")
+    assert [name for name, option in OPTIONS.items() if option.is_switch] == ["on"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_everything_follows_from_the_declaration() -> None:
     ],
 )
 def test_text_is_read_as_the_type(name: str, text: str, value: object) -> None:
-    assert from_text(KNOWN[name], text, "--flag") == value
+    assert from_text(OPTIONS[name], text, "--flag") == value
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_text_is_read_as_the_type(name: str, text: str, value: object) -> None:
 )
 def test_text_that_does_not_fit_is_refused_in_words(name: str, text: str, complaint: str) -> None:
     with pytest.raises(SetupError) as caught:
-        from_text(KNOWN[name], text, "--it")
+        from_text(OPTIONS[name], text, "--it")
     assert str(caught.value) == complaint
 
 
@@ -122,14 +126,14 @@ def test_a_table_becomes_the_struct() -> None:
 def test_variables_are_ours_or_refused() -> None:
     found = environment_options(
         {"ANTIPHON_COUNT": "4", "COUNT": "5", "ANTIPHON_FILE": "f"},
-        KNOWN,
+        OPTIONS,
         besides=["ANTIPHON_FILE"],
     )
     assert found == {"count": "4"}
     with pytest.raises(
         SetupError, match=r"^ANTIPHON_COUTN is unknown; did you mean ANTIPHON_COUNT"
     ):
-        environment_options({"ANTIPHON_COUTN": "4"}, KNOWN)
+        environment_options({"ANTIPHON_COUTN": "4"}, OPTIONS)
 
 
 def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
@@ -141,7 +145,7 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
         "ANTIPHON_PORT_80_TCP_ADDR": "10.0.0.1",
         "ANTIPHON_GPU_SERVICE_HOST": "10.0.0.2",
     }
-    assert environment_options(given, KNOWN) == {}
+    assert environment_options(given, OPTIONS) == {}
 
 
 def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:

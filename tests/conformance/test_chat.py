@@ -135,7 +135,7 @@ async def test_streamed_text_completion(serve: Serve) -> None:
     assert "usage" not in last
 
 
-SAID: tuple[Any, ...] = (
+ANSWER_DELTAS: tuple[Any, ...] = (
     Open(Reasoning()),
     Text("Hmm."),
     Close(),
@@ -155,7 +155,7 @@ SAID: tuple[Any, ...] = (
 
 @pytest.mark.requirement("CC-ONE-MESSAGE")
 async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: Clients) -> None:
-    server = serve([SAID])
+    server = serve([ANSWER_DELTAS])
     answer = await create(server, tools=[WEATHER])
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
@@ -185,7 +185,7 @@ async def test_reasoning_text_and_calls_form_one_message(serve: Serve, clients: 
 @pytest.mark.requirement("CC-CALL-DELTAS")
 @pytest.mark.requirement("CC-USAGE")
 async def test_streamed_tool_calls(serve: Serve) -> None:
-    chunks = await stream_chunks(serve([SAID]), stream_options={"include_usage": True})
+    chunks = await stream_chunks(serve([ANSWER_DELTAS]), stream_options={"include_usage": True})
     *result, usage = chunks
     assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 9
     assert all(one["usage"] is None for one in result)
@@ -215,7 +215,7 @@ async def test_streamed_tool_calls(serve: Serve) -> None:
 async def test_official_client_accumulates_the_same_completion(
     serve: Serve, clients: Clients
 ) -> None:
-    server = serve([SAID[:10] + SAID[-1:]])
+    server = serve([ANSWER_DELTAS[:10] + ANSWER_DELTAS[-1:]])
     whole = (await create(server, tools=[WEATHER]))["choices"][0]
     final = (await accumulate(clients(server), tools=[WEATHER])).choices[0]
     assert final.finish_reason == whole["finish_reason"] == "tool_calls"
@@ -227,7 +227,7 @@ async def test_official_client_accumulates_the_same_completion(
 
 @pytest.mark.requirement("CC-FUNCTIONS")
 async def test_legacy_function_calls(serve: Serve) -> None:
-    server = serve([SAID[:10]])
+    server = serve([ANSWER_DELTAS[:10]])
     body: Json = {"functions": [WEATHER["function"]], "function_call": "auto"}
     (choice,) = (await create(server, **body))["choices"]
     output = {"name": "get_weather", "arguments": '{"city": "Rome"}'}

@@ -24,7 +24,7 @@ from tests.conformance.server import Ask, Json, Server, engine
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}
-ASKED = "this conversation is now compacted"
+COMPACTION_NOTICE = "this conversation is now compacted"
 
 
 def user(text: str) -> Json:
@@ -35,7 +35,7 @@ def summarizing_model(conversation: Conversation, options: Options) -> Any:
     """Return a model that summarizes on request."""
     last = conversation.items[-1]
     text = "".join(getattr(part, "text", "") for part in getattr(last, "content", ()))
-    return "The sum of it." if ASKED in text else "Well."
+    return "The sum of it." if COMPACTION_NOTICE in text else "Well."
 
 
 def prompt_texts(backend: Any) -> list[str]:
@@ -160,7 +160,9 @@ async def test_compaction_keeps_a_pending_call(serve: Serve, ask: Ask) -> None:
 async def test_context_above_the_threshold_is_compacted(
     serve: Serve, ask: Ask, store: Store
 ) -> None:
-    scripted_engine = engine(lambda prompt: "The sum of it." if ASKED in prompt else "Well.")
+    scripted_engine = engine(
+        lambda prompt: "The sum of it." if COMPACTION_NOTICE in prompt else "Well."
+    )
     server = serve(scripted_engine, on=store, seal=SEAL)
     first = await ask(server, input=[user("I am Ann."), user("x" * 300)])
     long = await ask(
@@ -175,7 +177,7 @@ async def test_context_above_the_threshold_is_compacted(
     ]
     prompts = [scripted_engine.text(prompt) for prompt, _ in scripted_engine.requests]
     _, sum_up, shrunk = prompts
-    assert ASKED in sum_up and "OLD" in sum_up
+    assert COMPACTION_NOTICE in sum_up and "OLD" in sum_up
     assert "OLD" not in shrunk and "I am Ann." in shrunk and "The sum of it." in shrunk
     usage = long.terminal_response["usage"]
     assert usage["input_tokens"] == sum(

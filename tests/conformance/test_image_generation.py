@@ -18,7 +18,7 @@ from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_background import client, poll
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 from tests.tools.image_generation.fake_generator import (
-    USED,
+    USAGE,
     FakeImageGenerator,
     image_provider,
     solid_image,
@@ -57,7 +57,7 @@ async def test_image_is_generated_and_streamed(serve: Serve, ask: Ask) -> None:
         "size": "4x4",
     }
     assert message["content"][0]["text"] == "Here it is."
-    assert answer.terminal_response["tool_usage"] == {"image_gen": USED, "web_search": ZEROS}
+    assert answer.terminal_response["tool_usage"] == {"image_gen": USAGE, "web_search": ZEROS}
     prompt = rendered_prompts(server)[1]
     assert "Image 1 (4x4 png) was generated" in prompt and "iVBOR" not in prompt
     if answer.events:

@@ -89,11 +89,11 @@ class _Piecewise(httpx.AsyncBaseTransport):
         line = StreamingClient(self._app, input="hi")  # type: ignore[arg-type]
         await line.__aenter__()
         return httpx.Response(
-            200, headers={"content-type": "text/event-stream"}, stream=_Said(line)
+            200, headers={"content-type": "text/event-stream"}, stream=_CountingReply(line)
         )
 
 
-class _Said(httpx.AsyncByteStream):
+class _CountingReply(httpx.AsyncByteStream):
     def __init__(self, line: StreamingClient) -> None:
         self._line = line
 

@@ -27,7 +27,7 @@ from tests.conformance.test_tool_search import tool_call
 BODY = b'{"model": "tiny", "input": "hi"}'
 
 
-class _Gone(EventSink):
+class _DisconnectedReader(EventSink):
     """A reader that has left."""
 
     def write(self, events: Any) -> None:
@@ -77,7 +77,7 @@ async def test_what_is_not_stored_takes_no_room(store: Store, serve: Serve) -> N
         assert (await server.post(previous_response_id="resp_unknown")).status_code == 400
     run = await server.service.create("default", parse_create_response(BODY))
     with pytest.raises(ReaderGone):
-        await run.drive(_Gone())
+        await run.drive(_DisconnectedReader())
     assert (await server.post()).status_code == 200
     check_refusal(await server.post(), "max_responses = 1")
 

@@ -246,9 +246,9 @@ async def test_thinking_budget_comes_from_the_request_or_effort(
 
 
 @pytest.mark.requirement("API-REASONING-CONTEXT")
-@pytest.mark.parametrize("request", ["auto", "current_turn", "all_turns"])
+@pytest.mark.parametrize("fields", ["auto", "current_turn", "all_turns"])
 async def test_reasoning_context_echoes_the_effective_value(
-    serve: Serve, ask_foreground: Ask, request: str
+    serve: Serve, ask_foreground: Ask, fields: str
 ) -> None:
     """For most models the chat template decides which reasoning is rendered again."""
     forgets = engine(["Hi."])
@@ -256,9 +256,9 @@ async def test_reasoning_context_echoes_the_effective_value(
     for backend, expected in (
         (engine(["Hi."]), "all_turns"),
         (LocalBackend(forgets, ChatDialect(forgets.card, forgets.tokenizer)), "current_turn"),
-        (ScriptedBackend(("Hi.",)), request),  # who does not know
+        (ScriptedBackend(("Hi.",)), fields),  # who does not know
     ):
-        answer = await ask_foreground(serve(backend), reasoning={"context": request})
+        answer = await ask_foreground(serve(backend), reasoning={"context": fields})
         assert answer.terminal_response["reasoning"]["context"] == expected
         assert (
             "context" not in (await ask_foreground(serve(backend))).terminal_response["reasoning"]

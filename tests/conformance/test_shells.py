@@ -34,7 +34,7 @@ HALF = (
     '{"commands": ["a\\ud800"], "command": ["a\\ud800"], "path": "a\\ud800", "diff": "a\\ud800",'
     ' "action": {"type": "type", "text": "a\\ud800"}}'
 )
-KEPT = {"type": "skill_reference", "skill_id": "skill"}
+SKILL_REFERENCE = {"type": "skill_reference", "skill_id": "skill"}
 
 
 def inline_skill(name: str, about: str = "What for.", **source: str) -> dict[str, Any]:
@@ -289,18 +289,24 @@ async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, sto
             "tools[0].environment.skills[0].skill_id",
         ),
         (
-            {"type": "container_auto", "skills": [KEPT, {**KEPT, "skill_id": "skill_x"}]},
+            {
+                "type": "container_auto",
+                "skills": [SKILL_REFERENCE, {**SKILL_REFERENCE, "skill_id": "skill_x"}],
+            },
             "tools[0].environment.skills[1].skill_id",
         ),
         (
-            {"type": "container_auto", "skills": [{**KEPT, "version": "7"}]},
+            {"type": "container_auto", "skills": [{**SKILL_REFERENCE, "version": "7"}]},
             "tools[0].environment.skills[0].version",
         ),
         (
-            {"type": "container_auto", "skills": [{**KEPT, "version": "new"}]},
+            {"type": "container_auto", "skills": [{**SKILL_REFERENCE, "version": "new"}]},
             "tools[0].environment.skills[0].version",
         ),
-        ({"type": "container_auto", "skills": [KEPT, KEPT]}, "tools[0].environment.skills[1]"),
+        (
+            {"type": "container_auto", "skills": [SKILL_REFERENCE, SKILL_REFERENCE]},
+            "tools[0].environment.skills[1]",
+        ),
         (
             {"type": "container_auto", "skills": [inline_skill("../x")]},
             "tools[0].environment.skills[0].name",
@@ -323,7 +329,7 @@ async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, sto
         ),
         ({"type": "local", "file_ids": ["file-1"]}, "tools[0].environment.file_ids"),
         (
-            {"type": "container_reference", "container_id": "cntr_x", "skills": [KEPT]},
+            {"type": "container_reference", "container_id": "cntr_x", "skills": [SKILL_REFERENCE]},
             "tools[0].environment.skills",
         ),
         ({"type": "container_reference"}, "tools[0].environment.container_id"),
@@ -366,7 +372,7 @@ async def test_skills_are_mounted_and_in_the_prompt(serve: Serve, ask: Ask) -> N
     server = serve(
         local(engine(script)), providers={"shell": ShellProvider(manager)}, containers=manager
     )
-    skills = [{**KEPT, "version": "latest"}, inline_skill("dice", "Rolls\n dice.")]
+    skills = [{**SKILL_REFERENCE, "version": "latest"}, inline_skill("dice", "Rolls\n dice.")]
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
     answer = await ask(server, tools=[tool])
     assert answer.terminal_response["tools"][0]["environment"]["skills"] == skills
@@ -396,7 +402,7 @@ async def test_later_request_may_replace_skills(
     )
 
     def tool(version: str) -> Any:
-        skills = [{**KEPT, "version": version}]
+        skills = [{**SKILL_REFERENCE, "version": version}]
         return {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
 
     first = await ask_foreground(server, tools=[tool("1")])
@@ -415,14 +421,14 @@ async def test_client_container_has_skills(serve: Serve, ask_foreground: Ask) ->
     server = serve(
         local(engine(script)), providers={"shell": ShellProvider(manager)}, containers=manager
     )
-    request_body = {"name": "mine", "skills": [KEPT, inline_skill("dice")]}
+    request_body = {"name": "mine", "skills": [SKILL_REFERENCE, inline_skill("dice")]}
     created = (await server.client.post("/v1/containers", json=request_body)).json()
     assert sorted(box.boxes[0].shared) == ["dice", "sums"]
     environment = {"type": "container_reference", "container_id": created["id"]}
     await ask_foreground(server, tools=[{"type": "shell", "environment": environment}])
     assert "- sums (/mnt/skills/sums/SKILL.md): Adds numbers." in rendered_prompts(server)[0]
     for skills, param in (
-        ([{**KEPT, "skill_id": "x"}], "skills[0].skill_id"),
+        ([{**SKILL_REFERENCE, "skill_id": "x"}], "skills[0].skill_id"),
         ([inline_skill("x", data="UEs=")], "skills[0].source.data"),
     ):
         body = {"name": "mine", "skills": skills}
@@ -453,7 +459,7 @@ async def test_skill_deleted_before_use_fails_the_call(serve: Serve, ask_foregro
         return await Skills.read_bundle(skill_library, tenant, skill_id, version)
 
     skill_library.read_bundle = read_bundle  # type: ignore[method-assign]
-    tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [KEPT]}}
+    tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [SKILL_REFERENCE]}}
     answer = await ask_foreground(server, tools=[tool])
     assert answer.output[0]["status"] == "incomplete"
     assert answer.output[0]["action"]["commands"] == ["say hi"]

@@ -25,7 +25,7 @@ from tests.conformance.scripts import (
 )
 from tests.conformance.server import NOW, Answer, Ask, Json, Server, engine
 
-ANSWERED = {"type": "function_call_output", "output": "22 degrees"}
+CALL_OUTPUT = {"type": "function_call_output", "output": "22 degrees"}
 
 
 def prompt_texts(backend: Any, number: int = -1) -> list[str]:
@@ -117,7 +117,7 @@ async def test_chain_includes_reasoning_and_calls(serve: Serve, ask: Ask, store:
     backend = ScriptedBackend([turn, "It is warm."])
     server = serve(backend, on=store)
     first = await ask(server, tools=[TOOL])
-    answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
+    answered = {**CALL_OUTPUT, "call_id": first.output[-1]["call_id"]}
     second = await ask(
         server, input=[answered], tools=[TOOL], previous_response_id=first.terminal_response["id"]
     )
@@ -383,7 +383,7 @@ async def test_item_reference_resolves_any_stored_item(
     server = serve(backend, on=store)
     first = await ask(server, tools=[TOOL])
     references = [{"type": "item_reference", "id": item["id"]} for item in first.output]
-    answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
+    answered = {**CALL_OUTPUT, "call_id": first.output[-1]["call_id"]}
     await ask(server, input=[{"role": "user", "content": "hi"}, *references, answered])
     items = backend.requests[1][0].items
     assert [item.id for item in items[1:4]] == [item["id"] for item in first.output]

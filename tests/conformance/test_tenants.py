@@ -37,7 +37,7 @@ BODIES: dict[str, Any] = {
 }
 
 
-class Served:
+class TwoTenantServer:
     """A server with two tenants."""
 
     def __init__(self, store: Store) -> None:
@@ -77,7 +77,7 @@ class Served:
 
 @pytest.mark.requirement("API-TENANTS-ROUTES")
 async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
-    served = Served(store)
+    served = TwoTenantServer(store)
     async with asyncio.timeout(30), served.client("mine") as mine, served.client("theirs") as thief:
         talk = (await mine.post("/v1/conversations", json={})).json()["id"]
         body = {"model": "scripted", "input": "x"}

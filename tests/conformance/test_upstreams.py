@@ -807,14 +807,14 @@ class ReplayUpstream(Upstream):
 
 _LOGPROBS = {"content": [{"token": "So", "logprob": -0.1, "bytes": [83, 111], "top_logprobs": []}]}
 _CALL = {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": '{"a": 1}'}}
-_USED = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+_USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
 #: Answers with every kind of content.
 RICH: dict[str, list[bytes]] = {
     "chat_completions": sse(
         {"choices": [{"index": 0, "delta": {"reasoning": "Hm."}}]},
         {"choices": [{"index": 0, "delta": {"content": "So"}, "logprobs": _LOGPROBS}]},
         {"choices": [{"index": 0, "delta": {"tool_calls": [_CALL]}}]},
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": _USED},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": _USAGE},
     ),
     "responses": [
         *sse(
@@ -898,6 +898,6 @@ RICH: dict[str, list[bytes]] = {
             ]
         },
         {"choices": [{"token_ids": [111], "finish_reason": "stop"}]},
-        {"choices": [], "usage": _USED},
+        {"choices": [], "usage": _USAGE},
     ),
 }

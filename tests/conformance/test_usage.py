@@ -95,7 +95,7 @@ async def test_failed_responses_count(serve: Serve, store: bool) -> None:
     assert (sums.requests, sums.failed_requests, sums.input_tokens) == (1, 1, 3)
 
 
-class _Gone(EventSink):
+class _DisconnectedReader(EventSink):
     """A reader that has left."""
 
     def write(self, events: Any) -> None:
@@ -111,7 +111,7 @@ async def test_an_abandoned_response_counts_what_was_read(serve: Serve, store: b
         "default", parse_create_response(body), client=Client(key="k")
     )
     with pytest.raises(ReaderGone):
-        await run.drive(_Gone())
+        await run.drive(_DisconnectedReader())
     (sums,) = await totals(server, group_by={"api_key"})
     assert (sums.api_key, sums.requests, sums.cancelled_requests) == ("k", 1, 1)
 

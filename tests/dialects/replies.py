@@ -184,7 +184,7 @@ def _fill(item: dict[str, Any], text: str) -> None:
             item[key] = text
 
 
-def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def write_calls(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return calls in the syntax of a format."""
     how = form.written
     return how.render_calls((name, how.render_arguments(values)) for name, values in calls)

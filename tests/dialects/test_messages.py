@@ -20,11 +20,11 @@ TOOLS = (
     Custom(name="patch"),
     Namespace(name="mcp__calc", tools=(Function(name="add"),)),
 )
-SHOWN = collect_tools(Options(tools=TOOLS), ())
+VISIBLE_TOOLS = collect_tools(Options(tools=TOOLS), ())
 
 
 def read(*items: it.Item, **more: Any) -> list[dict[str, Any]]:
-    return build_messages(items, SHOWN, **more)
+    return build_messages(items, VISIBLE_TOOLS, **more)
 
 
 def user(*parts: it.Part) -> it.Message:

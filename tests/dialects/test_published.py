@@ -32,13 +32,13 @@ from antiphon.wire.items import (
 from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
 from tests.dialects.grammars import ConstrainedWriter
-from tests.dialects.replies import items, merged, specials, written
+from tests.dialects.replies import items, merged, specials, write_calls
 
 FOLDER = Path(__file__).parent / "templates"
 #: Those in the tests of families, under other names.
-ELSEWHERE = {"hermes": "qwen", "mistral": "mistral", "llama3_json": "llama"}
+FAMILIES = {"hermes": "qwen", "mistral": "mistral", "llama3_json": "llama"}
 FILES = {path.stem: path for path in sorted((FOLDER / "published").glob("*.jinja"))}
-FILES |= {name: FOLDER / f"{other}.jinja" for name, other in ELSEWHERE.items()}
+FILES |= {name: FOLDER / f"{other}.jinja" for name, other in FAMILIES.items()}
 #: The row that each is read by; behind a hyphen stands which of the row's models it is of.
 ROWS = {name: name.partition("-")[0] for name in FILES}
 #: How they think, where they do.
@@ -352,8 +352,8 @@ def test_reasoning_only_models_are_detected() -> None:
     for name, spoken, tokenizer in thinking_only():
         assert spoken.reasoning and spoken.reasoning.name == name and not spoken.template_has_tools
         rendered = spoken.render(Conversation(items=(user("Hi"),)), Options())
-        written = f"Hm.\n{spoken.reasoning.close[0]}\n\nHello."
-        ids = tuple(tokenizer.encode(written, special=True))
+        reply_text = f"Hm.\n{spoken.reasoning.close[0]}\n\nHello."
+        ids = tuple(tokenizer.encode(reply_text, special=True))
         deltas = [*rendered.parser.feed(Chunk(ids=ids)), *rendered.parser.finish("stop")][1:]
         assert items(deltas)[0] == [{"reasoning": "Hm."}, {"message": "Hello."}]
 
@@ -385,7 +385,7 @@ def test_tag_suffix_follows_the_vocabulary(separated: bool) -> None:
     spoken = ChatDialect(card, tokenizer)
     assert spoken.tools.name == form.name
     parser = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).parser
-    phrase = "<think>Hm.</think>" + written(form, [("search", ARGUMENTS)])
+    phrase = "<think>Hm.</think>" + write_calls(form, [("search", ARGUMENTS)])
     phrase = phrase.replace("think>", f"think{other}>").replace(own, other)
     deltas = list(parser.feed(Chunk(ids=tuple(tokenizer.encode(phrase, special=True)))))[1:]
     found, _ = items([*deltas, *parser.finish("stop")])

@@ -20,7 +20,7 @@ from tests.sandbox.real_sandboxes import sandbox
 
 pytestmark = pytest.mark.model
 
-ASKED: Any = {
+REQUEST: Any = {
     "temperature": 0,
     "max_output_tokens": 200,
     "parallel_tool_calls": False,
@@ -67,7 +67,7 @@ async def client(server: Server) -> OpenAI:
 
 async def test_code_of_the_real_model_runs(client: OpenAI) -> None:
     """The code is whatever so small a model takes for Python."""
-    events: Any = list(client.responses.create(model="smollm2", **ASKED))
+    events: Any = list(client.responses.create(model="smollm2", **REQUEST))
     final = events[-1].response
     call = final.output[0]
     assert call.type == "code_interpreter_call" and call.container_id.startswith("cntr_")
@@ -76,7 +76,7 @@ async def test_code_of_the_real_model_runs(client: OpenAI) -> None:
 
 async def test_file_written_by_code_is_cited(client: OpenAI) -> None:
     events: Any = list(
-        client.responses.create(model="replay", **{**ASKED, "max_output_tokens": 2000})
+        client.responses.create(model="replay", **{**REQUEST, "max_output_tokens": 2000})
     )
     call, message = events[-1].response.output
     assert call.code == CODE and call.status == "completed"

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from antiphon.dialects.formats.tool_formats import TOOLS
-from tests.dialects.replies import written
+from tests.dialects.replies import write_calls
 from tests.e2e.server import antiphon, serving
 from tests.models.test_format_files import example
 
@@ -44,9 +44,9 @@ def test_formats_of_the_operator_are_served(tmp_path: Path) -> None:
     call = [("weather", ARGUMENTS)]
     models = {
         "own": _scenes(tmp_path, "own", own, f'template = "{tmp_path}/arrows.jinja"'),
-        "bare": _scenes(tmp_path, "bare", written(TOOLS["xlam"], call), 'tool_format = "xlam"'),
+        "bare": _scenes(tmp_path, "bare", write_calls(TOOLS["xlam"], call), 'tool_format = "xlam"'),
         "jamba": _scenes(
-            tmp_path, "jamba", written(TOOLS["hunyuan_a13b"], call), 'tool_format = "jamba"'
+            tmp_path, "jamba", write_calls(TOOLS["hunyuan_a13b"], call), 'tool_format = "jamba"'
         ),
     }
     settings = f'formats_dir = "{formats}"\n'

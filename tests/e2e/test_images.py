@@ -51,7 +51,7 @@ RED, GREEN = png(16, 16, (200, 0, 0)), png(16, 16, (0, 200, 0))
 
 
 @asynccontextmanager
-async def served(folder: Path, url: str, model: str = "") -> AsyncIterator[AsyncOpenAI]:
+async def image_server(folder: Path, url: str, model: str = "") -> AsyncIterator[AsyncOpenAI]:
     (folder / "scenes.toml").write_text(SCENES)
     settings = (
         f'image_generation = "images_api"\nimage_generation_url = "{url}"\n'
@@ -78,7 +78,7 @@ async def ended(client: AsyncOpenAI, response_id: str) -> Any:
     return await client.responses.retrieve(response_id)
 
 
-def shown(response: Any) -> bytes:
+def image_of(response: Any) -> bytes:
     """Return the image of a response."""
     (image,) = [item for item in response.output if item.type == "image_generation_call"]
     assert image.status == "completed", image
@@ -89,11 +89,11 @@ def shown(response: Any) -> bytes:
     "API-IMAGE-GENERATION", "API-IMAGE-GENERATION-CHOICE", "API-IMAGE-GENERATION-TURNS"
 )
 async def test_images_are_generated_and_edited(tmp_path: Path) -> None:
-    async with serve_images_api() as api, served(tmp_path, api.url) as client:
+    async with serve_images_api() as api, image_server(tmp_path, api.url) as client:
         body: Any = {"input": "Draw a cat", "tools": [TOOL], "tool_choice": CHOICE}
         body["model"] = "replay"
         plain = await client.responses.create(**body)
-        assert shown(plain) == RED and plain.output_text == "There it is."
+        assert image_of(plain) == RED and plain.output_text == "There it is."
         assert plain.tool_usage is not None and plain.tool_usage.image_gen.total_tokens == 42
         assert api.requests[0].key == "Bearer sk-images"
         assert api.requests[0].fields["model"] == "paints"
@@ -101,14 +101,14 @@ async def test_images_are_generated_and_edited(tmp_path: Path) -> None:
         async with client.responses.stream(**body) as stream:
             events = [event async for event in stream]
             streamed = await stream.get_final_response()
-        assert shown(streamed) == RED
+        assert image_of(streamed) == RED
         partial = [e for e in events if e.type == "response.image_generation_call.partial_image"]
         assert [base64.b64decode(e.partial_image_b64) for e in partial] == [
             png(8, 6, (n, 0, 0)) for n in range(2)
         ]
 
         queued = await client.responses.create(**body, background=True)
-        assert shown(await ended(client, queued.id)) == RED
+        assert image_of(await ended(client, queued.id)) == RED
 
         await _changes(client, api, plain)
 
@@ -128,7 +128,7 @@ async def _changes(client: AsyncOpenAI, api: FakeImagesApi, before: Any) -> None
     ]
     for way in ways:
         changed = await client.responses.create(tools=[TOOL], **way)
-        assert shown(changed) == GREEN and changed.output_text == "Greener now."
+        assert image_of(changed) == GREEN and changed.output_text == "Greener now."
         assert [file[3] for file in api.requests[-1].files] == [RED]
 
 
@@ -137,7 +137,7 @@ async def test_image_call_fails_when_its_server_dies(
     tmp_path: Path,
 ) -> None:
     async with serve_images_api() as api:
-        async with served(tmp_path, api.url) as client:
+        async with image_server(tmp_path, api.url) as client:
             body: Any = {"input": "Draw for ever", "tools": [TOOL], "background": True}
             queued = await client.responses.create(**body)
             events = await client.responses.retrieve(queued.id, stream=True)
@@ -146,7 +146,7 @@ async def test_image_call_fails_when_its_server_dies(
                     if event.type == "response.image_generation_call.generating":
                         break
             await asyncio.to_thread(client.kill)  # type: ignore[attr-defined]
-        async with served(tmp_path, api.url) as client:
+        async with image_server(tmp_path, api.url) as client:
             response = await ended(client, queued.id)
         image = response.output[0]
         assert (image.status, image.result) == (
@@ -162,7 +162,7 @@ async def test_image_call_fails_when_its_server_dies(
 async def test_forced_tool_choice_generates_an_image(tmp_path: Path) -> None:
     source = await asyncio.to_thread(smollm2)
     model = f'[models.smollm2]\nsource = "{source}"\nthreads = 1\ncontext_size = 2048\n'
-    async with serve_images_api() as api, served(tmp_path, api.url, model) as client:
+    async with serve_images_api() as api, image_server(tmp_path, api.url, model) as client:
         response = await client.responses.create(
             input="Draw a small cat.",
             tools=[{**TOOL, "action": "generate"}],
@@ -171,4 +171,4 @@ async def test_forced_tool_choice_generates_an_image(tmp_path: Path) -> None:
             temperature=0,
             max_output_tokens=50,
         )
-        assert shown(response) == RED
+        assert image_of(response) == RED

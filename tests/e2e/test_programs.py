@@ -61,7 +61,7 @@ def client(server: Server) -> OpenAI:
     return OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60)
 
 
-def asked(client: OpenAI, streamed: bool, **body: Any) -> Any:
+def respond(client: OpenAI, streamed: bool, **body: Any) -> Any:
     if not streamed:
         return client.responses.create(**body)
     with client.responses.stream(**body) as stream:
@@ -91,7 +91,7 @@ def test_client_runs_the_calls_of_a_program(client: OpenAI, streamed: bool, stor
     body: dict[str, Any] = {"model": "replay", "tools": TOOLS, "store": stored}
     observed: list[list[str]] = []
     for _ in range(5):
-        response = asked(client, streamed, **body, input=input)
+        response = respond(client, streamed, **body, input=input)
         assert response.status == "completed"
         observed.append([item.type for item in response.output])
         answers = outputs(response)

@@ -40,7 +40,7 @@ from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect
 from tests.tiny_models import tiny_eyes
-from tests.tiny_models.tiny_eyes import picture, shown
+from tests.tiny_models.tiny_eyes import image_message, picture
 from tests.tiny_models.tiny_tools import FOLDER
 from tests.upstream.real_servers import SERVERS, Missing, seeing_vllm, serving
 
@@ -106,7 +106,7 @@ def upstream(request: pytest.FixtureRequest, started: Callable[[str], str]) -> U
     return Upstream(name=name, url=started(name), model=SERVERS[name].model, tokenizer=str(FOLDER))
 
 
-def spoken(upstream: Upstream, engine: str) -> str:
+def model_name(upstream: Upstream, engine: str) -> str:
     if engine not in WAYS[upstream.name]:
         pytest.skip(f"{upstream.name} does not speak that")
     if engine == "completions" and upstream.tokenizer is None:
@@ -125,7 +125,7 @@ def _options(upstream: Upstream, engine: str) -> dict[str, Any]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ids(upstream: Upstream) -> AsyncIterator[CompletionsEngine]:
-    options = _options(upstream, spoken(upstream, "completions"))
+    options = _options(upstream, model_name(upstream, "completions"))
     loaded = await load(
         upstream.url, LoadOptions(name="elsewhere", engine_options=options), model=upstream.model
     )
@@ -137,7 +137,9 @@ async def ids(upstream: Upstream) -> AsyncIterator[CompletionsEngine]:
     scope="module", loop_scope="module", params=["chat_completions", "responses"]
 )
 async def backend(upstream: Upstream, request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
-    make = chat_completions if spoken(upstream, request.param) == "chat_completions" else responses
+    make = (
+        chat_completions if model_name(upstream, request.param) == "chat_completions" else responses
+    )
     created = await make("elsewhere", upstream.url, model=upstream.model)
     yield created
     await created.close()
@@ -336,7 +338,7 @@ async def test_model_calls_a_tool_and_reads_its_result(
 ) -> None:
     if not upstream.tiny:
         pytest.skip("only of the tiny model it is known what it does")
-    body = {"model": spoken(upstream, engine), "tools": [_WEATHER], "max_output_tokens": 200}
+    body = {"model": model_name(upstream, engine), "tools": [_WEATHER], "max_output_tokens": 200}
     first = await ask(client, stream=stream, input="What is the weather in Rome?", **body)
     (call,) = [item for item in first.output if item.type == "function_call"]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})
@@ -361,7 +363,7 @@ async def test_output_matches_the_requested_format(
     if (upstream.name, engine) in _FREE:
         pytest.skip("it holds to no form, and the model is too small to do so by itself")
     answer = await ask(
-        client, stream=True, model=spoken(upstream, engine), input="How big is it?", text=_SIZE
+        client, stream=True, model=model_name(upstream, engine), input="How big is it?", text=_SIZE
     )
     assert json.loads(answer.output_text)["size"] in (1, 2, 3)
 
@@ -372,7 +374,7 @@ async def test_grammars_are_enforced_over_token_ids(
     upstream: Upstream, client: openai.AsyncOpenAI, stream: bool
 ) -> None:
     """The format holds whichever library enforces it, with a model sampled at random."""
-    body = {"model": spoken(upstream, "completions"), "input": "Add.", "temperature": 1.5}
+    body = {"model": model_name(upstream, "completions"), "input": "Add.", "temperature": 1.5}
     for name, created in _FORCED.items():
         answer = await ask(client, stream=stream, **body | created.asked)
         (message,) = [item for item in answer.output if item.type != "reasoning"]
@@ -388,7 +390,7 @@ async def test_long_prompt_is_refused_like_openai(
 ) -> None:
     if upstream.name == "transformers":
         pytest.skip("it has no bound")
-    engine = spoken(upstream, engine)
+    engine = model_name(upstream, engine)
     with pytest.raises(openai.BadRequestError) as raised:
         await ask(client, stream=stream, model=engine, input="word " * 200_000)
     assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "input")
@@ -416,7 +418,7 @@ async def test_vllm_and_transformers_see_the_same_image() -> None:
     here = await load_transformers(tiny_eyes.FOLDER)
     red, blue = picture("red", "circle"), picture("blue", "square")
     before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
-    question = [shown(here, before, *each, after) for each in ((red,), (blue, red), ())]
+    question = [image_message(here, before, *each, after) for each in ((red,), (blue, red), ())]
     greedy = Sampling(max_tokens=4, temperature=0, logprobs=2)
     expected = [await collect(here, prompt, greedy) for prompt in question]
     try:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.model
 #: Engine → its package.
 HERE = {"llama": "xllamacpp", "transformers": "transformers"}
 #: Engines that reach llama.cpp's own server.
-ELSEWHERE = ("completions", "chat_completions")
+REMOTE_ENGINES = ("completions", "chat_completions")
 WHAT = "What is in the picture?"
 LOOK: Any = {
     "type": "function",
@@ -42,7 +42,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Serve the model over every installed engine, named after the engine."""
     with ExitStack() as stack:
         upstream = stack.enter_context(llama_server(GGUF, PROJECTOR))
-        rows = [(name, upstream, "") for name in ELSEWHERE]
+        rows = [(name, upstream, "") for name in REMOTE_ENGINES]
         for name, package in HERE.items():
             if find_spec(package) is not None:
                 rows.append((name, str(FOLDER), "context_size = 1024\nthreads = 1\n"))
@@ -61,7 +61,7 @@ def client(seeing: Server) -> Iterator[OpenAI]:
 
 @pytest.fixture(
     params=[
-        *ELSEWHERE,
+        *REMOTE_ENGINES,
         "llama",
         pytest.param("transformers", marks=pytest.mark.engines),
     ],
@@ -76,7 +76,7 @@ def image(content: bytes, mime: str = "image/png", **more: Any) -> Any:
     return {"type": "input_image", "image_url": data_url(content, mime), **more}
 
 
-def shown(text: str, *images: Any) -> Any:
+def picture_question(text: str, *images: Any) -> Any:
     """Return a question about images."""
     return [{"role": "user", "content": [{"type": "input_text", "text": text}, *images]}]
 
@@ -89,7 +89,7 @@ def named(colour: str, shape: str) -> str:
 @pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
 def test_model_describes_an_image(client: OpenAI, ask: Any, shape: str) -> None:
     for colour in ("red", "green", "blue", "yellow", "purple", "orange"):
-        question = shown(WHAT, image(picture(colour, shape)))
+        question = picture_question(WHAT, image(picture(colour, shape)))
         assert client.responses.create(**ask, input=question).output_text == named(colour, shape)
 
 
@@ -101,7 +101,7 @@ def test_images_count_as_input_tokens(client: OpenAI, ask: Any) -> None:
     pictures = [image(picture("red", "circle")), image(picture("blue", "cross", 90, 60))]
     tokens = []
     for count, text in enumerate(("I see no picture.", "A red circle.", "")):
-        answer = client.responses.create(**ask, input=shown(WHAT, *pictures[:count]))
+        answer = client.responses.create(**ask, input=picture_question(WHAT, *pictures[:count]))
         assert not text or answer.output_text == text
         assert answer.usage is not None
         tokens.append(answer.usage.input_tokens)
@@ -117,14 +117,14 @@ def test_every_image_source_is_accepted(client: OpenAI, ask: Any, form: str) -> 
     for colour, shape in (("red", "square"), ("blue", "cross")):
         out = io.BytesIO()
         pillow.open(io.BytesIO(picture(colour, shape, 200, 160))).save(out, form)
-        question = shown(WHAT, image(out.getvalue(), f"image/{form}"))
+        question = picture_question(WHAT, image(out.getvalue(), f"image/{form}"))
         assert client.responses.create(**ask, input=question).output_text == named(colour, shape)
 
 
 def test_truncated_image_is_refused(client: OpenAI, ask: Any) -> None:
     broken = image(picture("red", "circle")[:60])
     with pytest.raises(BadRequestError) as raised:
-        client.responses.create(**ask, input=shown(WHAT, broken))
+        client.responses.create(**ask, input=picture_question(WHAT, broken))
     if ask["model"] != "chat_completions":
         path = "input[0].content[1].image_url"
         assert (raised.value.param, raised.value.code) == (path, "image_parse_error")
@@ -135,13 +135,15 @@ def test_image_given_by_file_id(client: OpenAI, ask: Any) -> None:
     for colour, shape in (("green", "circle"), ("red", "triangle")):
         content = ("it.png", picture(colour, shape), "image/png")
         file = client.files.create(file=content, purpose="vision")
-        question = shown(WHAT, {"type": "input_image", "file_id": file.id, "detail": "auto"})
+        question = picture_question(
+            WHAT, {"type": "input_image", "file_id": file.id, "detail": "auto"}
+        )
         assert client.responses.create(**ask, input=question).output_text == named(colour, shape)
 
 
 @pytest.mark.parametrize("detail", ["low", "high", "auto"])
 def test_every_detail_level_is_accepted(client: OpenAI, ask: Any, detail: str) -> None:
-    question = shown(
+    question = picture_question(
         "What colour is it?", image(picture("yellow", "cross", 300, 200), detail=detail)
     )
     assert client.responses.create(**ask, input=question).output_text == "Yellow."
@@ -158,12 +160,12 @@ def test_several_images_keep_their_order(client: OpenAI, ask: Any) -> None:
             ("What is in the first picture?", f"{first}."),
             ("What is in the second picture?", f"{second}."),
         ):
-            reply = client.responses.create(**ask, input=shown(question, *pictures))
+            reply = client.responses.create(**ask, input=picture_question(question, *pictures))
             assert reply.output_text == f"A{answer[1:]}"
 
 
 def test_follow_up_question_about_an_image(client: OpenAI, ask: Any) -> None:
-    message = shown(WHAT, image(picture("green", "triangle")))
+    message = picture_question(WHAT, image(picture("green", "triangle")))
     first = client.responses.create(**ask, input=message)
     assert first.output_text == "A green triangle."
     second = client.responses.create(
@@ -180,13 +182,13 @@ def test_follow_up_question_about_an_image(client: OpenAI, ask: Any) -> None:
         third = client.responses.create(
             **ask,
             previous_response_id=second.id,
-            input=shown(question, image(picture(*other))),
+            input=picture_question(question, image(picture(*other))),
         )
         assert third.output_text == answer
 
 
 def test_streamed_answer_about_an_image(client: OpenAI, ask: Any) -> None:
-    question = shown(WHAT, image(picture("purple", "square")))
+    question = picture_question(WHAT, image(picture("purple", "square")))
     with client.responses.stream(**ask, input=question) as stream:
         text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
     assert text == "A purple square."
@@ -226,7 +228,7 @@ async def test_concurrent_requests_see_their_own_images(seeing: Server, ask: Any
     async with AsyncOpenAI(base_url=seeing.url, api_key="none", max_retries=0) as client:
 
         async def seen(colour: str, shape: str) -> str:
-            question = shown(WHAT, image(picture(colour, shape)))
+            question = picture_question(WHAT, image(picture(colour, shape)))
             return (await client.responses.create(**ask, input=question)).output_text
 
         async with asyncio.timeout(60):

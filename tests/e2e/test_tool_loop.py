@@ -72,7 +72,7 @@ def client(server: Server) -> Iterator[OpenAI]:
         yield openai_client
 
 
-def asked(toys: Toys, what: str, **more: Any) -> Any:
+def respond(toys: Toys, what: str, **more: Any) -> Any:
     tool = {
         "type": "mcp",
         "server_label": "toys",
@@ -106,7 +106,7 @@ def calls(response: Any) -> list[Any]:
 def test_failed_tool_yields_a_failed_item(
     client: OpenAI, toys: Toys, what: str, why: str, answer: str
 ) -> None:
-    with client.responses.stream(**asked(toys, what)) as stream:
+    with client.responses.stream(**respond(toys, what)) as stream:
         types = [event.type for event in stream]
         response = stream.get_final_response()
     (call,) = calls(response)
@@ -118,24 +118,24 @@ def test_failed_tool_yields_a_failed_item(
 
 @pytest.mark.parametrize("what", ["invent", "forbid"])
 def test_tool_outside_the_request_never_runs(client: OpenAI, toys: Toys, what: str) -> None:
-    response = client.responses.create(**asked(toys, what))
+    response = client.responses.create(**respond(toys, what))
     assert [item.type for item in response.output] == ["mcp_list_tools", "message"]
     assert not any("delete" in line for line in toys.log)
 
 
 def test_long_tool_output_is_truncated(client: OpenAI, toys: Toys) -> None:
     """Four calls of a turn return 200 kB each; a token is a byte here."""
-    first = client.responses.create(**asked(toys, "shout"))
+    first = client.responses.create(**respond(toys, "shout"))
     assert len(calls(first)) == 4 and first.output_text == "It was loud."
     assert all("characters left out" in call.output for call in calls(first))
     # The next prompt is the same: it fits, although the results had to be shortened for it.
-    more = asked(toys, "shout", input="And?", previous_response_id=first.id)
+    more = respond(toys, "shout", input="And?", previous_response_id=first.id)
     second = client.responses.create(**more)
     assert second.status == "completed" and second.output_text == "As I said."
 
 
 def test_turns_are_limited(client: OpenAI, toys: Toys) -> None:
-    response = client.responses.create(**asked(toys, "for ever"))
+    response = client.responses.create(**respond(toys, "for ever"))
     assert len(calls(response)) == 3 and response.status == "incomplete"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_messages"
@@ -143,7 +143,7 @@ def test_turns_are_limited(client: OpenAI, toys: Toys) -> None:
 
 
 def test_disconnect_stops_running_tools(client: OpenAI, server: Server, toys: Toys) -> None:
-    stream = client.responses.create(**asked(toys, "leave"), stream=True)
+    stream = client.responses.create(**respond(toys, "leave"), stream=True)
     for event in stream:
         if event.type == "response.mcp_call_arguments.done":
             break
@@ -153,7 +153,7 @@ def test_disconnect_stops_running_tools(client: OpenAI, server: Server, toys: To
 
 
 def test_cancelling_stops_running_tools(client: OpenAI, toys: Toys) -> None:
-    queued = client.responses.create(**asked(toys, "cancel"), background=True)
+    queued = client.responses.create(**respond(toys, "cancel"), background=True)
     until(lambda: "hang cancelled" in toys.log)
     response = client.responses.cancel(queued.id)
     assert response.status == "cancelled"
@@ -166,7 +166,7 @@ def test_interrupted_call_is_not_repeated_after_a_crash(tmp_path: Path, toys: To
     asking: Any = {"base_url": "", "api_key": "none", "max_retries": 0, "timeout": 30}
     with serving(tmp_path, settings, model=_model(tmp_path)) as server:
         with OpenAI(**{**asking, "base_url": server.url}) as client:
-            queued = client.responses.create(**asked(toys, "crash"), background=True)
+            queued = client.responses.create(**respond(toys, "crash"), background=True)
             until(lambda: "hang crash" in toys.log)
         server.kill()
     with serving(tmp_path, settings, model=_model(tmp_path)) as server:

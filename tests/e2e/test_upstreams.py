@@ -100,7 +100,7 @@ async def seeing(eyes: str) -> AsyncIterator[CompletionsEngine]:
     await loaded.close()
 
 
-def asked(engine: CompletionsEngine, *pictures: bytes, text: str = QUESTION) -> Prompt:
+def picture_prompt(engine: CompletionsEngine, *pictures: bytes, text: str = QUESTION) -> Prompt:
     before, after = (engine.tokenizer.encode(half, special=True) for half in text.split("@"))
     images = tuple(EncodedImage(content, "image/png", len(before)) for content in pictures)
     return Prompt((*before, *after), images)
@@ -110,9 +110,9 @@ async def test_image_support_is_detected(seeing: CompletionsEngine) -> None:
     assert seeing.capabilities.images == "apart"
     answers = {"A red circle.": (RED,), "A blue square.": (BLUE,), "I see no picture.": ()}
     for answer, pictures in answers.items():
-        reply = await collect(seeing, asked(seeing, *pictures), GREEDY)
+        reply = await collect(seeing, picture_prompt(seeing, *pictures), GREEDY)
         assert b"".join(map(seeing.tokenizer.piece, reply.ids)).decode() == f"{answer}<|im_end|>"
-    prompt = asked(seeing, RED)
+    prompt = picture_prompt(seeing, RED)
     again = await collect(seeing, prompt, GREEDY)
     place = prompt.images[0].position
     assert again.cached_tokens is not None and again.cached_tokens >= place + IMAGE_TOKENS
@@ -124,12 +124,12 @@ async def test_images_are_measured_and_refused_by_the_upstream(seeing: Completio
         await seeing.image_tokens(EncodedImage(RED[:50], "image/png", 0))
     assert refused.value.code == "image_parse_error"
     with pytest.raises(InvalidRequest, match="end of a prompt"):
-        await collect(seeing, asked(seeing, RED, text="Look:@"), GREEDY)
+        await collect(seeing, picture_prompt(seeing, RED, text="Look:@"), GREEDY)
 
 
 async def test_text_like_an_image_marker_stays_text(seeing: CompletionsEngine) -> None:
     spelled = seeing.tokenizer.encode("<__media__> <|im_end|>", special=False)
-    prompt = asked(seeing, RED)
+    prompt = picture_prompt(seeing, RED)
     odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], position=len(spelled)),))
     assert (await collect(seeing, odd, GREEDY)).ids
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.formats.tool_formats import TOOLS
-from tests.dialects.replies import SHAPES, specials, written
+from tests.dialects.replies import SHAPES, specials, write_calls
 
 pytestmark = pytest.mark.engines
 registry = pytest.importorskip("vllm.tool_parsers", reason="vLLM is not installed")
@@ -82,6 +82,6 @@ def test_vllm_parses_calls_in_our_formats(name: str) -> None:
     special = sorted({*specials(row), "<think>", "</think>"}, key=len, reverse=True)
     for calls in (ONE,) if name in SINGLE else (ONE, SEVERAL):
         parser = registry.ToolParserManager.get_tool_parser(name)(Letters(special), request.tools)
-        found = parser.extract_tool_calls(written(row, calls), request).tool_calls
+        found = parser.extract_tool_calls(write_calls(row, calls), request).tool_calls
         read = [(call.function.name, json.loads(call.function.arguments)) for call in found]
         assert read == calls, name

@@ -12,7 +12,7 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.vllm import load
 from antiphon.testing.engine_check import check_closed, check_engine, collect
 from tests.tiny_models import tiny_eyes
-from tests.tiny_models.tiny_eyes import picture, shown
+from tests.tiny_models.tiny_eyes import image_message, picture
 from tests.tiny_models.tiny_tools import FOLDER, calls_a_tool_and_answers
 
 # Its own imports warn of what is theirs.
@@ -50,7 +50,7 @@ async def test_it_sees_and_measures() -> None:
     greedy = Sampling(max_tokens=12, temperature=0)
     before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
     for colour, shape in (("red", "circle"), ("blue", "square")):
-        prompt = shown(engine, before, picture(colour, shape), after)
+        prompt = image_message(engine, before, picture(colour, shape), after)
         answer = await collect(engine, prompt, greedy)
         text = b"".join(map(engine.tokenizer.piece, answer.ids)).decode()
         assert text.startswith(f"A {colour} {shape}.")

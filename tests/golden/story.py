@@ -59,7 +59,7 @@ class Story(Struct):
     response: str
 
 
-class Served(Struct):
+class StoryModels(Struct):
     """The only model of a story."""
 
     backend: Any
@@ -70,10 +70,10 @@ class Served(Struct):
     defaults: dict[str, Any] = {}
     thinking_budgets: dict[str, int] = {}
 
-    def find(self, name: str | None) -> Served:
+    def find(self, name: str | None) -> StoryModels:
         return self
 
-    def all(self) -> tuple[Served, ...]:
+    def all(self) -> tuple[StoryModels, ...]:
         return (self,)
 
     async def ready(self) -> None: ...
@@ -102,7 +102,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     model, _, late = story.model.partition(" ")
     service = Service(
         RunDependencies(
-            models=Served(backend(model, turns)),
+            models=StoryModels(backend(model, turns)),
             store=MemoryStore(),
             clock=lambda: 1000.0,
             ids=lambda prefix: f"{prefix}_{next(numbers)}",

@@ -16,7 +16,7 @@ from antiphon.tokens import ModelCard
 from scripts.docs import ROOT
 from tests.dialects.grammar.test_builder import TRIP, grammar_builder
 from tests.dialects.grammars import ConstrainedWriter
-from tests.dialects.replies import SHAPES, items, read, written
+from tests.dialects.replies import SHAPES, items, read, write_calls
 
 
 def example() -> dict[str, str]:
@@ -81,8 +81,8 @@ def test_calls_are_constrained_to_their_schema(
         options, collect_tools(options, ()), False
     )
     answer = ConstrainedWriter(tokenizer, created)
-    assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))
-    assert not answer.may_write(written(row, [("trip", {"city": "Oslo", "days": "two"})]))
+    assert answer.may_write(write_calls(row, [("trip", {"city": "Oslo", "days": 2})]))
+    assert not answer.may_write(write_calls(row, [("trip", {"city": "Oslo", "days": "two"})]))
 
 
 def test_user_defined_row_precedes_and_replaces_built_in_rows(folder: Path) -> None:

@@ -288,19 +288,19 @@ async def test_file_damaged_after_startup_is_a_request_error(tmp_path: Path) -> 
         await prompt_service(prompt={"id": "p"})
 
 
-async def made(prompts: Prompts, **body: Any) -> PromptResource:
+async def create_prompt(prompts: Prompts, **body: Any) -> PromptResource:
     return await prompts.create(parse_create_prompt(json.dumps(body).encode()))
 
 
 async def test_version_is_created_listed_read_and_deleted(tmp_path: Path) -> None:
     prompts = Prompts(tmp_path / "new" / "folder")
     template = {"instructions": "Be {{tone}}.", "input": [{"role": "user", "content": "{{a}}"}]}
-    first = await made(prompts, id="p", template=template)
+    first = await create_prompt(prompts, id="p", template=template)
     assert (first.id, first.version, first.versions) == ("p", "1", ("1",))
     assert first.template == template and first.variables == ("tone", "a")
-    second = await made(prompts, id="p", template={"temperature": 1})
+    second = await create_prompt(prompts, id="p", template={"temperature": 1})
     assert second.versions == ("1", "2") and second.version == "2"
-    other = await made(prompts, template={})
+    other = await create_prompt(prompts, template={})
     assert other.id.startswith("pmpt_")
     listed = await prompts.list()
     assert [(each.id, each.version) for each in listed.data] == sorted(
@@ -313,7 +313,9 @@ async def test_version_is_created_listed_read_and_deleted(tmp_path: Path) -> Non
     assert (await prompts.retrieve("p")).version == "1"
     with pytest.raises(NotFound):
         await prompts.delete("p", "2")
-    assert (await made(prompts, id="p", template={})).version == "3"  # no number comes twice
+    assert (
+        await create_prompt(prompts, id="p", template={})
+    ).version == "3"  # no number comes twice
     await prompts.delete("p")
     with pytest.raises(NotFound):
         await prompts.retrieve("p")
@@ -326,7 +328,7 @@ async def test_concurrent_versions_are_all_stored(tmp_path: Path) -> None:
     prompts = Prompts(tmp_path)
     texts = [f"number {number}" for number in range(20)]
     found = await asyncio.gather(
-        *(made(prompts, id="p", template={"instructions": text}) for text in texts)
+        *(create_prompt(prompts, id="p", template={"instructions": text}) for text in texts)
     )
     assert sorted(int(each.version) for each in found) == list(range(1, 21))
     assert {(await prompts.retrieve("p", each.version)).template["instructions"]  # type: ignore[index]
@@ -355,7 +357,7 @@ async def test_concurrent_versions_are_all_stored(tmp_path: Path) -> None:
 )
 async def test_invalid_template_is_refused(tmp_path: Path, body: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        await made(Prompts(tmp_path), **body)
+        await create_prompt(Prompts(tmp_path), **body)
     assert raised.value.param == param
     assert list(tmp_path.iterdir()) == []
 
@@ -365,7 +367,7 @@ async def test_background_run_keeps_its_prompt_version(tmp_path: Path) -> None:
     prompt_service = PromptService(prompts)
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
     queued = await prompt_service.service.enqueue("t", parse_create_response(body))
-    await made(prompts, id="p", template={"instructions": "two"})
+    await create_prompt(prompts, id="p", template={"instructions": "two"})
     prompt_service.service._jobs._prepared_requests.clear()  # as in another process
     prompt_service.service.start()
     try:

@@ -9,7 +9,7 @@ from antiphon.engines.base import Engine
 from antiphon.tokens import EncodedImage, Prompt
 from tests.attachments.samples import Color, drawn
 
-__all__ = ["FOLDER", "GGUF", "IMAGE_TOKENS", "PROJECTOR", "picture", "shown"]
+__all__ = ["FOLDER", "GGUF", "IMAGE_TOKENS", "PROJECTOR", "image_message", "picture"]
 
 FOLDER = Path(__file__).with_name("tiny-eyes")
 GGUF = FOLDER / "tiny-eyes.gguf"
@@ -47,7 +47,7 @@ def picture(colour: str, shape: str, width: int = 64, height: int = 64) -> bytes
     return drawn(width, height, color)
 
 
-def shown(engine: Engine, *parts: str | bytes) -> Prompt:
+def image_message(engine: Engine, *parts: str | bytes) -> Prompt:
     """Texts, and images with the template's word for one."""
     word = tuple(engine.tokenizer.encode("<image>", special=True))
     ids: list[int] = []

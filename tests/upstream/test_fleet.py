@@ -56,7 +56,7 @@ async def ask(upstream: Upstream, key: str | None = None) -> list[bytes]:
         return [payload async for payloads in batches for payload in payloads]
 
 
-def asked(playing: Fake) -> int:
+def request_count(playing: Fake) -> int:
     return sum(path == "/ask" for path, _, _ in playing.asked)
 
 
@@ -64,10 +64,10 @@ def asked(playing: Fake) -> int:
 async def test_conversation_stays_on_one_replica() -> None:
     async with fleet(GOOD, GOOD, GOOD) as (upstream, fakes, _):
         for key in ("one", "two", "three", "four", "five", "six", "seven", "eight"):
-            before = [asked(each) for each in fakes]
+            before = [request_count(each) for each in fakes]
             for _ in range(3):
                 await ask(upstream, key)
-            counts = [asked(each) - old for each, old in zip(fakes, before, strict=True)]
+            counts = [request_count(each) - old for each, old in zip(fakes, before, strict=True)]
             assert sorted(counts) == [0, 0, 3]
 
 
@@ -85,7 +85,7 @@ async def test_conversation_stays_on_one_replica() -> None:
 async def test_failed_request_is_sent_to_another_replica_at_once(bad: Answer) -> None:
     async with fleet(bad, bad, GOOD) as (upstream, fakes, pauses):
         assert await ask(upstream) == [b'{"n": 1}']
-        assert sum(map(asked, fakes)) == 3
+        assert sum(map(request_count, fakes)) == 3
     assert pauses.waited == []
 
 
@@ -100,7 +100,7 @@ async def test_dead_replica_costs_one_request_one_retry() -> None:
         for number in range(5):
             assert await ask(upstream, str(number)) == [b'{"n": 1}']
         await upstream.close()
-    assert pauses.waited == [] and asked(good) == 5
+    assert pauses.waited == [] and request_count(good) == 5
 
 
 @pytest.mark.requirement("UP-FLEET")
@@ -112,7 +112,7 @@ async def test_fleet_that_is_down_fails_as_one_upstream() -> None:
         assert raised.value.code == "server_is_overloaded"
         assert "10.1.2.3" not in raised.value.message
         assert pauses.waited == [0.25, 0.5, 1.0]
-        assert sum(map(asked, fakes)) == 5
+        assert sum(map(request_count, fakes)) == 5
         with pytest.raises(BackendError):
             await ask(upstream, "one")
         assert len(pauses.waited) == 3
@@ -123,7 +123,7 @@ async def test_rejected_request_is_not_sent_to_another_replica() -> None:
     async with fleet(bad, bad) as (upstream, fakes, _):
         with pytest.raises(BackendError, match="no such field"):
             await ask(upstream)
-        assert sum(map(asked, fakes)) == 1
+        assert sum(map(request_count, fakes)) == 1
 
 
 async def test_short_requests_are_answered_by_any_replica() -> None:
@@ -219,7 +219,7 @@ async def test_retries_do_not_multiply_with_those_of_a_router() -> None:
     async with fleet(json_answer({}, 500), router=ROUTERS["smg"]) as (upstream, (playing,), _):
         with pytest.raises(BackendError):
             await ask(upstream, KEY)
-    assert asked(playing) == 3
+    assert request_count(playing) == 3
 
 
 def test_unknown_router_is_named() -> None:

@@ -24,7 +24,7 @@ def decoded(raw: Any) -> it.Item:
     return item
 
 
-def written(item: it.Item) -> Any:
+def encode(item: it.Item) -> Any:
     return json.loads(msgspec.json.encode(item))
 
 
@@ -50,7 +50,7 @@ def test_output_item_is_parsed_by_the_sdk(raw: Json) -> None:
 @pytest.mark.requirement("API-PHASE")
 @each(OUTPUTS)
 def test_output_item_keeps_every_field(raw: Json) -> None:
-    assert written(decoded(raw)) == raw
+    assert encode(decoded(raw)) == raw
 
 
 @each(INPUTS)
@@ -62,7 +62,7 @@ def test_input_item_is_parsed_by_the_sdk(raw: Json) -> None:
 @each(ITEMS)
 def test_encoded_item_parses_to_the_same_value(raw: Json) -> None:
     item = decoded(raw)
-    assert decoded(written(item)) == item
+    assert decoded(encode(item)) == item
 
 
 @each(ITEMS)
@@ -92,13 +92,13 @@ def test_item_with_required_fields_only_is_parsed_by_the_sdk(raw: Json) -> None:
 @pytest.mark.parametrize("part", MORE_PARTS, ids=lambda part: part["type"])
 def test_user_message_may_hold_audio_and_video(part: Json) -> None:
     message = decoded({"role": "user", "content": [part]})
-    assert written(message)["content"] == [part]
+    assert encode(message)["content"] == [part]
 
 
 def test_tool_output_may_hold_video() -> None:
     video = MORE_PARTS[1]
     output = {"type": "function_call_output", "call_id": "call_1", "output": [video]}
-    assert written(decoded(output))["output"] == [video]
+    assert encode(decoded(output))["output"] == [video]
 
 
 def test_nulls_inside_free_json_are_kept() -> None:
@@ -110,9 +110,9 @@ def test_nulls_inside_free_json_are_kept() -> None:
 
 
 def test_absent_fields_are_not_encoded() -> None:
-    text = written(decoded({"role": "assistant", "content": "hi"}))
+    text = encode(decoded({"role": "assistant", "content": "hi"}))
     assert "phase" not in text
-    reasoning = written(decoded({"type": "reasoning", "content": None, "encrypted_content": None}))
+    reasoning = encode(decoded({"type": "reasoning", "content": None, "encrypted_content": None}))
     assert reasoning == {"type": "reasoning", "id": "", "summary": [], "status": "completed"}
 
 

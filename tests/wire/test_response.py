@@ -50,7 +50,7 @@ CUT = msgspec.structs.replace(
 )
 
 
-def written(response: rs.Response) -> dict[str, Any]:
+def encode(response: rs.Response) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(msgspec.json.encode(response))
     return value
 
@@ -66,18 +66,18 @@ def test_response_conforms_to_open_responses(response: rs.Response) -> None:
 
 
 def test_new_response_has_the_required_fields_only() -> None:
-    output = written(BEGUN)
+    output = encode(BEGUN)
     assert set(output) == ALWAYS
     assert {name for name, value in output.items() if value is None} == MAY_BE_NULL
 
 
 def test_times_are_integers() -> None:
-    assert isinstance(written(ENDED)["created_at"], int)
-    assert isinstance(written(ENDED)["completed_at"], int)
+    assert isinstance(encode(ENDED)["created_at"], int)
+    assert isinstance(encode(ENDED)["completed_at"], int)
 
 
 def test_usage_has_all_fields_without_cached_tokens() -> None:
-    assert written(ENDED)["usage"] == {
+    assert encode(ENDED)["usage"] == {
         "input_tokens": 1,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
         "output_tokens": 2,
@@ -87,5 +87,5 @@ def test_usage_has_all_fields_without_cached_tokens() -> None:
 
 
 def test_reasoning_has_both_keys_and_text_no_verbosity() -> None:
-    assert written(ENDED)["reasoning"] == {"effort": "low", "summary": None}
-    assert written(ENDED)["text"] == {"format": {"type": "text"}}
+    assert encode(ENDED)["reasoning"] == {"effort": "low", "summary": None}
+    assert encode(ENDED)["text"] == {"format": {"type": "text"}}

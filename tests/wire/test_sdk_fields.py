@@ -105,7 +105,7 @@ def own_field_names(cls: Any) -> set[str]:
     return {field.encode_name for field in fields(cls)}
 
 
-SPOKEN = {
+OUR_TYPES = {
     **{str(cls.__struct_config__.tag): cls for cls in (*it.INPUT_ITEMS, *tl.Tool.__args__)},
     **ev.EVENTS,
 }
@@ -116,30 +116,30 @@ SDK = by_type(
     sdk.Tool,
     sdk.ResponseStreamEvent,
 )
-WRITTEN = by_type(sdk.ResponseOutputItem, sdk.Tool, sdk.ResponseStreamEvent)
+OUTPUT_TYPES = by_type(sdk.ResponseOutputItem, sdk.Tool, sdk.ResponseStreamEvent)
 
 
 @pytest.mark.parametrize("tag", sorted(SDK))
 def test_every_sdk_field_exists_here(tag: str) -> None:
-    missing = field_names(SDK[tag]) - own_field_names(SPOKEN[tag]) - {"type"}
+    missing = field_names(SDK[tag]) - own_field_names(OUR_TYPES[tag]) - {"type"}
     assert missing == {name for at, name in LEFT_OUT if at == tag}
 
 
 @pytest.mark.parametrize("tag", sorted(SDK))
 def test_every_own_field_exists_in_the_sdk(tag: str) -> None:
-    extra = own_field_names(SPOKEN[tag]) - field_names(SDK[tag])
+    extra = own_field_names(OUR_TYPES[tag]) - field_names(SDK[tag])
     assert extra == {name for at, name in OURS if at == tag}
 
 
-@pytest.mark.parametrize("tag", sorted(WRITTEN))
+@pytest.mark.parametrize("tag", sorted(OUTPUT_TYPES))
 def test_fields_required_by_the_sdk_are_always_encoded(tag: str) -> None:
     demanded = {
         field.alias or name
-        for model in WRITTEN[tag]
+        for model in OUTPUT_TYPES[tag]
         for name, field in model.model_fields.items()
-        if all(m.model_fields[name].is_required() for m in WRITTEN[tag])
+        if all(m.model_fields[name].is_required() for m in OUTPUT_TYPES[tag])
     }
-    may_lack = {field.encode_name for field in fields(SPOKEN[tag]) if field.default is UNSET}
+    may_lack = {field.encode_name for field in fields(OUR_TYPES[tag]) if field.default is UNSET}
     assert demanded & may_lack == {name for at, name in MAY_LACK if at == tag}
 
 

@@ -26,7 +26,7 @@ def decoded(raw: Json) -> tl.Tool:
     return tool
 
 
-def written(value: Any) -> Any:
+def encode(value: Any) -> Any:
     return json.loads(msgspec.json.encode(value))
 
 
@@ -38,7 +38,7 @@ def test_every_tool_has_a_sample() -> None:
 @pytest.mark.requirement("D-56")
 @every_tool
 def test_tool_keeps_every_field(raw: Json) -> None:
-    assert written(decoded(raw)) == raw
+    assert encode(decoded(raw)) == raw
 
 
 @every_tool
@@ -57,7 +57,7 @@ def test_unknown_keys_are_ignored(raw: Json) -> None:
 
 
 def test_function_encodes_three_fields_even_when_null() -> None:
-    assert written(decoded({"type": "function", "name": "f"})) == {
+    assert encode(decoded({"type": "function", "name": "f"})) == {
         "type": "function",
         "name": "f",
         "description": None,
@@ -76,10 +76,10 @@ def test_schemas_are_kept_unchanged() -> None:
 @every_choice
 def test_tool_choice_is_parsed_by_the_sdk_and_round_trips(raw: Any) -> None:
     choice = read_tool_choice(raw)
-    assert written(choice) == raw
+    assert encode(choice) == raw
     SDK_CHOICE.validate_json(msgspec.json.encode(choice), strict=True)
 
 
 def test_nulls_and_unknown_keys_in_tool_choice_are_ignored() -> None:
     noise = {"type": "mcp", "server_label": "docs", "name": None, "x": 1}
-    assert written(read_tool_choice(noise)) == {"type": "mcp", "server_label": "docs"}
+    assert encode(read_tool_choice(noise)) == {"type": "mcp", "server_label": "docs"}

@@ -38,10 +38,10 @@ def structural_tag_rules(definition: str, prefix: str, path: str) -> tuple[str, 
     tag = read_object(json.loads(definition), path)
     writer = _Writer(prefix)
     if "structures" in tag:
-        _known(tag, ("type", "structures", "triggers"), path)
+        _check_fields(tag, ("type", "structures", "triggers"), path)
         body = writer.triggered_tags(_from_structures(tag, path), path, ())
     else:
-        _known(tag, ("type", "format"), path)
+        _check_fields(tag, ("type", "format"), path)
         body = writer.body(_field(tag, "format", path), f"{path}.format")
     start = writer.add(body)
     return "\n".join(writer.rules), start
@@ -83,12 +83,12 @@ class _Writer:
         format = read_object(raw, path)
         kind = _field(format, "type", path)
         if kind == "any_text":
-            _known(format, ("type", "excludes"), path)
+            _check_fields(format, ("type", "excludes"), path)
             return self._text(ends, _texts(format, "excludes", path))
         if kind == "triggered_tags":
             return self.triggered_tags(format, path, ends, depth)
         if kind == "or":
-            _known(format, ("type", "elements"), path)
+            _check_fields(format, ("type", "elements"), path)
             arms = [
                 self.body(each, f"{path}.elements[{at}]", ends, depth + 1)
                 for at, each in enumerate(_array(format, "elements", path))
@@ -118,7 +118,7 @@ class _Writer:
 
     def triggered_tags(self, format: Json, path: str, ends: tuple[str, ...], depth: int = 0) -> str:
         """Any text; what starts with a trigger is one of the tags."""
-        _known(
+        _check_fields(
             format,
             ("type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"),
             path,
@@ -156,7 +156,7 @@ class _Writer:
     # --- formats that end by themselves ----------------------------------------------------------
 
     def _sequence(self, format: Json, path: str, ends: tuple[str, ...], depth: int) -> str:
-        _known(format, ("type", "elements"), path)
+        _check_fields(format, ("type", "elements"), path)
         elements = _array(format, "elements", path)
         parts = []
         for at, each in enumerate(elements):
@@ -167,13 +167,15 @@ class _Writer:
         return " ".join(parts) if parts else _any_of(ends) or '""'
 
     def _tag(self, tag: Json, path: str, depth: int) -> str:
-        _known(tag, ("type", "begin", "content", "end"), path)
+        _check_fields(tag, ("type", "begin", "content", "end"), path)
         begin, ends = _text(tag, "begin", path), _ends(tag, path)
         content = self.body(_field(tag, "content", path), f"{path}.content", ends, depth + 1)
         return f"{_literal(begin)} {content}" if begin else content
 
     def _separated_tags(self, format: Json, path: str, depth: int) -> str:
-        _known(format, ("type", "tags", "separator", "at_least_one", "stop_after_first"), path)
+        _check_fields(
+            format, ("type", "tags", "separator", "at_least_one", "stop_after_first"), path
+        )
         tags = [
             self._tag(read_object(each, f"{path}.tags[{at}]"), f"{path}.tags[{at}]", depth)
             for at, each in _tags(format, path)
@@ -184,11 +186,11 @@ class _Writer:
         return f"({tag}{more}){'' if _flag(format, 'at_least_one', path) else '?'}"
 
     def _const_string(self, format: Json, path: str, depth: int) -> str:
-        _known(format, ("type", "value"), path)
+        _check_fields(format, ("type", "value"), path)
         return _literal(_text(format, "value", path))
 
     def _json_schema(self, format: Json, path: str, depth: int) -> str:
-        _known(format, ("type", "json_schema", "style"), path)
+        _check_fields(format, ("type", "json_schema", "style"), path)
         if format.get("style", "json") != "json":
             raise _unsupported(f"{path}.style", "a style other than 'json'")
         schema = _field(format, "json_schema", path)
@@ -199,14 +201,14 @@ class _Writer:
         return self.add(json_rule(schema))
 
     def _regex(self, format: Json, path: str, depth: int) -> str:
-        _known(format, ("type", "pattern"), path)
+        _check_fields(format, ("type", "pattern"), path)
         try:
             return self.add(regex_rule(_text(format, "pattern", path), PLAIN))
         except Unwritable as reason:
             raise _invalid(f"{path}.pattern", str(reason)) from None
 
     def _grammar(self, format: Json, path: str, depth: int) -> str:
-        _known(format, ("type", "grammar"), path)
+        _check_fields(format, ("type", "grammar"), path)
         prefix = f"{self._prefix}_g{self._count}"
         try:
             rules, start = ebnf_rules(_text(format, "grammar", path), prefix)
@@ -217,7 +219,9 @@ class _Writer:
 
     def _repeated(self, format: Json, path: str, depth: int) -> str:
         kind = format["type"]
-        _known(format, ("type", "content", *(("min", "max") if kind == "repeat" else ())), path)
+        _check_fields(
+            format, ("type", "content", *(("min", "max") if kind == "repeat" else ())), path
+        )
         inner = _field(format, "content", path)
         if _is_unlimited(inner):
             raise _invalid(f"{path}.content", "free text cannot be repeated")
@@ -348,7 +352,7 @@ def _times(format: Json, name: str, path: str) -> int:
     return value
 
 
-def _known(format: Json, names: Sequence[str], path: str) -> None:
+def _check_fields(format: Json, names: Sequence[str], path: str) -> None:
     for name in format:
         if name not in names:
             raise _unsupported(f"{path}.{truncated(name)}", "this field")

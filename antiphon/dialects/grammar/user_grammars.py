@@ -35,21 +35,21 @@ def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Es
     """Add the user's grammar for a custom tool's input and return its first rule's name."""
     assert tool.grammar is not None
     try:
-        return _written(rules, prefix, tool.grammar, escapes)
+        return _add_grammar(rules, prefix, tool.grammar, escapes)
     except Unwritable as reason:
         raise _no_grammar(tool, str(reason)) from None
 
 
 def guide_rule(rules: LarkRules, guide: Guide) -> str:
     try:
-        return _written(rules, "g", guide, PLAIN)
+        return _add_grammar(rules, "g", guide, PLAIN)
     except Unwritable as reason:
         raise InvalidRequest(
             f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
         ) from None
 
 
-def _written(
+def _add_grammar(
     rules: LarkRules, prefix: str, grammar: tl.GrammarFormat | Guide, escapes: Escapes
 ) -> str:
     """Add a user's grammar and return the name of its first rule. Raises ``Unwritable``."""

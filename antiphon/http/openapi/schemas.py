@@ -82,7 +82,7 @@ def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
         more = {
             name
             for name in shared - differing
-            if any(used in differing for used in _used(accepted.components[name]))
+            if any(used in differing for used in _references(accepted.components[name]))
         }
         if not more:
             break
@@ -111,10 +111,10 @@ def rename_components(schemas: Schemas, names: Mapping[str, str]) -> Schemas:
 def used_components(schema: Any, components: Mapping[str, Json]) -> dict[str, Json]:
     """Return the components to which a schema refers, directly or not."""
     found: set[str] = set()
-    names = _used(schema)
+    names = _references(schema)
     while names:
         found |= names
-        names = {other for name in names for other in _used(components[name])} - found
+        names = {other for name in names for other in _references(components[name])} - found
     return {name: components[name] for name in components if name in found}
 
 
@@ -312,7 +312,7 @@ def _rename(schema: Json, names: Mapping[str, str]) -> Json:
     return changed
 
 
-def _used(schema: Any) -> set[str]:
+def _references(schema: Any) -> set[str]:
     """Return the names of the components to which a schema refers."""
     found: set[str] = set()
 

@@ -78,7 +78,7 @@ def local(engine: ScriptedEngine) -> LocalBackend:
     return LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
 
 
-class Told(Struct):
+class CompleteReply(Struct):
     """A complete reply."""
 
     deltas: list[Delta]
@@ -106,10 +106,10 @@ class Told(Struct):
 
 async def ask(
     backend: LocalBackend, *items: Item, kept: PromptTokens | None = None, **options: Any
-) -> Told:
+) -> CompleteReply:
     conversation = Conversation(items=items, stored_tokens=kept)
     reply = await backend.prepare(conversation, Options(**options))
-    return Told([delta async for delta in flatten(reply.deltas())], reply.prompt_tokens)
+    return CompleteReply([delta async for delta in flatten(reply.deltas())], reply.prompt_tokens)
 
 
 @pytest.mark.requirement("D-80")
@@ -202,7 +202,7 @@ async def test_sampling_options_reach_the_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request", "param"),
+    ("fields", "param"),
     [
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -1.0}, "frequency_penalty"),
@@ -212,12 +212,10 @@ async def test_sampling_options_reach_the_engine() -> None:
         ({"logprobs": 0}, "include"),
     ],
 )
-async def test_unsupported_options_are_rejected_by_name(
-    request: dict[str, Any], param: str
-) -> None:
+async def test_unsupported_options_are_rejected_by_name(fields: dict[str, Any], param: str) -> None:
     played = engine(capabilities=Capabilities())
     with pytest.raises(InvalidRequest) as refused:
-        await ask(local(played), user("Hi"), **request)
+        await ask(local(played), user("Hi"), **fields)
     assert refused.value.param == param
     assert refused.value.code == "unsupported_parameter"
     assert not played.requests
@@ -246,7 +244,7 @@ async def test_neutral_option_values_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request", "reaches"),
+    ("fields", "reaches"),
     [
         ({"top_k": -1, "top_p": 0.5}, {"top_k": 0, "top_p": 0.5}),
         ({"top_p": 0, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
@@ -254,10 +252,10 @@ async def test_neutral_option_values_are_accepted() -> None:
     ],
 )
 async def test_boundary_values_are_replaced_by_equivalents(
-    request: dict[str, Any], reaches: dict[str, Any]
+    fields: dict[str, Any], reaches: dict[str, Any]
 ) -> None:
     played = engine()
-    await ask(local(played), user("Hi"), **request)
+    await ask(local(played), user("Hi"), **fields)
     sampling = played.requests[0][1]
     assert {name: getattr(sampling, name) for name in reaches} == reaches
 

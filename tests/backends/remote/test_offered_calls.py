@@ -22,7 +22,7 @@ SEARCH = it.WebSearchCall(status="completed")
 FINISH = Finish("stop", Usage())
 
 
-def made(name: str, arguments: str = "{}", namespace: str | None = None) -> list[Delta]:
+def call_deltas(name: str, arguments: str = "{}", namespace: str | None = None) -> list[Delta]:
     call = it.FunctionCall(call_id="c", name=name, arguments="", namespace=namespace or "")
     return [Open(call), Text(arguments), Close()]
 
@@ -34,16 +34,16 @@ def filtered(deltas: Sequence[Delta], *tools: Tool, **options: object) -> tuple[
 
 
 def test_offered_call_passes() -> None:
-    deltas = [*made("look"), FINISH]
+    deltas = [*call_deltas("look"), FINISH]
     assert filtered(deltas, LOOK) == tuple(deltas)
-    deltas = made("look", namespace="eyes")
+    deltas = call_deltas("look", namespace="eyes")
     assert filtered(deltas, Namespace(name="eyes", description="", tools=(LOOK,))) == tuple(deltas)
 
 
 @pytest.mark.requirement("API-OFFERED-CALLS")
 @pytest.mark.parametrize("choice", [ToolChoice("none"), ToolChoice()])
 def test_call_that_was_not_offered_becomes_text(choice: ToolChoice) -> None:
-    deltas = [*made("delete", '{"all": true}'), *made("rm"), FINISH]
+    deltas = [*call_deltas("delete", '{"all": true}'), *call_deltas("rm"), FINISH]
     remaining = filtered(deltas, *(() if choice.mode == "auto" else (DELETE,)), tool_choice=choice)
     assert not any(isinstance(d, Open) and isinstance(d.item, it.FunctionCall) for d in remaining)
     text = "".join(delta.text for delta in remaining if isinstance(delta, Text))
@@ -71,5 +71,5 @@ def test_items_of_hosted_tools_need_their_tool(
 
 
 def test_caller_that_checks_calls_sees_them() -> None:
-    deltas = made("rm")
+    deltas = call_deltas("rm")
     assert filtered(deltas, LOOK, checks_calls=True) == tuple(deltas)

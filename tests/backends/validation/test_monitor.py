@@ -41,7 +41,7 @@ TRIP = Function(
 )
 ODD = Custom(name="odd", format=GrammarFormat(syntax="regex", definition='[ab<|>\n"]{1,9}'))
 FORM = JsonSchemaFormat(name="n", schema=closed_object(s={"type": "string"}, n={"type": "boolean"}))
-ASKED: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "calls": {
         "tools": (TRIP,),
         "tool_choice": ToolChoice("required"),
@@ -70,10 +70,10 @@ def drawn(
 
 
 @pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
-@pytest.mark.parametrize("request", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
 @pytest.mark.parametrize("name", TOOLS)
-async def test_constrained_output_is_valid(name: str, request: dict[str, Any]) -> None:
-    row, thinks, options = TOOLS[name], thinking_of(name), Options(**request)
+async def test_constrained_output_is_valid(name: str, fields: dict[str, Any]) -> None:
+    row, thinks, options = TOOLS[name], thinking_of(name), Options(**fields)
     shown = collect_tools(options, ())
     ends = (tag for tag in (*thinks.open, *thinks.close) if tag == tag.strip())
     tokenizer = ByteTokenizer(sorted(specials(row).union(ends)))
@@ -85,17 +85,17 @@ async def test_constrained_output_is_valid(name: str, request: dict[str, Any]) -
     assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))
 
 
-@pytest.mark.parametrize("request", ASKED.values(), ids=ASKED)
-async def test_constrained_harmony_output_is_valid(request: dict[str, Any]) -> None:
+@pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
+async def test_constrained_harmony_output_is_valid(fields: dict[str, Any]) -> None:
     tokenizer = ByteTokenizer(list(harmony_parser.CONTROL_TOKENS.values()))
-    codes, options = harmony_parser.TokenCodes.from_tokenizer(tokenizer), Options(**request)
+    codes, options = harmony_parser.TokenCodes.from_tokenizer(tokenizer), Options(**fields)
     shown = collect_tools(options, ())
     constraint = harmony_grammar.HarmonyGrammar(tokenizer).constraint_for_reply(
         options, shown, None
     )
     for seed in range(5):
         parser = harmony_parser.HarmonyParser(
-            tokenizer, codes, shapes=shown.shapes, constrained=True, json_answer="text" in request
+            tokenizer, codes, shapes=shown.shapes, constrained=True, json_answer="text" in fields
         )
         ids = drawn(tokenizer, constraint, f"harmony {seed}", end="<|return|>")
         assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))

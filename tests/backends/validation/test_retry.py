@@ -26,15 +26,15 @@ NO_GRAMMARS = Capabilities()
 GRAMMARS = Capabilities(constraints=True)
 
 
-async def told(
+async def deltas_of(
     *replies: str, can: Capabilities = NO_GRAMMARS, **options: Any
 ) -> tuple[list[Delta], Any]:
     played = engine(*replies, capabilities=can)
-    reply = await asked(played, **options)
+    reply = await reply_to(played, **options)
     return [delta async for delta in flatten(reply.deltas())], played
 
 
-async def asked(played: Any, **options: Any) -> Reply:
+async def reply_to(played: Any, **options: Any) -> Reply:
     backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     return await backend.prepare(Conversation((user("How old?"),)), Options(**options))
 
@@ -53,7 +53,7 @@ def text(deltas: list[Delta]) -> str:
     ],
 )
 async def test_valid_answer_is_extracted_from_text(output_text: str, right: str) -> None:
-    deltas, played = await told(output_text, text=SCHEMA)
+    deltas, played = await deltas_of(output_text, text=SCHEMA)
     assert text(deltas) == right and len(played.requests) == 1
     assert not any(isinstance(delta, SampledTokens) for delta in deltas)
     assert played.requests[0][1].constraint is None
@@ -61,7 +61,7 @@ async def test_valid_answer_is_extracted_from_text(output_text: str, right: str)
 
 
 async def test_invalid_answer_is_retried_and_usage_is_summed() -> None:
-    deltas, played = await told("I am seven.", '{"age": "x"}', '{"age": 7}', text=SCHEMA)
+    deltas, played = await deltas_of("I am seven.", '{"age": "x"}', '{"age": 7}', text=SCHEMA)
     assert text(deltas) == '{"age": 7}'
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
     second = played.text(played.requests[1][0])
@@ -76,18 +76,18 @@ async def test_invalid_answer_is_retried_and_usage_is_summed() -> None:
 
 async def test_persistently_invalid_answer_fails() -> None:
     with pytest.raises(RunError, match="not the requested JSON") as caught:
-        await told("no", text=SCHEMA)
+        await deltas_of("no", text=SCHEMA)
     assert caught.value.code == "server_error"
 
 
 async def test_reasoning_is_not_buffered() -> None:
-    deltas, _ = await told('<think>\nHm.\n</think>\n\n{"age": 7}', text=SCHEMA)
+    deltas, _ = await deltas_of('<think>\nHm.\n</think>\n\n{"age": 7}', text=SCHEMA)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Reasoning, Message]
     assert text(deltas) == 'Hm.{"age": 7}'
 
 
 async def test_truncated_answer_is_not_validated() -> None:
-    deltas, _ = await told('{"age": 7}', text=SCHEMA, max_output_tokens=4)
+    deltas, _ = await deltas_of('{"age": 7}', text=SCHEMA, max_output_tokens=4)
     assert text(deltas) == '{"ag' and not any(isinstance(d, Close) for d in deltas)
     assert isinstance(deltas[-1], Finish) and deltas[-1].reason == "length"
 
@@ -99,7 +99,7 @@ async def test_enforced_call_may_be_truncated_anywhere(most: int) -> None:
     tool = Function(
         name="weather", strict=True, parameters={**schema, "additionalProperties": False}
     )
-    deltas, _ = await told(CALL, can=GRAMMARS, tools=(tool,), max_output_tokens=most)
+    deltas, _ = await deltas_of(CALL, can=GRAMMARS, tools=(tool,), max_output_tokens=most)
     finish = deltas[-1]
     assert isinstance(finish, Finish) and finish.reason == "length"
     assert finish.usage.output_tokens == most
@@ -117,12 +117,12 @@ async def test_enforced_call_may_be_truncated_anywhere(most: int) -> None:
     ],
 )
 async def test_other_formats_are_validated(guides: Any, wrong: str, right: str) -> None:
-    deltas, played = await told(wrong, right, guide=read_structured_outputs(guides, "").guide)
+    deltas, played = await deltas_of(wrong, right, guide=read_structured_outputs(guides, "").guide)
     assert text(deltas) == right and len(played.requests) == 2
 
 
 async def test_json_object_must_be_an_object() -> None:
-    deltas, _ = await told("[1]", '{"a": 1}', text=TextConfig(format=JsonObjectFormat()))
+    deltas, _ = await deltas_of("[1]", '{"a": 1}', text=TextConfig(format=JsonObjectFormat()))
     assert text(deltas) == '{"a": 1}'
 
 
@@ -147,7 +147,7 @@ def call(arguments: str) -> str:
     ],
 )
 async def test_calls_are_validated(options: Any, wrong: str) -> None:
-    deltas, played = await told(wrong, call('{"days": 2}'), **options)
+    deltas, played = await deltas_of(wrong, call('{"days": 2}'), **options)
     assert text(deltas) == '{"days": 2}' and len(played.requests) == 2
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [FunctionCall]
     assert all(sampling.constraint is None for _, sampling in played.requests)
@@ -156,7 +156,7 @@ async def test_calls_are_validated(options: Any, wrong: str) -> None:
 async def test_uncheckable_schema_is_rejected() -> None:
     format = JsonSchemaFormat(name="n", schema={"type": "object", "$ref": "file:///etc/passwd"})
     with pytest.raises(InvalidRequest) as caught:
-        await told("{}", text=TextConfig(format=format))
+        await deltas_of("{}", text=TextConfig(format=format))
     assert caught.value.param == "text.format.schema"
 
 
@@ -182,7 +182,7 @@ async def test_schema_beyond_grammars_is_validated(grammars: bool) -> None:
 async def test_output_of_unsupported_grammars_is_validated(takes: bool) -> None:
     can = Capabilities(grammars=lambda lark: takes and "%json" in lark)
     replies = ['{"age": 7}'] if takes else ["I am seven.", '{"age": 7}']
-    deltas, played = await told(*replies, can=can, text=SCHEMA)
+    deltas, played = await deltas_of(*replies, can=can, text=SCHEMA)
     assert text(deltas) == '{"age": 7}' and len(played.requests) == len(replies)
     assert {sampling.constraint is not None for _, sampling in played.requests} == {takes}
 
@@ -190,14 +190,14 @@ async def test_output_of_unsupported_grammars_is_validated(takes: bool) -> None:
 async def test_schema_engines_do_not_enforce_grammars() -> None:
     for output_text in ({"lenient": True}, 5, None):
         format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": output_text})
-        deltas, _ = await told('["a", "a"]', '["b"]', text=TextConfig(format=format))
+        deltas, _ = await deltas_of('["a", "a"]', '["b"]', text=TextConfig(format=format))
         assert text(deltas) == '["b"]'
 
 
 async def test_invalid_schema_is_rejected() -> None:
     schema = {"type": "array", "uniqueItems": True, "not": {"$ref": "#/$defs/nowhere"}}
     with pytest.raises(InvalidRequest) as caught:
-        await told("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
+        await deltas_of("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
     assert caught.value.param == "text.format.schema"
 
 
@@ -231,7 +231,7 @@ async def test_valid_json_outside_the_grammar_is_accepted() -> None:
     )
     written = '{ "age" : 7.0, "\\u006ff":"<\\/a>"\n}'
     for can in (GRAMMARS, NO_GRAMMARS):
-        deltas, played = await told(written, can=can, text=TextConfig(format=format))
+        deltas, played = await deltas_of(written, can=can, text=TextConfig(format=format))
         assert text(deltas) == written and len(played.requests) == 1
 
 
@@ -240,7 +240,7 @@ async def test_valid_json_outside_the_grammar_is_accepted() -> None:
 
 async def test_enforced_output_streams_and_its_tokens_are_stored() -> None:
     played = engine('<think>\nHm.\n</think>\n\n{"age": 7}', capabilities=GRAMMARS)
-    reply = await asked(played, text=SCHEMA)
+    reply = await reply_to(played, text=SCHEMA)
     texts, sampled, seen = 0, 0, 0
     async for known in reply.deltas():
         seen = len(played.sampled[0])
@@ -265,7 +265,7 @@ async def test_enforced_output_streams_and_its_tokens_are_stored() -> None:
 )
 async def test_grammar_dropped_by_the_engine_is_detected(options: Any, text: str, out: str) -> None:
     played = engine(text, capabilities=GRAMMARS)
-    reply, received = await asked(played, **options), ""
+    reply, received = await reply_to(played, **options), ""
     with pytest.raises(RunError, match="does not match the requested format"):
         async for delta in flatten(reply.deltas()):
             received += delta.text if isinstance(delta, Text) else ""
@@ -275,10 +275,10 @@ async def test_grammar_dropped_by_the_engine_is_detected(options: Any, text: str
 
 
 async def test_early_fault_is_buffered_and_retried() -> None:
-    deltas, played = await told('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
+    deltas, played = await deltas_of('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
     assert text(deltas) == '{"age": 7}' and len(played.requests) == 1
     played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
-    reply = await asked(played, text=SCHEMA)
+    reply = await reply_to(played, text=SCHEMA)
     deltas = [delta async for delta in flatten(reply.deltas())]
     assert text(deltas) == '{"age": 7}' and reply.prompt_tokens is None
     assert all(sampling.constraint is not None for _, sampling in played.requests)
@@ -296,8 +296,8 @@ async def test_calls_are_validated_while_they_stream() -> None:
         ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, CALL),
     ):
         with pytest.raises(RunError, match="does not match the requested format"):
-            await told(output, can=GRAMMARS, **options)
-    deltas, _ = await told("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
+            await deltas_of(output, can=GRAMMARS, **options)
+    deltas, _ = await deltas_of("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message, FunctionCall]
 
 
@@ -306,27 +306,27 @@ async def test_stop_string_may_truncate_valid_output(can: Capabilities) -> None:
     """vLLM's own example: a regex that ends with a line break, which is also a stop string."""
     guide = read_structured_outputs({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
     for output_text in ("ada@home.com\n", "ada@\nhome.com"):
-        deltas, _ = await told(output_text, can=can, guide=guide, stop=("\n",))
+        deltas, _ = await deltas_of(output_text, can=can, guide=guide, stop=("\n",))
         assert text(deltas) == output_text.partition("\n")[0]
         assert isinstance(deltas[-1], Finish) and deltas[-1].stopped_by_string
     with pytest.raises(RunError, match="grammar"):
-        await told("Ada\n", can=can, guide=guide, stop=("\n",))
+        await deltas_of("Ada\n", can=can, guide=guide, stop=("\n",))
 
 
 async def test_expensive_grammar_is_checked_within_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     guide = read_structured_outputs({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
-    deltas, _ = await told("x" * 150, can=GRAMMARS, guide=guide)
+    deltas, _ = await deltas_of("x" * 150, can=GRAMMARS, guide=guide)
     assert text(deltas) == "x" * 150
     played = engine("x" * 150 + "y" * 600, capabilities=GRAMMARS)
     with pytest.raises(RunError, match="grammar"):
-        async for _ in (await asked(played, guide=guide)).deltas():
+        async for _ in (await reply_to(played, guide=guide)).deltas():
             pass
     assert len(played.sampled[0]) < 700  # it is not waited for the end
     monkeypatch.setattr(judge, "_SECONDS", 0.3)
     with pytest.raises(RunError, match="grammar"):
-        await told("x" * 1000, can=GRAMMARS, guide=guide)
+        await deltas_of("x" * 1000, can=GRAMMARS, guide=guide)
 
 
 # --- restricted tools -----------------------------------------------------------------------------
@@ -336,14 +336,14 @@ async def test_expensive_grammar_is_checked_within_limits(
 async def test_disallowed_tools_are_hidden_without_enforcement() -> None:
     tools = {"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}
     look = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
-    deltas, played = await told(CALL, look, **tools)
+    deltas, played = await deltas_of(CALL, look, **tools)
     assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]
     first, second = (played.text(prompt) for prompt, _ in played.requests)
     assert "look" in first and "city" not in first
     assert "may not be called now" in second
-    deltas, played = await told("Nothing to see.", **tools)
+    deltas, played = await deltas_of("Nothing to see.", **tools)
     assert text(deltas) == "Nothing to see." and len(played.requests) == 1
     required = ToolChoice("required", ONLY_LOOK.allowed)
-    deltas, played = await told("No.", look, tools=tools["tools"], tool_choice=required)
+    deltas, played = await deltas_of("No.", look, tools=tools["tools"], tool_choice=required)
     assert len(played.requests) == 2 and isinstance(deltas[-1], Finish)
     assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ client = AsyncOpenAI(max_retries=0)
 model = OpenAIResponsesModel(MODEL, client)
 
 
-async def asked(question, *tools, on=model, **settings):
+async def ask_both_ways(question, *tools, on=model, **settings):
     """What an agent with these tools answers; it is asked in both ways, and told what it said."""
     agent = Agent(name="a", model=on, tools=list(tools), model_settings=ModelSettings(**settings))
     streamed = Runner.run_streamed(agent, question)
@@ -60,7 +60,7 @@ def cited(done):
 
 
 async def a_web_search():
-    done = await asked(
+    done = await ask_both_ways(
         "How long is the Sognefjord?",
         WebSearchTool(),
         response_include=["web_search_call.action.sources"],
@@ -76,7 +76,7 @@ async def a_file_search():
         vector_store_id=store.id, file=("fox.txt", b"The red animal is a fox.")
     )
     tool = FileSearchTool(vector_store_ids=[store.id], include_search_results=True)
-    done = await asked("Which animal is red?", tool)
+    done = await ask_both_ways("Which animal is red?", tool)
     assert done.final_output == "The fox." and cited(done)[0].filename == "fox.txt"
     (result,) = done.new_items[0].raw_item.results
     assert result.text == "The red animal is a fox."
@@ -84,7 +84,7 @@ async def a_file_search():
 
 async def code():
     tool = CodeInterpreterTool({"type": "code_interpreter", "container": {"type": "auto"}})
-    done = await asked(
+    done = await ask_both_ways(
         "What are the first squares?", tool, response_include=["code_interpreter_call.outputs"]
     )
     call = done.new_items[0].raw_item
@@ -95,7 +95,7 @@ async def images():
     config = {"type": "image_generation", "size": "16x16", "partial_images": 1}
     tool = ImageGenerationTool(tool_config=config)
     for settings in ({}, {"tool_choice": "image_generation"}):
-        done = await asked("Draw a cat", tool, **settings)
+        done = await ask_both_ways("Draw a cat", tool, **settings)
         image = done.new_items[0].raw_item
         assert image.type == "image_generation_call" and image.status == "completed"
         assert base64.b64decode(image.result).startswith(b"\x89PNG")
@@ -103,7 +103,7 @@ async def images():
     changed = await Runner.run(Agent(name="a", model=model, tools=[tool]), more)
     assert changed.new_items[0].raw_item.action == "edit"
     assert changed.final_output == "Greener now."
-    refused = await asked("Draw what is forbidden", tool)
+    refused = await ask_both_ways("Draw what is forbidden", tool)
     assert refused.new_items[0].raw_item.status == "failed"
     assert refused.final_output == "I may not draw that."
 
@@ -111,7 +111,7 @@ async def images():
 async def mcp():
     toys = {"type": "mcp", "server_label": "toys", "require_approval": "never"}
     for on in (model, OpenAIResponsesWSModel(MODEL, client)):
-        done = await asked(
+        done = await ask_both_ways(
             "What is the sum of two and three?", HostedMCPTool(tool_config=toys), on=on
         )
         assert [item.type for item in done.new_items] == [
@@ -125,7 +125,7 @@ async def mcp():
 
 async def a_shell_there():
     tool = ShellTool(environment={"type": "container_auto"})
-    done = await asked("How many lines has the poem?", tool)
+    done = await ask_both_ways("How many lines has the poem?", tool)
     assert done.final_output == "It has two lines."
 
 
@@ -141,7 +141,7 @@ async def a_shell_with_skills():
         {"type": "inline", "name": "dice", "description": "Rolls dice.", "source": source},
     ):
         tool = ShellTool(environment={"type": "container_auto", "skills": [skill]})
-        done = await asked("Roll the die", tool)
+        done = await ask_both_ways("Roll the die", tool)
         outputs = [item.output for item in done.raw_responses]
         text = [item.output[0].stdout for each in outputs for item in each if "output" in item.type]
         assert text == [about, "4\n"] and done.final_output == "It is a 4."
@@ -156,7 +156,7 @@ async def a_shell_of_ours():
         outcome = ShellCallOutcome(type="exit", exit_code=0)
         return ShellResult(output=[ShellCommandOutput(stdout="ahoy\n", outcome=outcome)])
 
-    done = await asked("What do my files say?", ShellTool(executor=execute))
+    done = await ask_both_ways("What do my files say?", ShellTool(executor=execute))
     assert done.final_output == "They say ahoy." and ran == ["echo ahoy"] * 2
 
 
@@ -168,7 +168,7 @@ async def a_local_shell():
         ran.append(command)
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    done = await asked("Say ahoy without a shell", LocalShellTool(executor=execute))
+    done = await ask_both_ways("Say ahoy without a shell", LocalShellTool(executor=execute))
     assert done.final_output == "It said ahoy." and ran == [["echo", "ahoy"]] * 2
 
 
@@ -190,7 +190,7 @@ class Editor:
 
 
 async def patches():
-    done = await asked("Make and mend greet.py", ApplyPatchTool(editor=Editor()))
+    done = await ask_both_ways("Make and mend greet.py", ApplyPatchTool(editor=Editor()))
     assert done.final_output == "Done: it says hello."
     text = subprocess.run([sys.executable, "greet.py"], capture_output=True, text=True).stdout
     assert text == "hello\n" and not Path("old.py").exists()
@@ -220,7 +220,7 @@ class Screen(Computer):
 async def a_screen():
     screen = Screen()
     for settings in ({}, {"tool_choice": "computer"}):
-        done = await asked(
+        done = await ask_both_ways(
             "Press the button on the screen", ComputerTool(computer=screen), **settings
         )
         assert done.final_output == "I pressed it."
@@ -237,7 +237,7 @@ async def a_search_for_tools():
         return "wet"
 
     garden = tool_namespace(name="garden", description="The garden.", tools=[water_plants])
-    done = await asked("Water the garden", *garden, ToolSearchTool())
+    done = await ask_both_ways("Water the garden", *garden, ToolSearchTool())
     assert done.final_output == "The garden is wet." and watered == [3, 3]
 
 
@@ -251,7 +251,7 @@ async def programs():
         return Stock(pieces={"x": 1, "y": 41}[sku])
 
     for stored in (True, False):
-        done = await asked(
+        done = await ask_both_ways(
             "How many pieces are in stock?", stock, ProgrammaticToolCallingTool(), store=stored
         )
         assert done.final_output == "There are 42."
@@ -266,7 +266,9 @@ async def tools_of_both_in_one_turn():
         return f"sunny in {city}"
 
     toys = {"type": "mcp", "server_label": "toys", "require_approval": "never"}
-    done = await asked("Add, and ask for the weather", HostedMCPTool(tool_config=toys), get_weather)
+    done = await ask_both_ways(
+        "Add, and ask for the weather", HostedMCPTool(tool_config=toys), get_weather
+    )
     assert done.final_output == "Five, and sunny."
 
 

@@ -159,7 +159,7 @@ def a_shell_here():
     follow(types, "shell_call_command.added", "shell_call_command.done", "completed")
 
 
-def answered(request, tool, output):
+def answer_call(request, tool, output):
     """What the client runs: the response ends with the call, and goes on with its output, chained
     and replayed."""
     _, first = streamed(request, tools=[tool])
@@ -180,14 +180,14 @@ def answered(request, tool, output):
 
 def shells_of_the_client():
     output = {"stdout": "ahoy\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
-    calls, done = answered(
+    calls, done = answer_call(
         "What do my files say?",
         {"type": "shell"},
         lambda call: {"type": "shell_call_output", "output": [output]},
     )
     assert calls[0].action.commands == ["echo ahoy"] and calls[0].action.timeout_ms == 5000
     assert done.output_text == "They say ahoy."
-    calls, done = answered(
+    calls, done = answer_call(
         "Say ahoy without a shell",
         {"type": "local_shell"},
         lambda call: {"type": "local_shell_call_output", "id": call.id, "output": "ahoy"},
@@ -196,7 +196,7 @@ def shells_of_the_client():
 
 
 def patches():
-    calls, more = answered(
+    calls, more = answer_call(
         "Make and mend greet.py",
         {"type": "apply_patch"},
         lambda call: {"type": "apply_patch_call_output", "status": "completed"},

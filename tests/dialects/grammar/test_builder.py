@@ -22,7 +22,7 @@ from antiphon.wire.extensions import Guide, read_structured_outputs
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Custom, Function, GrammarFormat, Namespace, Tool
 from tests.dialects.grammars import ConstrainedWriter
-from tests.dialects.replies import items, read, reply, specials, thinking_of, written
+from tests.dialects.replies import items, read, reply, specials, thinking_of, write_calls
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
 STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
@@ -587,7 +587,7 @@ TRIP = Function(
         "additionalProperties": False,
     },
 )
-WRITTEN = {
+OUTPUTS = {
     "hermes": call("trip", '{"city": "Oslo", "days": 2}'),
     "mistral": '[TOOL_CALLS][{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
     "mistral_v11": '[TOOL_CALLS]trip[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo", "days": 2}',
@@ -611,12 +611,12 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", OUTPUTS)
 @pytest.mark.parametrize("free", [False, True])
 def test_every_call_syntax_has_a_grammar(form: str, free: bool) -> None:
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     option_fields: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
-    right = WRITTEN[form]
+    right = OUTPUTS[form]
     answer = constrained(form, tools=(tool, CLOCK), **option_fields)
     assert answer.may_write(right)
     assert not answer.may_write(right.replace("trip", "trap"))
@@ -652,12 +652,14 @@ def test_every_format_has_a_grammar(form: str, special: bool, free: bool) -> Non
         form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **option_fields
     )
     calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
-    assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
+    assert answer.may_write(write_calls(row, calls[:1])) and answer.may_write(
+        write_calls(row, calls)
+    )
     for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
-        assert not answer.may_write(written(row, [("trip", wrong)])), wrong
+        assert not answer.may_write(write_calls(row, [("trip", wrong)])), wrong
     is_bare = row.bare or not row.opens
     if not (is_bare and row.written.parameter and free):  # which is only text
-        assert not answer.may_write(written(row, [("trap", {"city": "Oslo", "days": 2})]))
+        assert not answer.may_write(write_calls(row, [("trap", {"city": "Oslo", "days": 2})]))
     assert answer.may_write(IN_MESSAGES.get(form, "") + "Hello") is free
 
 
@@ -681,11 +683,11 @@ def test_every_format_can_force_one_call_after_reasoning(form: str, free: bool) 
     )
     trip, wrong = ("trip", {"city": "Oslo", "days": 2}), ("trip", {"city": "Oslo", "days": "two"})
     reasoning_done = "Where?" if thinks.open else ""
-    assert answer.may_write(reply(row, reasoning_done, "", written(row, [trip])))
-    assert not answer.may_write(reply(row, reasoning_done, "", written(row, [wrong])))
+    assert answer.may_write(reply(row, reasoning_done, "", write_calls(row, [trip])))
+    assert not answer.may_write(reply(row, reasoning_done, "", write_calls(row, [wrong])))
     if not free:  # what follows the one call is read by nobody
         assert not answer.may_write(
-            reply(row, reasoning_done, "", written(row, [trip, ("clock", {})]))
+            reply(row, reasoning_done, "", write_calls(row, [trip, ("clock", {})]))
         )
 
 
@@ -704,7 +706,7 @@ def test_grammar_output_is_parsed(form: str) -> None:
     shown = collect_tools(options, ())
     grammar = GrammarBuilder(tokenizer, row, None).constraint(options, shown, False)
     for seed in range(3):
-        ids = ConstrainedWriter(tokenizer, grammar, end=end).written(random.Random(seed))
+        ids = ConstrainedWriter(tokenizer, grammar, end=end).write_calls(random.Random(seed))
         parser = FormatParser(
             tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False
         )
@@ -742,7 +744,7 @@ def test_line_ends_may_be_missing(form: str, tight: str) -> None:
     """What must have them cannot end where a model writes none, and goes on for ever."""
     answer = constrained(form, tools=(TRIP, CLOCK), tool_choice=ToolChoice("required"))
     assert answer.may_write(tight) and answer.may_write(tight + tight)
-    assert answer.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 2})] * 2))
+    assert answer.may_write(write_calls(TOOLS[form], [("trip", {"city": "Oslo", "days": 2})] * 2))
     assert not answer.may_write(tight.replace("2", "two"))
 
 
@@ -766,8 +768,8 @@ def test_schema_with_references_is_enforced_in_every_format(form: str) -> None:
             tool_choice=ToolChoice("required"),
         )
         for right in rights:
-            assert answer.may_write(written(TOOLS[form], [("trip", right)])), (form, right)
-        assert not answer.may_write(written(TOOLS[form], [("trip", {})]))
+            assert answer.may_write(write_calls(TOOLS[form], [("trip", right)])), (form, right)
+        assert not answer.may_write(write_calls(TOOLS[form], [("trip", {})]))
 
 
 def test_undeclared_parameters_may_have_any_name() -> None:
@@ -775,4 +777,7 @@ def test_undeclared_parameters_may_have_any_name() -> None:
     for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
         answer = constrained(form, tools=(anything,), tool_choice=ToolChoice("required"))
         for reply_text in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
-            assert answer.may_write(written(TOOLS[form], [("log", reply_text)])), (form, reply_text)
+            assert answer.may_write(write_calls(TOOLS[form], [("log", reply_text)])), (
+                form,
+                reply_text,
+            )

@@ -135,7 +135,7 @@ def reference_ids(*lines: Line) -> tuple[int, ...]:
     )
 
 
-SHOWN = ToolDescription.new("get_weather", "The weather.", CITY)
+WEATHER_TOOL = ToolDescription.new("get_weather", "The weather.", CITY)
 USES = (
     user_line("Oslo?"),
     calling("get_weather", '{"city":"Oslo"}'),
@@ -172,7 +172,7 @@ def test_instructions_form_one_developer_message() -> None:
 
 def test_tools_are_shown_and_called() -> None:
     assert ids(user("Oslo?"), function_call(), result(), tools=(WEATHER,)) == reference_ids(
-        system(), developer(None, SHOWN), *USES
+        system(), developer(None, WEATHER_TOOL), *USES
     )
     assert "'functions'.<|end|>" in decoded(ids(user("Oslo?"), tools=(WEATHER,)))
     nothing = ToolDescription.new("now", "", None)
@@ -328,7 +328,7 @@ def test_response_format_stands_last() -> None:
     shape = TextContent(
         text=f"\n\n# Response Formats\n\n## person\n\n// Who it is.\n{json.dumps(schema)}"
     )
-    expected = developer("Be kind.", SHOWN)
+    expected = developer("Be kind.", WEATHER_TOOL)
     expected.content.append(shape)
     assert ids(
         user("Hi"), tools=(WEATHER,), text=TextConfig(format=form), instructions="Be kind."
@@ -401,7 +401,7 @@ def test_builtin_tools_are_in_the_system_message() -> None:
     assert ids(user("Hi"), tools=(PYTHON, BROWSER)) == reference_ids(head, user_line("Hi"))
     assert "'functions'" not in decoded(ids(user("Hi"), tools=(PYTHON, BROWSER)))
     both = ids(user("Hi"), tools=(PYTHON, WEATHER, BROWSER))
-    assert both == reference_ids(head, developer(None, SHOWN), user_line("Hi"))
+    assert both == reference_ids(head, developer(None, WEATHER_TOOL), user_line("Hi"))
 
 
 def test_builtin_tools_are_called_in_reasoning() -> None:

@@ -40,7 +40,9 @@ LOOSE = Function(name="loose", parameters=closed_object(), strict=False)
 PATCH = Custom(name="patch", format=GrammarFormat(syntax="regex", definition=r'[a-z"]+\n'))
 
 
-def held(begun: Any = None, *, reasoning_done: bool = False, **fields: Any) -> ConstrainedWriter:
+def make_writer(
+    begun: Any = None, *, reasoning_done: bool = False, **fields: Any
+) -> ConstrainedWriter:
     options = Options(**fields)
     shown = collect_tools(options, ())
     found = HarmonyGrammar(TOKENIZER).constraint_for_reply(
@@ -60,7 +62,7 @@ FINAL = "<|channel|>final<|message|>Hello.<|return|>"
 
 @pytest.mark.requirement("D-57")
 def test_required_call_is_enforced() -> None:
-    grammar = held(tools=(WEATHER, LOOSE), tool_choice=ToolChoice("required"))
+    grammar = make_writer(tools=(WEATHER, LOOSE), tool_choice=ToolChoice("required"))
     for before in ("", THINK, THINK + WAIT, THINK * 3):
         assert grammar.may_write(before + CALL)
         assert grammar.may_write(before + BEFORE)
@@ -76,15 +78,15 @@ def test_required_call_is_enforced() -> None:
 def test_named_call_is_enforced() -> None:
     named = ToolChoice("one", frozenset({("loose", None)}))
     allowed = ToolChoice("auto", frozenset({("loose", None)}))
-    must = held(tools=(WEATHER, LOOSE), tool_choice=named)
+    must = make_writer(tools=(WEATHER, LOOSE), tool_choice=named)
     assert must.may_begin(f"{THINK}<|channel|>commentary to=functions.loose<|message|>{{}}")
     assert not must.may_begin("<|channel|>commentary to=functions.weather")
-    may = held(tools=(WEATHER, LOOSE), tool_choice=allowed)
+    may = make_writer(tools=(WEATHER, LOOSE), tool_choice=allowed)
     assert may.may_write(FINAL) and not may.may_begin("<|channel|>commentary to=functions.weather")
 
 
 def test_strict_arguments_in_a_free_answer() -> None:
-    grammar = held(tools=(WEATHER,))
+    grammar = make_writer(tools=(WEATHER,))
     assert grammar.may_write(THINK + FINAL) and grammar.may_write(WAIT + CALL)
     assert grammar.may_write("<|channel|>final<|message|>a <| b |> c<|return|>")
     assert not grammar.may_begin('<|channel|>commentary to=functions.weather<|message|>{"town"')
@@ -115,13 +117,13 @@ OBJECT = TextConfig(format=JsonObjectFormat())
 
 @pytest.mark.requirement("D-59")
 def test_json_in_the_final_channel_only() -> None:
-    grammar = held(text=AGE)
+    grammar = make_writer(text=AGE)
     for head in ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"):
         assert grammar.may_write(f'{THINK}{head}{{"age":3}}<|return|>')
         assert not grammar.may_begin(f'{head}{{"name"')
     assert not grammar.may_begin('{"age"') and not grammar.may_begin("<|channel|>final<|message|>A")
-    assert held(text=OBJECT).may_write('<|channel|>final<|message|>{"a":[1]}<|return|>')
-    both = held(text=AGE, tools=(WEATHER,))
+    assert make_writer(text=OBJECT).may_write('<|channel|>final<|message|>{"a":[1]}<|return|>')
+    both = make_writer(text=AGE, tools=(WEATHER,))
     assert both.may_write(CALL) and both.may_write(THINK + BEFORE)
     for each in (grammar, both):  # nothing is said besides
         assert not each.may_begin("<|channel|>commentary<|message|>")
@@ -130,19 +132,19 @@ def test_json_in_the_final_channel_only() -> None:
 
 def test_unenforceable_schemas_are_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        held(text=TextConfig(format=JsonSchemaFormat(name="n", schema={"type": "x"})))
+        make_writer(text=TextConfig(format=JsonSchemaFormat(name="n", schema={"type": "x"})))
     assert caught.value.param == "text.format.schema"
 
 
 def test_guide_of_the_answer_is_enforced() -> None:
-    grammar = held(guide=Guide(syntax="regex", definition="yes|no", path="p"))
+    grammar = make_writer(guide=Guide(syntax="regex", definition="yes|no", path="p"))
     assert grammar.may_write(f"{THINK}<|channel|>final<|message|>yes<|return|>")
     assert not grammar.may_begin("<|channel|>final<|message|>maybe")
 
 
 @pytest.mark.requirement("D-56")
 def test_grammar_of_a_custom_tool_is_enforced() -> None:
-    grammar = held(tools=(PATCH,))
+    grammar = make_writer(tools=(PATCH,))
     head = "<|channel|>commentary to=functions.patch <|constrain|>json<|message|>"
     assert grammar.may_write(head + r'{"input":"ab\"c\n"}<|call|>')
     assert not grammar.may_begin(head + '{"input":"A')
@@ -150,22 +152,22 @@ def test_grammar_of_a_custom_tool_is_enforced() -> None:
 
 def test_grammar_continues_a_started_reply() -> None:
     fields: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": ToolChoice("required")}
-    thinking = held("analysis", **fields)
+    thinking = make_writer("analysis", **fields)
     assert thinking.may_write(f"m.<|end|>{TURN}{CALL}") and not thinking.may_begin("<|channel|>")
-    assert held("final", text=AGE).may_write('{"age":3}<|return|>')
+    assert make_writer("final", text=AGE).may_write('{"age":3}<|return|>')
 
 
 def test_grammar_follows_truncated_reasoning() -> None:
-    must = held(reasoning_done=True, tools=(WEATHER,), tool_choice=ToolChoice("required"))
+    must = make_writer(reasoning_done=True, tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(CALL) and not must.may_begin(THINK)
-    assert held(reasoning_done=True, text=AGE).may_write('{"age":3}<|return|>')
-    assert held(reasoning_done=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
+    assert make_writer(reasoning_done=True, text=AGE).may_write('{"age":3}<|return|>')
+    assert make_writer(reasoning_done=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
 
 
 def test_builtin_tools_are_called_in_reasoning() -> None:
     python = Custom(name="python")
     browser = Namespace(name="browser", description="", tools=(WEATHER,))
-    grammar = held(tools=(python, browser), tool_choice=ToolChoice("required"))
+    grammar = make_writer(tools=(python, browser), tool_choice=ToolChoice("required"))
     assert grammar.may_write(f"{THINK}<|channel|>analysis to=python code<|message|>1 + 1<|call|>")
     assert grammar.may_write(f" to=browser.weather<|channel|>analysis<|message|>{OSLO}<|call|>")
     assert not grammar.may_begin("<|channel|>commentary to=python")
@@ -180,7 +182,7 @@ FORM = TextConfig(
         name="n", schema=closed_object(a={"type": "string"}, n={"type": "integer"}), strict=True
     )
 )
-ASKED: dict[str, dict[str, Any]] = {
+REQUESTS: dict[str, dict[str, Any]] = {
     "a call": {"tools": (WEATHER,), "tool_choice": ToolChoice("required")},
     "a custom call": {"tools": (ODD,), "tool_choice": ToolChoice("required")},
     "an answer": {"text": FORM},
@@ -192,7 +194,7 @@ TEXTUAL = [CONTROL_TOKENS[name] for name in ("start", "channel", "constrain", "m
 
 
 @pytest.mark.parametrize("textual", [(), TEXTUAL], ids=["special", "textual"])
-@pytest.mark.parametrize("fields", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
 def test_grammar_output_is_parsed(fields: dict[str, Any], textual: list[str]) -> None:
     options = Options(**fields)
     shown = collect_tools(options, ())

@@ -20,7 +20,7 @@ from antiphon.stream.deltas import Close, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
-from tests.dialects.replies import SHAPES, items, read, written
+from tests.dialects.replies import SHAPES, items, read, write_calls
 from tests.searching import examples
 
 THINK = ("<think>", "</think>")
@@ -161,7 +161,7 @@ def test_text_streams_at_once() -> None:
 def test_arguments_stream(tools: str) -> None:
     """A long string argument is given out as it comes, not at its end."""
     form = TOOLS[tools]
-    opened, _, _ = written(form, [("search", {"query": "~"})]).partition("~")
+    opened, _, _ = write_calls(form, [("search", {"query": "~"})]).partition("~")
     tokenizer = ByteTokenizer(sorted({*form.opens}))
     reader = parser(tokenizer, tools, None)
     result = list(reader.feed(Chunk(ids=tuple(tokenizer.encode(opened, special=True)))))
@@ -340,14 +340,16 @@ def test_namespaced_custom_tool_call_is_parsed() -> None:
 
 _ARGUMENT_KEY = re.compile(r'"(?:arguments|parameters|args)": ')
 _CALL = [("search", {"query": "a"})]
-JSON_ROWS = [name for name in sorted(TOOLS) if _ARGUMENT_KEY.search(written(TOOLS[name], _CALL))]
+JSON_ROWS = [
+    name for name in sorted(TOOLS) if _ARGUMENT_KEY.search(write_calls(TOOLS[name], _CALL))
+]
 
 
 @pytest.mark.requirement("FM-ARGUMENTS")
 @pytest.mark.parametrize("tools", JSON_ROWS)
 def test_json_call_may_name_its_arguments_otherwise(tools: str) -> None:
     tokenizer = ByteTokenizer()
-    usual = written(TOOLS[tools], _CALL)
+    usual = write_calls(TOOLS[tools], _CALL)
     for replacement in [f'"{key}": ' for key in sorted(ARGUMENT_KEYS)]:
         text = _ARGUMENT_KEY.sub(replacement, usual)
         found, _ = items(
@@ -360,7 +362,7 @@ def test_json_call_may_name_its_arguments_otherwise(tools: str) -> None:
 @pytest.mark.parametrize("tools", JSON_ROWS)
 def test_json_call_may_have_its_arguments_beside_the_name(tools: str) -> None:
     tokenizer = ByteTokenizer()
-    text = re.sub(_ARGUMENT_KEY.pattern + r"\{(.*?)\}", r"\1", written(TOOLS[tools], _CALL))
+    text = re.sub(_ARGUMENT_KEY.pattern + r"\{(.*?)\}", r"\1", write_calls(TOOLS[tools], _CALL))
     found, _ = items(read(parser(tokenizer, tools, None), [tokenizer.encode(text, special=True)]))
     assert [item.get("arguments") for item in found] == ['{"query": "a"}'], text
 
@@ -388,7 +390,7 @@ def test_broken_reader_does_not_stop_the_parser(
     stuck = StuckReader()
     monkeypatch.setattr("antiphon.dialects.parser.parser.reader_for", lambda *_: stuck)
     tokenizer = ByteTokenizer()
-    text = f"{written(TOOLS[tools], _CALL)} So."
+    text = f"{write_calls(TOOLS[tools], _CALL)} So."
     found, _ = items(read(parser(tokenizer, tools, None), [tokenizer.encode(text, special=True)]))
     assert "So." in found[-1]["message"]
     assert stuck.reads

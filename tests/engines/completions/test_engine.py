@@ -208,32 +208,32 @@ def test_constraint_fields_of_each_server(
     constraint = ConstraintEncoder(words, ByteTokenizer()).encode(
         Sampling(max_tokens=9, constraint=LARK)
     )
-    written = FLAVOURS[flavour].encode(asked(held=constraint))
+    written = FLAVOURS[flavour].encode(stream_request(held=constraint))
     assert written.get("sampling_params", written)[field] == value
 
 
 @pytest.mark.requirement("VN-37", "VN-45")
 def test_optional_fields_of_each_server() -> None:
     more = {"priority": 2, "cache_salt": "s", "adapter": "lora"}
-    vllm = FLAVOURS["vllm"].encode(asked(**more, logprobs=3, extra={"x": 1}))
+    vllm = FLAVOURS["vllm"].encode(stream_request(**more, logprobs=3, extra={"x": 1}))
     expected = {"priority": 2, "cache_salt": "s", "model": "lora", "vllm_xargs": {"x": 1}}
     assert {key: vllm[key] for key in expected} == expected
     assert (vllm["logprobs"], vllm["return_tokens_as_token_ids"]) == (3, True)
-    sglang = FLAVOURS["sglang"].encode(asked(**more, logprobs=3))
+    sglang = FLAVOURS["sglang"].encode(stream_request(**more, logprobs=3))
     expected = {"priority": -2, "extra_key": "s", "lora_path": "lora", "top_logprobs_num": 3}
     assert {key: sglang[key] for key in expected} == expected
 
 
 def test_cache_scope_is_the_salt_of_each_server() -> None:
     scoped = {"cache_salt": "of the client", "cache_scope": "1f"}
-    assert FLAVOURS["vllm"].encode(asked(**scoped))["cache_salt"] == "1f"
-    assert vllm_image_body(asked(**scoped), ["data:,"])["cache_salt"] == "1f"
-    assert FLAVOURS["sglang"].encode(asked(**scoped))["extra_key"] == "1f"
+    assert FLAVOURS["vllm"].encode(stream_request(**scoped))["cache_salt"] == "1f"
+    assert vllm_image_body(stream_request(**scoped), ["data:,"])["cache_salt"] == "1f"
+    assert FLAVOURS["sglang"].encode(stream_request(**scoped))["extra_key"] == "1f"
     separated = {name for name, each in FLAVOURS.items() if each.capabilities.separates_caches}
     assert separated == {"vllm", "sglang"}
 
 
-def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRequest:
+def stream_request(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRequest:
     tokenizer = ByteTokenizer()
     return StreamRequest(
         model="m",
@@ -265,13 +265,13 @@ def test_unsupported_grammar_is_refused(kind: str | None, lark: str) -> None:
 )
 def test_nonsense_and_errors_raise(kind: Any, payload: bytes) -> None:
     with pytest.raises(BackendError):
-        kind(asked()).feed(payload)
+        kind(stream_request()).feed(payload)
 
 
 def test_response_without_token_ids_raises() -> None:
     payload = b'{"choices": [{"text": "a", "finish_reason": null}]}'
     with pytest.raises(BackendError, match="no token ids"):
-        VllmParser(asked()).feed(payload)
+        VllmParser(stream_request()).feed(payload)
 
 
 @pytest.mark.parametrize(
@@ -280,14 +280,18 @@ def test_response_without_token_ids_raises() -> None:
 def test_aborted_generation_raises(kind: Any, reason: str) -> None:
     payload = json.dumps({"choices": [{"token_ids": [97], "finish_reason": reason}]}).encode()
     with pytest.raises(BackendError, match=reason):
-        kind(asked()).feed(payload)
+        kind(stream_request()).feed(payload)
 
 
 def test_mismatched_logprobs_are_dropped() -> None:
     """No token is lost with them."""
     logprob = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
     choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": logprob}
-    found = VllmParser(asked(logprobs=1)).feed(json.dumps({"choices": [choice]}).encode()).tokens
+    found = (
+        VllmParser(stream_request(logprobs=1))
+        .feed(json.dumps({"choices": [choice]}).encode())
+        .tokens
+    )
     assert [(each.id, each.logprob, each.top) for each in found] == [
         (97, -9999.0, ()),
         (98, -9999.0, ()),
@@ -298,18 +302,18 @@ def test_sglang_abort_raises() -> None:
     reason = {"type": "abort", "message": "The input is too long.", "status_code": 400}
     payload = json.dumps({"output_ids": [], "meta_info": {"finish_reason": reason}}).encode()
     with pytest.raises(BackendError) as raised:
-        SglangParser(asked()).feed(payload)
+        SglangParser(stream_request()).feed(payload)
     assert raised.value.code == "context_length_exceeded"
 
 
 def test_withheld_token_search_is_bounded() -> None:
-    pieces = LlamaParser(asked())
+    pieces = LlamaParser(stream_request())
     result = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
     assert [each.id for each in pieces.feed(json.dumps(result).encode()).tokens] == [169]
 
 
 def test_tokens_of_an_incomplete_character_are_counted() -> None:
-    pieces = LlamaParser(asked())
+    pieces = LlamaParser(stream_request())
     for result in (
         {"content": "a", "tokens": [97], "tokens_predicted": 1},
         {"tokens_predicted": 4},
@@ -319,7 +323,7 @@ def test_tokens_of_an_incomplete_character_are_counted() -> None:
 
 
 def test_withheld_ids_are_recovered() -> None:
-    pieces = LlamaParser(asked(logprobs=0))
+    pieces = LlamaParser(stream_request(logprobs=0))
     unicorn = list("🦄".encode())
     result = {"content": "🦄", "tokens": unicorn[-1:], "tokens_predicted": 4}
     result["completion_probabilities"] = [{"id": unicorn[-1], "logprob": None}]

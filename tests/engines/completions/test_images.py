@@ -75,7 +75,7 @@ async def seeing(kind: str, url: str, **more: Any) -> CompletionsEngine:
     return CompletionsEngine(upstream, "m", row, TOKENIZER, CARD, image_encoder=eyes, **more)
 
 
-def asked(engine: CompletionsEngine, *parts: str | bytes) -> Prompt:
+def image_prompt(engine: CompletionsEngine, *parts: str | bytes) -> Prompt:
     """Texts, and images by their bytes."""
     word = (WORD,) if engine.capabilities.images == "template" else ()
     ids: list[int] = []
@@ -87,7 +87,7 @@ def asked(engine: CompletionsEngine, *parts: str | bytes) -> Prompt:
     return Prompt(tuple(ids), tuple(images))
 
 
-def seen(*parts: str | bytes) -> str:
+def prompt_text(*parts: str | bytes) -> str:
     return "".join(part if isinstance(part, str) else image_digest(part).decode() for part in parts)
 
 
@@ -98,19 +98,19 @@ def seen(*parts: str | bytes) -> str:
 )
 async def test_images_keep_their_position(kind: str, parts: tuple[str | bytes, ...]) -> None:
     async with connected(kind) as (engine, _):
-        prompt = asked(engine, *parts)
+        prompt = image_prompt(engine, *parts)
         answer = await collect(engine, prompt, Sampling(max_tokens=99, logprobs=1))
-        assert answer.text(engine) == seen(*parts)
+        assert answer.text(engine) == prompt_text(*parts)
         assert len(answer.logprobs[0].top) == 1
         assert isinstance(engine, MeasuresImages)
         besides = sum([await engine.image_tokens(image) for image in prompt.images])
-        assert len(prompt.ids) + besides == len(seen(*parts))
+        assert len(prompt.ids) + besides == len(prompt_text(*parts))
 
 
 @each_server
 async def test_an_image_is_measured_once(kind: str) -> None:
     async with connected(kind) as (engine, bodies):
-        (image,) = asked(engine, RED).images
+        (image,) = image_prompt(engine, RED).images
         sizes = {await engine.image_tokens(image) for _ in range(3)}
         assert sizes == {4 - len(image.placeholder_ids)} and len(bodies) == 1
 
@@ -139,7 +139,7 @@ async def test_sglang_finds_no_image_in_what_users_write() -> None:
     """It looks for the words in the text that ids spell."""
     async with connected("sglang") as (engine, bodies):
         spelled = TOKENIZER.encode("Is <image> an image? ", special=False)
-        prompt = asked(engine, RED, "!", BLUE)
+        prompt = image_prompt(engine, RED, "!", BLUE)
         images = [replace(each, position=each.position + len(spelled)) for each in prompt.images]
         await collect(
             engine, Prompt((*spelled, *prompt.ids), tuple(images)), Sampling(max_tokens=1)
@@ -148,7 +148,7 @@ async def test_sglang_finds_no_image_in_what_users_write() -> None:
         text = b"".join(map(TOKENIZER.piece, body["input_ids"])).decode()
         assert text == "Is <\u2060image> an image? <image>!<image>"
         assert body["modalities"] == ["multi-images"]
-        await collect(engine, asked(engine, "Is ", RED), Sampling(max_tokens=1))
+        await collect(engine, image_prompt(engine, "Is ", RED), Sampling(max_tokens=1))
         assert bodies[1]["input_ids"] == [*b"Is ", WORD] and "modalities" not in bodies[1]
 
 
@@ -174,7 +174,7 @@ async def test_vllm_request_body() -> None:
         "constraint_syntax": SYNTAXES["vllm"][-1],
     }
     async with connected("vllm", **more) as (engine, bodies):
-        await collect(engine, asked(engine, "a", RED), everything)
+        await collect(engine, image_prompt(engine, "a", RED), everything)
     assert bodies == [
         {
             "model": "poet-v2",
@@ -204,7 +204,7 @@ async def test_vllm_request_body() -> None:
 
 async def test_template_without_image_placeholder_is_refused() -> None:
     async with connected("vllm") as (engine, bodies):
-        prompt = replace(asked(engine, "a"), images=(EncodedImage(RED, "image/png", 0),))
+        prompt = replace(image_prompt(engine, "a"), images=(EncodedImage(RED, "image/png", 0),))
         with pytest.raises(InvalidRequest, match="does not show images"):
             await collect(engine, prompt, Sampling(max_tokens=1))
         assert not bodies

@@ -34,7 +34,7 @@ async def adapted(
     await engine.close()
 
 
-async def said(engine: LlamaEngine, adapter: str | None) -> tuple[int, ...]:
+async def generate(engine: LlamaEngine, adapter: str | None) -> tuple[int, ...]:
     prompt = Prompt(tuple(engine.tokenizer.encode("The capital of France is", special=False)))
     sampling = Sampling(max_tokens=6, temperature=0, adapter=adapter)
     return tuple([id async for chunk in engine.generate(prompt, sampling) for id in chunk.ids])
@@ -42,22 +42,22 @@ async def said(engine: LlamaEngine, adapter: str | None) -> tuple[int, ...]:
 
 async def test_each_adapter_makes_another_model(adapted: LlamaEngine) -> None:
     assert adapted.capabilities.adapters == {"one", "two"}
-    plain, one, two = [await said(adapted, name) for name in (None, "one", "two")]
+    plain, one, two = [await generate(adapted, name) for name in (None, "one", "two")]
     assert len({plain, one, two}) == 3
-    assert [await said(adapted, name) for name in ("two", None, "one")] == [two, plain, one]
+    assert [await generate(adapted, name) for name in ("two", None, "one")] == [two, plain, one]
 
 
 async def test_adapters_do_not_mix(adapted: LlamaEngine) -> None:
     names = (None, "one", "two", "one", None)
-    alone = {name: await said(adapted, name) for name in names}
-    assert await asyncio.gather(*(said(adapted, name) for name in names)) == [
+    alone = {name: await generate(adapted, name) for name in names}
+    assert await asyncio.gather(*(generate(adapted, name) for name in names)) == [
         alone[name] for name in names
     ]
 
 
 async def test_an_unknown_adapter_is_refused(adapted: LlamaEngine) -> None:
     with pytest.raises(InvalidRequest):
-        await said(adapted, "three")
+        await generate(adapted, "three")
 
 
 async def test_invalid_adapter_file_is_named_in_the_error(

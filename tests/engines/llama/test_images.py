@@ -42,7 +42,9 @@ async def seeing() -> AsyncIterator[LlamaEngine]:
     await engine.close()
 
 
-def asked(engine: LlamaEngine, *pictures: bytes, text: str = "Look: @ What is it?") -> Prompt:
+def image_prompt(
+    engine: LlamaEngine, *pictures: bytes, text: str = "Look: @ What is it?"
+) -> Prompt:
     before, _, after = text.partition("@")
     first = engine.tokenizer.encode(before, special=True)
     last = engine.tokenizer.encode(after, special=True)
@@ -81,13 +83,13 @@ async def test_a_model_says_what_it_sees(seeing: LlamaEngine) -> None:
         (one, (), "I see no picture."),
         (several, (BLUE, RED), "A blue square and a red circle."),
     ):
-        reply = await generated(seeing, asked(seeing, *pictures, text=text))
+        reply = await generated(seeing, image_prompt(seeing, *pictures, text=text))
         assert reply.finish == "stop"
         assert words(seeing, reply) == f"{answer}<|im_end|>"
 
 
 async def test_repeated_image_is_served_from_the_cache(seeing: LlamaEngine) -> None:
-    prompt = asked(seeing, RED, text=QUESTION.format("What is this?"))
+    prompt = image_prompt(seeing, RED, text=QUESTION.format("What is this?"))
     first = await generated(seeing, prompt)
     next_turn = f"\n{QUESTION.format('What colour is it?').replace('@', '')}"
     rest = seeing.tokenizer.encode(next_turn, special=True)
@@ -100,7 +102,7 @@ async def test_repeated_image_is_served_from_the_cache(seeing: LlamaEngine) -> N
 async def test_image_at_the_end_of_a_prompt_is_refused(seeing: LlamaEngine) -> None:
     """llama.cpp would end the process."""
     with pytest.raises(InvalidRequest):
-        await generated(seeing, asked(seeing, RED, text="Look:@"))
+        await generated(seeing, image_prompt(seeing, RED, text="Look:@"))
 
 
 async def test_images_are_measured(seeing: LlamaEngine) -> None:
@@ -118,15 +120,15 @@ async def test_unreadable_image_is_refused_before_the_run(seeing: LlamaEngine) -
 async def test_failed_start_does_not_affect_the_next_generation(
     seeing: LlamaEngine,
 ) -> None:
-    torn = replace(asked(seeing, RED).images[0], mime="image/webp")
+    torn = replace(image_prompt(seeing, RED).images[0], mime="image/webp")
     broken = [
-        (asked(seeing, b"nothing"), BackendError),
-        (replace(asked(seeing), images=(torn,)), InvalidRequest),
+        (image_prompt(seeing, b"nothing"), BackendError),
+        (replace(image_prompt(seeing), images=(torn,)), InvalidRequest),
     ]
     for prompt, error in broken * 2:  # more often than there are places
         with pytest.raises(error):
             await generated(seeing, prompt)
-    assert (await generated(seeing, asked(seeing, RED))).ids
+    assert (await generated(seeing, image_prompt(seeing, RED))).ids
 
 
 async def test_webp_is_read_too(seeing: LlamaEngine) -> None:

@@ -26,7 +26,7 @@ TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(PARTS), max_size=20).map
 UNKNOWN = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xF1, 0xF2}
 
 
-def known(text: str) -> str:
+def vocabulary(text: str) -> str:
     return "".join(letter for letter in text if not UNKNOWN & set(letter.encode()))
 
 
@@ -63,7 +63,7 @@ def test_encodes_as_llama_cpp_does(
 
 
 @examples(200)
-@given(text=TEXTS.map(known))
+@given(text=TEXTS.map(vocabulary))
 def test_pieces_spell_the_text(tokenizer: LlamaTokenizer, text: str) -> None:
     for special in (True, False):
         ids = tokenizer.encode(text, special=special)

@@ -21,7 +21,7 @@ _LAYER = {
         for part in ("weight", "bias")
     },
 }
-_WHOLE = {
+_CONFIG = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
@@ -82,7 +82,7 @@ def make_gpt_oss(source: Path, folder: Path) -> None:
 def _named(weights: dict[str, Any], layers: int) -> dict[str, Any]:
     import torch
 
-    state = {theirs: weights[ours] for ours, theirs in _WHOLE.items()}
+    state = {theirs: weights[ours] for ours, theirs in _CONFIG.items()}
     for layer in range(layers):
         ours, theirs = f"blk.{layer}", f"model.layers.{layer}"
         for one, other in _LAYER.items():

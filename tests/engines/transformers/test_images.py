@@ -21,7 +21,7 @@ from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import EncodedImage, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url
-from tests.tiny_models.tiny_eyes import FOLDER, IMAGE_TOKENS, picture, shown
+from tests.tiny_models.tiny_eyes import FOLDER, IMAGE_TOKENS, image_message, picture
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
 
@@ -58,7 +58,7 @@ async def test_sees_what_transformers_itself_sees(engine: TransformersEngine) ->
         return_tensors="pt",
     )
     answer = model.generate(**inputs, max_new_tokens=12, do_sample=False)
-    prompt = shown(engine, before, RED, "\n", BLUE, after)
+    prompt = image_message(engine, before, RED, "\n", BLUE, after)
     ours = await collect(engine, prompt, Sampling(max_tokens=12, temperature=0))
     assert list(ours.ids) == answer[0, inputs["input_ids"].shape[1] :].tolist()
 
@@ -91,11 +91,11 @@ async def test_a_conversation_about_images() -> None:
 
 
 async def test_images_count_against_the_context(engine: TransformersEngine) -> None:
-    images = shown(engine, RED, BLUE).images
+    images = image_message(engine, RED, BLUE).images
     assert isinstance(engine, MeasuresImages)
     assert [await engine.image_tokens(each) for each in images] == [IMAGE_TOKENS - 1] * 2
     room = engine.card.context_size
-    prompt = shown(engine, "a" * 10, RED)
+    prompt = image_message(engine, "a" * 10, RED)
     long = Prompt((*prompt.ids, *[5] * (room - len(prompt.ids) - IMAGE_TOKENS)), prompt.images)
     outcome = await collect(engine, long, GREEDY)
     assert (len(outcome.ids), outcome.last.finish) == (1, "length")
@@ -106,7 +106,7 @@ async def test_images_count_against_the_context(engine: TransformersEngine) -> N
 
 async def test_what_cannot_be_shown_is_refused(engine: TransformersEngine) -> None:
     with pytest.raises(InvalidRequest, match="Invalid image"):
-        await collect(engine, shown(engine, "See ", b"no image"), GREEDY)
+        await collect(engine, image_message(engine, "See ", b"no image"), GREEDY)
     plain = engine.tokenizer.encode("no word for it", special=True)
     with pytest.raises(InvalidRequest, match="does not show images"):
         await collect(engine, Prompt(tuple(plain), (EncodedImage(RED, "image/png", 1),)), GREEDY)

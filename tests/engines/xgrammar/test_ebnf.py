@@ -12,7 +12,7 @@ from antiphon.engines.xgrammar.ebnf import to_ebnf
 LITERALS = {5: "<call>", 6: "</call>", 7: "<|end|>"}
 
 
-def said(lark: str) -> str:
+def converted(lark: str) -> str:
     found = to_ebnf(lark, LITERALS, {7})
     assert found is not None
     return found
@@ -38,13 +38,13 @@ def of_schema(schema: Any) -> str | None:
     ],
 )
 def test_each_form(body: str, written: str | None) -> None:
-    found = said(f"start: {body}").partition("r_start ::= ")[2]
+    found = converted(f"start: {body}").partition("r_start ::= ")[2]
     assert found == written if written else found.startswith("[\\u0020-\\u002f")
 
 
 def test_terminators_are_excluded_from_any_text() -> None:
     """Nor are control tokens, which a text could spell."""
-    written = said('start: head* /(?s:.*)/\nhead[suffix="]]"]: /(?s:.*)/')
+    written = converted('start: head* /(?s:.*)/\nhead[suffix="]]"]: /(?s:.*)/')
     assert written == (
         "root ::= r_start\n"
         "r_start ::= (r_head)* text_0\n"
@@ -61,17 +61,17 @@ def test_of_control_tokens_that_are_numbered_their_stem_is_kept_out() -> None:
 
 
 def test_a_text_goes_on_behind_what_ends_it_unless_a_control_token_follows() -> None:
-    written = said('start: part+ <[5]> "x"\npart[suffix="<"]: /(?s:.*)/')
+    written = converted('start: part+ <[5]> "x"\npart[suffix="<"]: /(?s:.*)/')
     assert '"<",' not in written and 'r_part ::= text_0 "<"' in written
 
 
 def test_texts_without_others() -> None:
-    written = said(r"start: TEXT" + "\n" + r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\|(a|b)\|>(?s:.*)/")
+    written = converted(r"start: TEXT" + "\n" + r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\|(a|b)\|>(?s:.*)/")
     assert '"</call>", "<|end|>", "<|a|>", "<|b|>",)' in written
 
 
 def test_rules_may_stand_in_themselves() -> None:
-    written = said('start: pair\npair: "(" pair ")" | "x"')
+    written = converted('start: pair\npair: "(" pair ")" | "x"')
     assert written.endswith('r_pair ::= "(" r_pair ")" | "x"')
 
 

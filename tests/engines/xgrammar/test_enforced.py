@@ -21,7 +21,7 @@ from antiphon.tokens import Constraint
 from antiphon.wire.tools import Custom, Function, GrammarFormat
 from tests.dialects.grammar.test_builder import ENDS
 from tests.dialects.grammars import ConstrainedWriter
-from tests.dialects.replies import specials, written
+from tests.dialects.replies import specials, write_calls
 
 xgrammar = pytest.importorskip("xgrammar")
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
@@ -53,7 +53,7 @@ class Enforced:
         ids = self._tokenizer.encode(text, special=True)
         return all(map(matcher.accept_token, ids)) and matcher.accept_token(self._end)
 
-    def written(self, dice: random.Random, most: int = 600) -> list[int] | None:
+    def write_calls(self, dice: random.Random, most: int = 600) -> list[int] | None:
         """Something that it lets a model write; None if that has no end."""
         matcher, output = xgrammar.GrammarMatcher(self._grammar), []
         mask = xgrammar.allocate_token_bitmask(1, self._tokenizer.size)
@@ -77,7 +77,7 @@ class Enforced:
 
 def texts(enforced: Enforced, tokenizer: ByteTokenizer, count: int) -> Iterator[str]:
     for seed in range(count):
-        if (ids := enforced.written(random.Random(seed))) is not None:
+        if (ids := enforced.write_calls(random.Random(seed))) is not None:
             yield b"".join(map(tokenizer.piece, ids)).decode("utf-8", "surrogateescape")
 
 
@@ -95,7 +95,7 @@ PATCH = Custom(
     name="patch",
     format=GrammarFormat(syntax="lark", definition='start: "(" start ")" | /[a-z]{1,3}/'),
 )
-ASKED = {
+REQUESTS = {
     "free": {"tools": (TRIP,)},
     "forced": {"tools": (TRIP, PATCH), "tool_choice": "required"},
     "single": {"tools": (TRIP,), "parallel_tool_calls": False},
@@ -103,12 +103,12 @@ ASKED = {
 
 
 @pytest.mark.requirement("UP-XGRAMMAR")
-@pytest.mark.parametrize("request", ASKED)
+@pytest.mark.parametrize("fields", REQUESTS)
 @pytest.mark.parametrize("form", TOOLS)
-def test_calls_are_held_as_llguidance_holds_them(form: str, request: str) -> None:
+def test_calls_are_held_as_llguidance_holds_them(form: str, fields: str) -> None:
     end = ENDS.get(form, END)
     tokenizer = ByteTokenizer(("<think>", "</think>", *sorted(specials(TOOLS[form])), end))
-    options = Options(**ASKED[request])
+    options = Options(**REQUESTS[fields])
     maker = GrammarBuilder(tokenizer, TOOLS[form], REASONING["think"])
     constraint = maker.constraint(options, collect_tools(options, ()), False)
     assert constraint is not None
@@ -118,13 +118,13 @@ def test_calls_are_held_as_llguidance_holds_them(form: str, request: str) -> Non
     )
     if not enforced.known:
         # where nothing marks a call: what an answer may not begin with has no words
-        assert "~/" in constraint.lark and request != "forced"
+        assert "~/" in constraint.lark and fields != "forced"
         return
     reasoning_done = "<think>So.</think>\n\n"
-    call = written(TOOLS[form], [("trip", {"city": "O<s>lo", "days": 2})])
+    call = write_calls(TOOLS[form], [("trip", {"city": "O<s>lo", "days": 2})])
     assert enforced.may_write(call) and enforced.may_write(reasoning_done + call)
-    assert enforced.may_write("Hello") is (request != "forced")
-    assert not enforced.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 0})]))
+    assert enforced.may_write("Hello") is (fields != "forced")
+    assert not enforced.may_write(write_calls(TOOLS[form], [("trip", {"city": "Oslo", "days": 0})]))
     for text in texts(enforced, tokenizer, 4):
         assert reference.may_write(text), text
 

@@ -18,7 +18,7 @@ from antiphon.engines.xgrammar.ast import (
 from antiphon.engines.xgrammar.numbers import integers, numbers
 
 BOUNDS = (None, -1000, -120, -99, -7, -1, 0, 1, 3, 9, 10, 99, 105, 1000)
-WHOLE = range(-1300, 1301)
+INTEGERS = range(-1300, 1301)
 DECIMALS = [
     f"{sign}{whole}{places}"
     for sign in ("", "-")
@@ -46,13 +46,13 @@ def pattern(node: Node) -> str:
 @pytest.mark.parametrize("low", BOUNDS)
 def test_integers_are_those_between(low: int | None) -> None:
     for high in BOUNDS:
-        right = [n for n in WHOLE if (low is None or n >= low) and (high is None or n <= high)]
+        right = [n for n in INTEGERS if (low is None or n >= low) and (high is None or n <= high)]
         if low is not None and high is not None and low > high:
             with pytest.raises(UnsupportedGrammar):
                 integers(low, high)
             continue
         written = re.compile(pattern(integers(low, high)))
-        assert [n for n in WHOLE if written.fullmatch(str(n))] == right, (low, high)
+        assert [n for n in INTEGERS if written.fullmatch(str(n))] == right, (low, high)
         assert not any(map(written.fullmatch, ("-0", "007", "-", "")))
 
 

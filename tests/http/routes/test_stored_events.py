@@ -15,7 +15,7 @@ from antiphon.http.streaming.sse import DONE
 LINE = b'{"type":"response.in_progress","sequence_number":%d}'
 
 
-class Served:
+class ScriptedLog:
     """A service whose event log is scripted: lines, events to wait for, an error to raise."""
 
     keepalive_s = 0.001
@@ -64,7 +64,7 @@ class Client:
 @pytest.mark.parametrize("after", [-1, 4])
 async def test_stream_never_begins_with_a_keepalive_event(after: int) -> None:
     client = Client()
-    await client.read(Served(client.keepalive, LINE % (after + 1)), after)
+    await client.read(ScriptedLog(client.keepalive, LINE % (after + 1)), after)
     comment, first, *_ = client.body.split(b"\n\n")
     while first == comment:
         _, _, client.body = client.body.partition(b"\n\n")
@@ -74,15 +74,15 @@ async def test_stream_never_begins_with_a_keepalive_event(after: int) -> None:
 
 async def test_idle_stream_gets_keepalive_events_after_its_first_event() -> None:
     client = Client()
-    await client.read(Served(LINE % 5, client.keepalive), 4)
+    await client.read(ScriptedLog(LINE % 5, client.keepalive), 4)
     assert b'data: {"type":"keepalive","sequence_number":5}' in client.body
 
 
 @pytest.mark.requirement("API-CANCELLED-END")
 async def test_only_a_complete_stream_ends_with_done() -> None:
-    ended = await Client().read(Served(LINE % 0), -1)
+    ended = await Client().read(ScriptedLog(LINE % 0), -1)
     assert ended.body.endswith(DONE)
     truncated = Client()
     with pytest.raises(StoreError):
-        await truncated.read(Served(LINE % 0, StoreError("The store does not answer.")), -1)
+        await truncated.read(ScriptedLog(LINE % 0, StoreError("The store does not answer.")), -1)
     assert LINE % 0 in truncated.body and DONE not in truncated.body

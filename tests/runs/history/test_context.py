@@ -20,7 +20,7 @@ CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": 
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
 
 
-async def answered(service: Service, **fields: Any) -> Response:
+async def respond(service: Service, **fields: Any) -> Response:
     return await (await create(service, **fields)).drive()
 
 
@@ -35,9 +35,9 @@ def texts(requests: tuple[Conversation, Options]) -> list[str]:
 async def test_chain_restores_items_but_not_instructions() -> None:
     backend = ScriptedBackend(["one", "two", "three"])
     service = make_service(backend)
-    first = await answered(service, input="a", instructions="Be brief.", temperature=0.5)
-    second = await answered(service, input="b", previous_response_id=first.id)
-    await answered(service, input="c", previous_response_id=second.id)
+    first = await respond(service, input="a", instructions="Be brief.", temperature=0.5)
+    second = await respond(service, input="b", previous_response_id=first.id)
+    await respond(service, input="c", previous_response_id=second.id)
     assert texts(backend.requests[2]) == ["a", "one", "b", "two", "c"]
     assert backend.requests[0][0].instructions == "Be brief."
     assert backend.requests[2][0].instructions is None
@@ -47,9 +47,9 @@ async def test_chain_restores_items_but_not_instructions() -> None:
 async def test_response_can_be_continued_twice() -> None:
     backend = ScriptedBackend(["root", "left", "right"])
     service = make_service(backend)
-    root = await answered(service, input="a")
-    await answered(service, input="b", previous_response_id=root.id)
-    await answered(service, input="c", previous_response_id=root.id)
+    root = await respond(service, input="a")
+    await respond(service, input="b", previous_response_id=root.id)
+    await respond(service, input="c", previous_response_id=root.id)
     assert texts(backend.requests[2]) == ["a", "root", "c"]
 
 
@@ -57,7 +57,7 @@ async def test_response_can_be_continued_twice() -> None:
 async def test_unusable_previous_response_is_rejected(why: str) -> None:
     store = MemoryStore()
     service = make_service(ScriptedBackend(["x"]), store)
-    first = await answered(service, store=why != "not stored")
+    first = await respond(service, store=why != "not stored")
     previous, tenant = first.id, "t"
     match why:
         case "unknown":
@@ -70,7 +70,7 @@ async def test_unusable_previous_response_is_rejected(why: str) -> None:
             from antiphon.errors import BackendError
 
             broken = make_service(ScriptedBackend([BackendError("!")]), store)
-            previous = (await answered(broken, input="again")).id
+            previous = (await respond(broken, input="again")).id
     with pytest.raises(InvalidRequest) as refused:
         await create(service, tenant, previous_response_id=previous)
     assert refused.value.param == "previous_response_id"
@@ -82,15 +82,15 @@ async def test_unusable_previous_response_is_rejected(why: str) -> None:
 async def test_item_reference_is_resolved() -> None:
     backend = ScriptedBackend(["one", "two"])
     service = make_service(backend)
-    first = await answered(service, input="a")
+    first = await respond(service, input="a")
     reference = {"type": "item_reference", "id": first.output[0].id}
-    await answered(service, input=[reference, {"role": "user", "content": "b"}])
+    await respond(service, input=[reference, {"role": "user", "content": "b"}])
     assert texts(backend.requests[1]) == ["one", "b"]
 
 
 async def test_unknown_item_reference_returns_404() -> None:
     service = make_service(ScriptedBackend(["one"]))
-    first = await answered(service, store=False)
+    first = await respond(service, store=False)
     with pytest.raises(NotFound, match="Items are not persisted"):
         await create(service, input=[{"id": first.output[0].id}])
 
@@ -116,7 +116,7 @@ async def test_second_output_of_a_call_is_rejected_with_its_path() -> None:
     with pytest.raises(InvalidRequest, match="Duplicate output for function call") as refused:
         await create(service, input=[user, CALL, OUTPUT, {**OUTPUT, "output": "other"}])
     assert refused.value.param == "input[3].call_id"
-    first = await answered(service, input=[user, CALL, OUTPUT])
+    first = await respond(service, input=[user, CALL, OUTPUT])
     with pytest.raises(InvalidRequest, match="exactly one output") as refused:
         await create(service, input=[user, OUTPUT], previous_response_id=first.id)
     assert refused.value.param == "input[1].call_id"
@@ -125,24 +125,24 @@ async def test_second_output_of_a_call_is_rejected_with_its_path() -> None:
 async def test_call_ids_may_repeat_with_an_output_each() -> None:
     """Some clients number the calls of each turn from 0."""
     user = {"role": "user", "content": "x"}
-    await answered(make_service(ScriptedBackend()), input=[CALL, OUTPUT, user, CALL, OUTPUT])
+    await respond(make_service(ScriptedBackend()), input=[CALL, OUTPUT, user, CALL, OUTPUT])
 
 
 async def test_outputs_may_come_in_any_order() -> None:
     talk = {"role": "user", "content": "x"}
-    await answered(make_service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
-    await answered(make_service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
+    await respond(make_service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
+    await respond(make_service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
 
 
 async def test_truncated_call_needs_no_output() -> None:
     cut = {**CALL, "status": "incomplete"}
-    await answered(make_service(ScriptedBackend()), input=[cut, {"role": "user", "content": "x"}])
+    await respond(make_service(ScriptedBackend()), input=[cut, {"role": "user", "content": "x"}])
 
 
 async def test_items_get_ids_and_are_listed_newest_first() -> None:
     service = make_service(ScriptedBackend(["one", "two"]))
-    first = await answered(service, input="a")
-    second = await answered(service, input="b", previous_response_id=first.id)
+    first = await respond(service, input="a")
+    second = await respond(service, input="b", previous_response_id=first.id)
     listed = await service.input_items("t", second.id, PageParams())
     assert len({item.id for item in listed.data}) == 3
     assert listed.data[0].id == listed.first_id
@@ -177,7 +177,7 @@ async def test_local_shell_output_names_its_call_by_id_or_call_id(names: str) ->
     output = {"type": "local_shell_call_output", "output": "a.txt", **ways[names]}
     backend = ScriptedBackend(["ok"])
     requests: Any = [{"role": "user", "content": "Files?"}, call, output]
-    await answered(make_service(backend), input=requests)
+    await respond(make_service(backend), input=requests)
     found = backend.requests[0][0].items[-1]
     assert isinstance(found, LocalShellCallOutput) and found.call_id == "call_1"
     assert found.id not in ("", "lsh_1", "call_1")
@@ -203,4 +203,4 @@ async def test_calls_of_client_tools_need_outputs(call: Any, output: Any, name: 
     messages = {"role": "user", "content": "hi"}
     for only, missing in ((call, "output"), (output, "call")):
         with pytest.raises(InvalidRequest, match=f"No tool {missing} found for {name}"):
-            await answered(service, input=[messages, {**only, "call_id": "call_1"}])
+            await respond(service, input=[messages, {**only, "call_id": "call_1"}])

@@ -46,7 +46,7 @@ def conversations(draw: st.DrawFn) -> list[it.Item]:
     return items
 
 
-def shown(items: list[it.Item] | tuple[it.Item, ...]) -> VisibleHistory:
+def visible_items(items: list[it.Item] | tuple[it.Item, ...]) -> VisibleHistory:
     return build_visible_history((), items, SEALED, user_token_budget=ROOM, refuse=True)
 
 
@@ -62,19 +62,19 @@ def outputs(items: list[it.Item]) -> list[it.Item]:
 
 @given(conversations())
 def test_everything_is_visible_without_compaction(items: list[it.Item]) -> None:
-    assert shown(items).items == tuple(items)
+    assert visible_items(items).items == tuple(items)
 
 
 @given(conversations(), st.sampled_from([0, 60, 300, 10_000]), st.booleans())
 def test_compaction_does_not_separate_calls_from_outputs(
     items: list[it.Item], rest: int, kept_by_client: bool
 ) -> None:
-    now = shown(items).compact("sum", keep_tokens=rest)
+    now = visible_items(items).compact("sum", keep_tokens=rest)
     check_call_outputs(now.items)
     assert now.compaction is not None
     item = it.Compaction(encrypted_content=SEALED.encrypt_compaction(now.compaction))
     before = items if kept_by_client else []
-    later = shown([*before, item, *outputs(items), said("user", "go on")])
+    later = visible_items([*before, item, *outputs(items), said("user", "go on")])
     check_call_outputs(later.items)
     late = [i for i in later.items if isinstance(i, it.FunctionCallOutput) and i.output == "late"]
     assert len(late) == len(outputs(items))
@@ -83,7 +83,7 @@ def test_compaction_does_not_separate_calls_from_outputs(
 
 @given(conversations(), st.sampled_from([0, 60, 300]))
 def test_visible_items_are_limited_and_in_order(items: list[it.Item], rest: int) -> None:
-    now = shown(items).compact("sum", keep_tokens=rest)
+    now = visible_items(items).compact("sum", keep_tokens=rest)
     left = [items.index(item) for item in now.items if item in items]
     result = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
     assert left[:result] == sorted(left[:result]) and left[result:] == sorted(left[result:])
@@ -99,7 +99,7 @@ def test_visible_items_are_limited_and_in_order(items: list[it.Item], rest: int)
     assert [item for item in now.items if item in instructions] == instructions
     everything = {
         *map(repr, now.items),
-        *map(repr, shown(items).items_to_summarize(keep_tokens=rest)),
+        *map(repr, visible_items(items).items_to_summarize(keep_tokens=rest)),
     }
     assert all(repr(i) in everything for i in items if isinstance(i, it.FunctionCallOutput))
 
@@ -114,9 +114,9 @@ def test_second_compaction_retains_the_latest_user_messages(
             items.append(item)
         items.append(said("user", f"last {number}"))
     one = it.Compaction(
-        encrypted_content=SEALED.encrypt_compaction(_past(shown(first).compact("1")))
+        encrypted_content=SEALED.encrypt_compaction(_past(visible_items(first).compact("1")))
     )
-    two = shown([one, *_renamed(second)]).compact("2")
+    two = visible_items([one, *_renamed(second)]).compact("2")
     texts = [part.text for i in two.items if isinstance(i, it.Message) for part in i.content]  # type: ignore[union-attr]
     assert "last 1" in texts
     assert (
@@ -167,21 +167,21 @@ ANSWER = it.FunctionCallOutput(id="o2", call_id="c2", output="two", caller=CALLE
 
 
 def test_open_program_survives_a_compaction_with_its_calls() -> None:
-    compacted = shown(PROGRAM).compact("In short.")
+    compacted = visible_items(PROGRAM).compact("In short.")
     past = compacted.compaction
     assert past is not None and list(past.recent_items) == PROGRAM[1:]
     sealed = it.Compaction(id="cmp", encrypted_content=SEALED.encrypt_compaction(past))
-    later = shown([*PROGRAM, sealed, ANSWER])
+    later = visible_items([*PROGRAM, sealed, ANSWER])
     assert list(later.items)[-6:] == [*PROGRAM[1:], ANSWER]
     check_call_outputs(later.items)
-    replayed = shown([sealed, *PROGRAM[1:], ANSWER])
+    replayed = visible_items([sealed, *PROGRAM[1:], ANSWER])
     assert [item.id for item in replayed.items].count("m") == 1
 
 
 def test_unanswered_program_is_not_visible_after_a_compaction() -> None:
-    past = shown(PROGRAM).compact("In short.").compaction
+    past = visible_items(PROGRAM).compact("In short.").compaction
     assert past is not None
     sealed = it.Compaction(id="cmp", encrypted_content=SEALED.encrypt_compaction(past))
-    later = shown([sealed, said("user", "Never mind.")]).items
+    later = visible_items([sealed, said("user", "Never mind.")]).items
     assert all(isinstance(item, it.Message) for item in later)
     check_call_outputs(later)

@@ -24,12 +24,12 @@ SECRET = {
 }
 
 
-def asked(**fields: Any) -> CreateResponse:
+def create_request(**fields: Any) -> CreateResponse:
     return parse_create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
 
 
 def test_unavailable_hosted_tools_are_ignored_and_reported() -> None:
-    request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "web_search"}])
+    request = create_request(tools=[FUNCTION, {"type": "web_search"}, {"type": "web_search"}])
     visible = select_tools(request, "ignore")
     assert [tool.__struct_config__.tag for tool in visible.visible_tools] == ["function"]
     assert [each.type for each in visible.ignored_tools] == ["web_search"]
@@ -37,12 +37,12 @@ def test_unavailable_hosted_tools_are_ignored_and_reported() -> None:
 
 def test_unavailable_hosted_tools_can_be_rejected() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        select_tools(asked(tools=[FUNCTION, {"type": "web_search"}]), "refuse")
+        select_tools(create_request(tools=[FUNCTION, {"type": "web_search"}]), "refuse")
     assert refused.value.param == "tools[1]"
 
 
 def test_forced_unavailable_tool_is_rejected() -> None:
-    request = asked(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
+    request = create_request(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
     with pytest.raises(InvalidRequest) as refused:
         select_tools(request, "ignore")
     assert refused.value.param == "tool_choice"
@@ -50,26 +50,28 @@ def test_forced_unavailable_tool_is_rejected() -> None:
 
 def test_logprobs_require_include() -> None:
     include = ["message.output_text.logprobs"]
-    assert build_options(asked(top_logprobs=3)).logprobs is None
-    assert build_options(asked(include=include)).logprobs == 0
-    assert build_options(asked(include=include, top_logprobs=3)).logprobs == 3
+    assert build_options(create_request(top_logprobs=3)).logprobs is None
+    assert build_options(create_request(include=include)).logprobs == 0
+    assert build_options(create_request(include=include, top_logprobs=3)).logprobs == 3
 
 
 @pytest.mark.requirement("VN-2")
 def test_response_echoes_effective_options() -> None:
-    request = apply_defaults(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
+    request = apply_defaults(create_request(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
     response = initial_response(request, id="resp_1", model="m", created_at=1)
     assert (response.temperature, response.top_p) == (0.2, 0.5)
     assert (build_options(request).temperature, build_options(request).top_p) == (0.2, 0.5)
 
 
 def test_missing_options_get_openais_defaults() -> None:
-    request = apply_defaults(asked(), {})
+    request = apply_defaults(create_request(), {})
     assert (request.temperature, request.top_p) == (1.0, 1.0)
 
 
 def test_secrets_are_not_echoed() -> None:
-    response = initial_response(asked(tools=[SECRET]), id="resp_1", model="m", created_at=1)
+    response = initial_response(
+        create_request(tools=[SECRET]), id="resp_1", model="m", created_at=1
+    )
     assert "canary" not in str(response)
     assert "mcp.example" in str(response)
 
@@ -77,7 +79,9 @@ def test_secrets_are_not_echoed() -> None:
 def test_non_nullable_fields_are_echoed_only_if_set() -> None:
     import msgspec
 
-    bare = msgspec.to_builtins(initial_response(asked(), id="r", model="m", created_at=1))
-    given = msgspec.to_builtins(initial_response(asked(user="u"), id="r", model="m", created_at=1))
+    bare = msgspec.to_builtins(initial_response(create_request(), id="r", model="m", created_at=1))
+    given = msgspec.to_builtins(
+        initial_response(create_request(user="u"), id="r", model="m", created_at=1)
+    )
     assert "user" not in bare
     assert given["user"] == "u"

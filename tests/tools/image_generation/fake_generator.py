@@ -21,9 +21,9 @@ from antiphon.tools.image_generation.provider import ImageGenerationProvider, Im
 from tests.attachments.samples import png
 from tests.conformance.fake_containers import Uploads
 
-__all__ = ["USED", "FakeImageGenerator", "image_provider", "solid_image"]
+__all__ = ["USAGE", "FakeImageGenerator", "image_provider", "solid_image"]
 
-USED = {
+USAGE = {
     "input_tokens": 10,
     "input_tokens_details": {"image_tokens": 4, "text_tokens": 6},
     "output_tokens": 20,
@@ -73,7 +73,7 @@ class FakeImageGenerator:
             await self._does(task.prompt)
             size = task.request.size or (2, 3)
             yield GeneratedImage(
-                image=solid_image(*size, color=(9, 9, len(self.tasks))), usage=USED
+                image=solid_image(*size, color=(9, 9, len(self.tasks))), usage=USAGE
             )
         except (asyncio.CancelledError, GeneratorExit):
             self.abandoned_count += 1

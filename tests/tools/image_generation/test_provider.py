@@ -18,7 +18,7 @@ from antiphon.wire import items as it
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import GIF, data_url, png
 
-from .fake_generator import USED, FakeImageGenerator, image_provider, solid_image
+from .fake_generator import USAGE, FakeImageGenerator, image_provider, solid_image
 
 CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
 RED, BLUE = png(color=(255, 0, 0)), png(color=(0, 0, 255))
@@ -84,7 +84,7 @@ async def test_successful_call_sends_previews_and_item_fields() -> None:
     assert partial["partial_image_index"] == 1 and partial["output_format"] == "png"
     assert read_image(base64.b64decode(partial["partial_image_b64"])) is not None
     result = steps[-1]
-    assert result.usage == {"image_gen": USED}
+    assert result.usage == {"image_gen": USAGE}
     fields = dict(result.fields)
     image = read_image(base64.b64decode(fields.pop("result")))
     assert isinstance(image, Image) and image.size == "8x6"

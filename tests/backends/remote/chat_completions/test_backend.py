@@ -39,7 +39,7 @@ def models(owner: str = "nobody", *ids: str) -> Answer:
 
 
 @asynccontextmanager
-async def served(
+async def backend_with_answers(
     *answers: Answer | list[bytes], owner: str = "nobody", **more: Any
 ) -> AsyncIterator[tuple[Fake, ChatCompletionsBackend]]:
     """A fake upstream with these answers, and a backend for it."""
@@ -65,9 +65,9 @@ async def read(
     return reading
 
 
-async def asked(wish: Options, **more: Any) -> dict[str, Any]:
+async def request_body(wish: Options, **more: Any) -> dict[str, Any]:
     """The request body for these options."""
-    async with served(chunks({"content": "a"}), **more) as (playing, backend):
+    async with backend_with_answers(chunks({"content": "a"}), **more) as (playing, backend):
         with suppress(RunError):  # an answer where a call was asked for
             await read(backend, wish)
         body: dict[str, Any] = playing.bodies[0]
@@ -78,7 +78,7 @@ async def asked(wish: Options, **more: Any) -> dict[str, Any]:
 
 
 async def test_plain_request_body() -> None:
-    body = await asked(Options())
+    body = await request_body(Options())
     assert body == {
         "model": "first",
         "messages": [
@@ -93,7 +93,7 @@ async def test_plain_request_body() -> None:
 
 
 async def test_standard_fields() -> None:
-    body = await asked(
+    body = await request_body(
         Options(
             temperature=0,
             top_p=0.5,
@@ -145,7 +145,7 @@ async def test_standard_fields() -> None:
 async def test_reasoning_effort_by_flavour(flavour: str, fields: dict[str, Any]) -> None:
     effort = Options(max_output_tokens=9, reasoning=ReasoningConfig(effort="none"))
     template = {"a": 1} if flavour == "vllm" else {}
-    body = await asked(effort, options={"flavour": flavour}, template=template)
+    body = await request_body(effort, options={"flavour": flavour}, template=template)
     assert {key: body[key] for key in fields} == fields
 
 
@@ -155,7 +155,7 @@ async def test_reasoning_effort_by_flavour(flavour: str, fields: dict[str, Any])
 async def test_cache_scope_is_sent_or_cached_tokens_are_hidden(
     owner: str, salt: str | None, count: int
 ) -> None:
-    async with served(VLLM, VLLM, owner=owner) as (playing, backend):
+    async with backend_with_answers(VLLM, VLLM, owner=owner) as (playing, backend):
         scoped = await read(backend, Options(cache_scope="1f"))
         shared = await read(backend, Options())
     assert [body.get("cache_salt") for body in playing.bodies] == [salt, None]
@@ -171,7 +171,7 @@ async def test_cache_scope_is_sent_or_cached_tokens_are_hidden(
 )
 async def test_upstream_call_that_was_not_offered_is_text(wish: Options, owner: str) -> None:
     call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}
-    async with served(chunks({"tool_calls": [call]}), owner=owner) as (_, backend):
+    async with backend_with_answers(chunks({"tool_calls": [call]}), owner=owner) as (_, backend):
         reading = await read(backend, wish)
     assert [type(each.item) for each in reading.items] == [Message]
     assert reading.text == "look({})"
@@ -192,7 +192,7 @@ async def test_fields_of_a_flavour() -> None:
         guide=Guide(syntax="regex", definition="a+", path="structured_outputs.regex"),
         extra={"mm_processor_kwargs": {"k": 1}, "x": 2},
     )
-    body = await asked(options, owner="vllm", adapters={"lora": "lora-v2"})
+    body = await request_body(options, owner="vllm", adapters={"lora": "lora-v2"})
     expected = {
         "model": "lora-v2",
         "top_k": 3,
@@ -209,8 +209,10 @@ async def test_fields_of_a_flavour() -> None:
         "vllm_xargs": {"x": 2},
     }
     assert {key: body[key] for key in expected} == expected
-    assert (await asked(Options(repetition_penalty=1.1), owner="llamacpp"))["repeat_penalty"] == 1.1
-    sglang = await asked(
+    assert (await request_body(Options(repetition_penalty=1.1), owner="llamacpp"))[
+        "repeat_penalty"
+    ] == 1.1
+    sglang = await request_body(
         replace(options, extra={}, thinking_budget=None), owner="sglang", adapters={"lora": "poet"}
     )
     expected = {"priority": -2, "lora_path": "poet", "no_stop_trim": True, "regex": "a+"}
@@ -219,7 +221,7 @@ async def test_fields_of_a_flavour() -> None:
 
 async def test_seed_that_sglang_ignores_is_rejected() -> None:
     with pytest.raises(InvalidRequest) as raised:
-        await asked(Options(seed=7), owner="sglang")
+        await request_body(Options(seed=7), owner="sglang")
     assert raised.value.param == "seed"
 
 
@@ -240,7 +242,7 @@ async def test_seed_that_sglang_ignores_is_rejected() -> None:
     ],
 )
 async def test_options_a_server_would_ignore_are_rejected(options: Options, param: str) -> None:
-    async with served(chunks()) as (playing, backend):
+    async with backend_with_answers(chunks()) as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
             await backend.prepare(CONVERSATION, options)
         assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
@@ -249,7 +251,7 @@ async def test_options_a_server_would_ignore_are_rejected(options: Options, para
 
 async def test_tools() -> None:
     tools = (LOOK, PATCH, Namespace(name="desk", tools=(LOOK,)))
-    body = await asked(Options(tools=tools, parallel_tool_calls=False))
+    body = await request_body(Options(tools=tools, parallel_tool_calls=False))
     functions = [tool["function"] for tool in body["tools"]]
     assert [f["name"] for f in functions] == ["look", "patch", "desk__look"]
     assert functions[0] == {
@@ -286,7 +288,7 @@ async def test_tools() -> None:
     ],
 )
 async def test_tool_choice(choice: Any, expected: Any, names: list[str] | None) -> None:
-    body = await asked(Options(tools=(LOOK, PATCH), tool_choice=choice))
+    body = await request_body(Options(tools=(LOOK, PATCH), tool_choice=choice))
     assert body.get("tool_choice") == expected
     assert (names and [t["function"]["name"] for t in body["tools"]]) == names
 
@@ -294,14 +296,14 @@ async def test_tool_choice(choice: Any, expected: Any, names: list[str] | None) 
 async def test_formats() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = JsonSchemaFormat(name="n", schema=schema, description="d", strict=True)
-    body = await asked(Options(text=TextConfig(format=form)), owner="vllm")
+    body = await request_body(Options(text=TextConfig(format=form)), owner="vllm")
     assert body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": schema, "strict": True, "description": "d"},
     }
-    body = await asked(Options(text=TextConfig(format=JsonObjectFormat())), owner="vllm")
+    body = await request_body(Options(text=TextConfig(format=JsonObjectFormat())), owner="vllm")
     assert body["response_format"] == {"type": "json_object"}
-    assert "response_format" not in await asked(Options())
+    assert "response_format" not in await request_body(Options())
 
 
 FORM = JsonSchemaFormat(
@@ -312,13 +314,13 @@ FORM = JsonSchemaFormat(
 async def test_unenforced_format_is_retried() -> None:
     wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
     wish = Options(text=TextConfig(format=FORM))
-    async with served(wrong, right) as (playing, backend):
+    async with backend_with_answers(wrong, right) as (playing, backend):
         reply = await read(backend, wish)
         assert reply.text == '{"a": 1}'
         first, second = playing.bodies
         assert first["response_format"]["type"] == "json_schema"
         assert [m["content"] for m in second["messages"][-2:-1]] == ["Sure: a is one."]
-    async with served(wrong, options={"flavour": "deepseek"}) as (playing, backend):
+    async with backend_with_answers(wrong, options={"flavour": "deepseek"}) as (playing, backend):
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)
         assert len(playing.bodies) == 3
@@ -329,10 +331,13 @@ async def test_unenforced_format_is_retried() -> None:
 async def test_enforced_format_is_validated_while_it_streams() -> None:
     wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
     wish = Options(text=TextConfig(format=FORM))
-    async with served(wrong, right, owner="vllm") as (playing, backend):
+    async with backend_with_answers(wrong, right, owner="vllm") as (playing, backend):
         assert (await read(backend, wish)).text == '{"a": 1}' and len(playing.bodies) == 2
     mail = Guide(syntax="regex", definition="[a-z]+@[a-z]+\\n", path="")
-    async with served(chunks({"content": "ada@home"}), owner="vllm") as (playing, backend):
+    async with backend_with_answers(chunks({"content": "ada@home"}), owner="vllm") as (
+        playing,
+        backend,
+    ):
         # an upstream that does not report stop strings
         assert (await read(backend, Options(guide=mail, stop=("\n",)))).text == "ada@home"
         with pytest.raises(RunError, match="grammar"):
@@ -349,7 +354,7 @@ CALL = chunks(
 async def test_format_applies_to_the_answer_but_not_to_text_before_a_call() -> None:
     wrong, right = (chunks({"content": text}) for text in ("It is dark.", '{"a": 1}'))
     wish = Options(text=TextConfig(format=FORM), tools=(LOOK,))
-    async with served(CALL, wrong, right) as (playing, backend):
+    async with backend_with_answers(CALL, wrong, right) as (playing, backend):
         called = await read(backend, wish)
         assert [each.item.__struct_config__.tag for each in called.items] == [
             "message",
@@ -388,7 +393,10 @@ async def test_invalid_strict_calls_are_retried(
     tool: Any, wrong: tuple[str, str], right: tuple[str, str], why: str
 ) -> None:
     wish = Options(tools=(tool, LOOK))
-    async with served(calling(("look", "{}"), wrong), calling(right)) as (playing, backend):
+    async with backend_with_answers(calling(("look", "{}"), wrong), calling(right)) as (
+        playing,
+        backend,
+    ):
         reply = await read(backend, wish)
         assert [each.item.name for each in reply.items] == [tool.name]
         assert "rm" not in str(reply.items) and "town" not in str(reply.items)
@@ -396,11 +404,14 @@ async def test_invalid_strict_calls_are_retried(
         assert [message["role"] for message in messages] == ["assistant", "tool", "tool"]
         assert len(messages[0]["tool_calls"]) == 2
         assert "Not run" in messages[1]["content"] and why in messages[2]["content"]
-    async with served(calling(wrong)) as (playing, backend):
+    async with backend_with_answers(calling(wrong)) as (playing, backend):
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)
         assert len(playing.bodies) == 3
-    async with served(calling(wrong), calling(right), owner="openai") as (playing, backend):
+    async with backend_with_answers(calling(wrong), calling(right), owner="openai") as (
+        playing,
+        backend,
+    ):
         assert [each.item.name for each in (await read(backend, wish)).items] == [tool.name]
 
 
@@ -411,7 +422,10 @@ async def test_missing_required_call_is_retried() -> None:
     )
     right = calling(("look", "{}"))
     for wrong in (("weather", '{"city": "Oslo"}'), ("nowhere", "{}")):
-        async with served(chunks({"content": "No."}), calling(wrong), right) as (playing, backend):
+        async with backend_with_answers(chunks({"content": "No."}), calling(wrong), right) as (
+            playing,
+            backend,
+        ):
             reply = await read(backend, wish)
             assert [each.item.name for each in reply.items] == ["look"]
             assert playing.bodies[1]["messages"][-2]["content"] == "No."
@@ -423,7 +437,7 @@ async def test_only_one_call_passes_without_parallel_tool_calls() -> None:
     both = calling(("look", "{}"), ("look", "{}"))
     tool = Function(name="look", parameters={})
     for parallel in (True, False):
-        async with served(both) as (_, backend):
+        async with backend_with_answers(both) as (_, backend):
             reply = await read(backend, Options(tools=(tool,), parallel_tool_calls=parallel))
         assert len(reply.items) == (2 if parallel else 1)
         assert reply.finish is not None and reply.finish.reason == "stop"
@@ -432,7 +446,10 @@ async def test_only_one_call_passes_without_parallel_tool_calls() -> None:
 async def test_stopped_reply_closes_the_connection_and_estimates_its_usage() -> None:
     never = asyncio.Event()
     first, *rest = chunks({"content": "word " * 8}, {"content": "b"})
-    async with served(Answer([first, never, *rest])) as (_, backend), asyncio.timeout(10):
+    async with (
+        backend_with_answers(Answer([first, never, *rest])) as (_, backend),
+        asyncio.timeout(10),
+    ):
         reply = await backend.prepare(CONVERSATION, Options())
         deltas = []
         async for delta in flatten(reply.deltas()):
@@ -448,7 +465,10 @@ async def test_calls_without_end_are_cut_off_behind_the_first() -> None:
     never = asyncio.Event()
     first, second, *rest = calling(("look", "{}"), ("look", '{"text": "' + "x" * 10_000))
     tool = Function(name="look", parameters={})
-    async with served(Answer([first, second, never, *rest])) as (_, backend), asyncio.timeout(10):
+    async with (
+        backend_with_answers(Answer([first, second, never, *rest])) as (_, backend),
+        asyncio.timeout(10),
+    ):
         reply = await read(backend, Options(tools=(tool,), parallel_tool_calls=False))
     assert len(reply.items) == 1
     assert reply.finish is not None and reply.finish.reason == "stop"
@@ -458,7 +478,7 @@ async def test_answer_beside_strict_tools_streams() -> None:
     request_received = asyncio.Event()
     first, *rest = chunks({"content": "a"}, {"content": "b"})
     texts = []
-    async with served(Answer([first, request_received, *rest])) as (_, backend):
+    async with backend_with_answers(Answer([first, request_received, *rest])) as (_, backend):
         reply = await backend.prepare(CONVERSATION, Options(tools=(WEATHER,)))
         async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
             async for delta in deltas:
@@ -470,7 +490,7 @@ async def test_answer_beside_strict_tools_streams() -> None:
 
 async def test_uncheckable_grammar_is_rejected() -> None:
     bad = Custom(name="sh", format=GrammarFormat(syntax="lark", definition="start: nope"))
-    async with served(chunks({"content": "a"})) as (playing, backend):
+    async with backend_with_answers(chunks({"content": "a"})) as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
             await backend.prepare(CONVERSATION, Options(tools=(bad,)))
         assert raised.value.param == "tools[0].format.definition" and not playing.bodies
@@ -478,7 +498,7 @@ async def test_uncheckable_grammar_is_rejected() -> None:
 
 async def test_refusal_needs_no_format() -> None:
     refused = chunks({"refusal": "I will not."})
-    async with served(refused) as (playing, backend):
+    async with backend_with_answers(refused) as (playing, backend):
         reply = await read(backend, Options(text=TextConfig(format=FORM)))
         assert reply.items[-1].text == {"refusal": "I will not."} and len(playing.bodies) == 1
 
@@ -487,7 +507,7 @@ async def test_unsupported_guide_is_instructed_and_validated() -> None:
     guide = Guide(syntax="regex", definition="[0-9]{3}", path="structured_outputs.regex")
     wrong, right = (chunks({"content": text}) for text in ("Twelve.", "012"))
     for owner in ("nobody", "llamacpp"):
-        async with served(wrong, right, owner=owner) as (playing, backend):
+        async with backend_with_answers(wrong, right, owner=owner) as (playing, backend):
             assert (await read(backend, Options(guide=guide))).text == "012"
             assert "[0-9]{3}" in playing.bodies[0]["messages"][0]["content"]
 
@@ -516,7 +536,7 @@ async def test_grammars_are_forwarded_in_their_own_syntax(
 ) -> None:
     guide = Guide(syntax=syntax, definition=GUIDES[syntax], path="structured_outputs")
     answer = chunks({"content": "Hi"})
-    async with served(answer, owner=owner) as (playing, backend):
+    async with backend_with_answers(answer, owner=owner) as (playing, backend):
         assert (await read(backend, Options(guide=guide))).text == "Hi"
     body = playing.bodies[0]
     assert body.items() >= field.items()
@@ -526,7 +546,7 @@ async def test_grammars_are_forwarded_in_their_own_syntax(
 @pytest.mark.parametrize("owner", ["nobody", "openai"])
 async def test_answer_wishes_use_a_field_or_instructions(owner: str) -> None:
     desk = Namespace(name="desk", description="All about the desk.", tools=(LOOK,))
-    body = await asked(Options(text=TextConfig(verbosity="low"), tools=(desk,)), owner=owner)
+    body = await request_body(Options(text=TextConfig(verbosity="low"), tools=(desk,)), owner=owner)
     first = body["messages"][0]["content"]
     assert "All about the desk." in first and first.startswith("You tell stories.")
     assert (body.get("verbosity") == "low") == (owner == "openai")
@@ -534,7 +554,7 @@ async def test_answer_wishes_use_a_field_or_instructions(owner: str) -> None:
 
 
 async def test_trace_headers_are_forwarded() -> None:
-    async with served(chunks({"content": "a"})) as (playing, backend):
+    async with backend_with_answers(chunks({"content": "a"})) as (playing, backend):
         await read(backend, Options(trace={"traceparent": "00-1-2-01"}))
         assert playing.asked[-1][2]["traceparent"] == "00-1-2-01"
 
@@ -546,7 +566,7 @@ async def test_trace_headers_are_forwarded() -> None:
 async def test_flavour_is_detected_from_the_model_list(flavour: str) -> None:
     owner, stream = STREAMS[flavour]
     result = {"flavour": flavour} if flavour == "openrouter" else {}
-    async with served(stream, owner=owner, options=result) as (_, backend):
+    async with backend_with_answers(stream, owner=owner, options=result) as (_, backend):
         assert backend.flavour is FLAVOURS[flavour]
         reply = await read(backend)
     assert "seen again." in reply.items[-1].text["text"]
@@ -557,18 +577,18 @@ async def test_flavour_is_detected_from_the_model_list(flavour: str) -> None:
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 async def test_keeps_the_contract(check: Check) -> None:
-    async with served(VLLM, owner="vllm") as (_, backend):
+    async with backend_with_answers(VLLM, owner="vllm") as (_, backend):
         await check(backend)
 
 
 async def test_reasoning_in_content_is_parsed_if_configured() -> None:
     stream = chunks({"content": "<thi"}, {"content": "nk>Hm.</think>\n\nYe"}, {"content": "s."})
-    async with served(stream, reasoning_format="think") as (_, backend):
+    async with backend_with_answers(stream, reasoning_format="think") as (_, backend):
         reply = await read(backend)
     assert [each.item.__struct_config__.tag for each in reply.items] == ["reasoning", "message"]
     assert [each.text["text"] for each in reply.items] == ["Hm.", "Yes."]
     assert all(each.closed for each in reply.items)
-    async with served(stream) as (_, backend):
+    async with backend_with_answers(stream) as (_, backend):
         assert (await read(backend)).text == "<think>Hm.</think>\n\nYes."
 
 
@@ -580,13 +600,19 @@ async def test_token_counts_are_requested_to_count_reasoning() -> None:
         for text, count in texts.items()
     ]
     stream = sse(*chunks, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
-    async with served(stream, owner="vllm", reasoning_format="think") as (playing, backend):
+    async with backend_with_answers(stream, owner="vllm", reasoning_format="think") as (
+        playing,
+        backend,
+    ):
         usage = (await read(backend)).finish.usage
         assert playing.bodies[0]["stream_options"]["continuous_usage_stats"] is True
     assert (usage.output_tokens, usage.output_tokens_details.reasoning_tokens) == (7, 4)
     # our parser counts the reasoning itself
-    assert "continuous_usage_stats" not in (await asked(Options(), owner="vllm"))["stream_options"]
-    assert (await asked(Options(), owner="llamacpp"))["timings_per_token"] is True
+    assert (
+        "continuous_usage_stats"
+        not in (await request_body(Options(), owner="vllm"))["stream_options"]
+    )
+    assert (await request_body(Options(), owner="llamacpp"))["timings_per_token"] is True
 
 
 async def test_too_long_conversation_is_truncated_if_allowed() -> None:
@@ -598,7 +624,7 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
     )
     talk = Conversation(items=items)
     stream = Answer(chunks({"content": "a"}))
-    async with served(too_long, too_long, stream) as (playing, backend):
+    async with backend_with_answers(too_long, too_long, stream) as (playing, backend):
         reply = await backend.prepare(talk, Options(truncate=True))
         before = reply.input_tokens
         async with asyncio.timeout(10):
@@ -609,7 +635,7 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
         assert playing.bodies[-1]["messages"][-1]["content"].startswith("5 ")
         assert set(reply.dropped_ids) == {f"msg_{n}" for n in range(6 - sizes[2])}
         assert reply.input_tokens < before
-    async with served(too_long) as (playing, backend):
+    async with backend_with_answers(too_long) as (playing, backend):
         with pytest.raises(BackendError) as raised:
             await read(backend, Options(), talk)
         assert raised.value.code == "context_length_exceeded"
@@ -626,7 +652,7 @@ async def test_no_retry_after_the_first_output(output: tuple[dict[str, str], ...
         for n in range(3)
     )
     broken, whole = Answer(sse(*pieces, late)), Answer(chunks({"content": "b"}))
-    async with served(broken, whole) as (playing, backend):
+    async with backend_with_answers(broken, whole) as (playing, backend):
         conversation = read(backend, Options(truncate=True), Conversation(items=words))
         if output:
             with pytest.raises(BackendError):
@@ -637,7 +663,7 @@ async def test_no_retry_after_the_first_output(output: tuple[dict[str, str], ...
 
 
 async def test_reply_cannot_be_resumed() -> None:
-    async with served(chunks()) as (_, backend):
+    async with backend_with_answers(chunks()) as (_, backend):
         reply = await backend.prepare(CONVERSATION, Options())
         assert reply.resume(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
@@ -679,7 +705,7 @@ async def test_upstream_may_be_down_at_start() -> None:
 
 @asynccontextmanager
 async def server(*answers: Answer | list[bytes], **more: Any) -> AsyncIterator[tuple[Fake, Server]]:
-    async with served(*answers, **more) as (playing, backend):
+    async with backend_with_answers(*answers, **more) as (playing, backend):
         whole = Server(backend, MemoryStore())
         yield playing, whole
         await whole.close()
@@ -728,7 +754,10 @@ async def test_output_before_an_error_is_delivered() -> None:
 
 
 async def test_disconnecting_client_ends_the_request() -> None:
-    async with served(Answer(chunks({"content": "a"})[:1], hang=True)) as (playing, backend):
+    async with backend_with_answers(Answer(chunks({"content": "a"})[:1], hang=True)) as (
+        playing,
+        backend,
+    ):
         reply = await backend.prepare(CONVERSATION, Options())
         deltas = reply.deltas()
         async with asyncio.timeout(5):
@@ -758,7 +787,10 @@ def _talk(*texts: str) -> Conversation:
 
 @pytest.mark.requirement("UP-CONTEXT")
 async def test_certainly_too_long_conversation_is_never_sent() -> None:
-    async with served(chunks({"content": "a"}), context_size=100) as (playing, backend):
+    async with backend_with_answers(chunks({"content": "a"}), context_size=100) as (
+        playing,
+        backend,
+    ):
         for text in ("word " * 201, "字" * 801, "x" * 808):
             with pytest.raises(InvalidRequest) as refused:
                 await backend.prepare(_talk(text), Options())
@@ -771,7 +803,10 @@ async def test_certainly_too_long_conversation_is_never_sent() -> None:
 
 @pytest.mark.requirement("UP-CONTEXT")
 async def test_too_long_conversation_is_truncated_before_it_is_sent() -> None:
-    async with served(chunks({"content": "a"}), context_size=300) as (playing, backend):
+    async with backend_with_answers(chunks({"content": "a"}), context_size=300) as (
+        playing,
+        backend,
+    ):
         talk = _talk(*(f"{n} {'word ' * 200}" for n in range(6)))
         reply = await backend.prepare(talk, Options(truncate=True))
         async for _ in reply.deltas():
@@ -791,7 +826,7 @@ async def test_upstream_counts_tokens_near_the_context_size(owner: str) -> None:
         "apply-template": json_answer({"prompt": "rendered"}),
         "tokenize": json_answer({"count": 100, "tokens": list(range(100))}),
     }
-    async with served(chunks({"content": "a"}), owner=owner, context_size=100) as (
+    async with backend_with_answers(chunks({"content": "a"}), owner=owner, context_size=100) as (
         playing,
         backend,
     ):
@@ -812,7 +847,7 @@ async def test_upstream_counts_tokens_near_the_context_size(owner: str) -> None:
 @pytest.mark.requirement("UP-CONTEXT")
 async def test_truncation_uses_the_counts_of_the_upstream() -> None:
     counts = [json_answer({"count": count}) for count in (400, 201, 120)]
-    async with served(chunks({"content": "a"}), owner="vllm", context_size=200) as (
+    async with backend_with_answers(chunks({"content": "a"}), owner="vllm", context_size=200) as (
         playing,
         backend,
     ):

@@ -43,7 +43,7 @@ def answer(text: str) -> Message:
     return Message(role="assistant", content=(OutputText(text=text),))
 
 
-def written(*items: Item, instructions: str | None = None, **more: Any) -> list[dict[str, Any]]:
+def converted(*items: Item, instructions: str | None = None, **more: Any) -> list[dict[str, Any]]:
     return messages(Conversation(items=items, instructions=instructions), PromptTools(), **more)
 
 
@@ -60,13 +60,13 @@ def test_roles() -> None:
         ("system", "then"),
         ("assistant", "a"),
     ]
-    assert [(m["role"], m["content"]) for m in written(*items, instructions="short")] == messages
-    knows = written(*items, instructions="short", has_developer_role=True)
+    assert [(m["role"], m["content"]) for m in converted(*items, instructions="short")] == messages
+    knows = converted(*items, instructions="short", has_developer_role=True)
     assert [m["role"] for m in knows] == ["system", "developer", "user", "system", "assistant"]
 
 
 def test_calls_and_results() -> None:
-    messages = written(
+    messages = converted(
         user("look"),
         Reasoning(content=(ReasoningText(text="Hm"),)),
         answer("I look."),
@@ -100,17 +100,17 @@ def test_calls_and_results() -> None:
 
 
 def test_reasoning_is_dropped_if_the_server_has_no_field() -> None:
-    messages = written(
+    messages = converted(
         user("a"), Reasoning(content=(ReasoningText(text="Hm"),)), answer("b"), user("c")
     )
     assert messages[1] == {"role": "assistant", "content": "b"}
-    alone = written(user("a"), Reasoning(content=(ReasoningText(text="Hm"),)), user("c"))
+    alone = converted(user("a"), Reasoning(content=(ReasoningText(text="Hm"),)), user("c"))
     assert [m["role"] for m in alone] == ["user", "user"]
 
 
 def test_images_audio_and_documents_become_parts() -> None:
     pdf = "data:application/pdf;base64,JVBERi0="
-    (messages,) = written(
+    (messages,) = converted(
         user(
             "see",
             InputImage(image_url=IMAGE),
@@ -133,7 +133,7 @@ def test_images_audio_and_documents_become_parts() -> None:
 
 
 def test_images_of_results_follow_all_results() -> None:
-    messages = written(
+    messages = converted(
         user("look"),
         FunctionCall(call_id="a", name="look", arguments="{}"),
         FunctionCall(call_id="b", name="look", arguments="{}"),
@@ -150,7 +150,7 @@ def test_images_of_results_follow_all_results() -> None:
 
 def test_image_without_content_is_rejected_with_its_path() -> None:
     with pytest.raises(InvalidRequest) as raised:
-        written(user("a"), user("b", InputImage(file_id="file_1")))
+        converted(user("a"), user("b", InputImage(file_id="file_1")))
     assert raised.value.param == "input[1].content[1]"
 
 
@@ -161,7 +161,7 @@ def test_marks_in_user_text_are_ignored(number: str) -> None:
     items = (user(mark, InputImage(image_url=IMAGE)), answer(mark), user("b"), call)
     output = FunctionCallOutput(call_id="c", output=mark)
     thinking = Reasoning(summary=(), content=(ReasoningText(text=mark),))
-    messages = written(
+    messages = converted(
         *items, output, thinking, answer("c"), instructions=mark, reasoning_fields=["thinking"]
     )
     picture = {"type": "image_url", "image_url": {"url": IMAGE}}
@@ -178,13 +178,13 @@ def test_images_outside_user_messages_are_deferred(role: str) -> None:
     """The API allows only text for these roles."""
     picture = {"type": "image_url", "image_url": {"url": IMAGE}}
     shown = user("see", InputImage(image_url=IMAGE), role=role)
-    messages = written(
+    messages = converted(
         user("be kind", role="developer"), shown, user("more", role=role), user("hi")
     )
     assert [each["content"] for each in messages if each["role"] == "user"] == [[picture], "hi"]
     texts = [each["content"] for each in messages if each["role"] != "user"]
     assert "\n\n".join(texts).split() == ["be", "kind", "see", "more"]
-    alone = written(user(InputImage(image_url=IMAGE), role="developer"))
+    alone = converted(user(InputImage(image_url=IMAGE), role="developer"))
     assert alone == [{"role": "user", "content": [picture]}]
 
 
@@ -194,13 +194,13 @@ def test_screenshot_becomes_an_image() -> None:
         (ComputerScreenshot(image_url=IMAGE), [{"type": "image_url", "image_url": {"url": IMAGE}}]),
         (ComputerScreenshot(file_id="file_gone"), None),
     ):
-        messages = written(user("a"), call, ComputerCallOutput(call_id="c", output=shot))
+        messages = converted(user("a"), call, ComputerCallOutput(call_id="c", output=shot))
         behind = [each["content"] for each in messages[3:]]
         assert behind == ([] if expected is None else [expected])
         assert ("omitted" in messages[2]["content"]) == (expected is None)
 
 
-def kept(origin: str, *details: dict[str, Any]) -> str:
+def encrypted_reasoning(origin: str, *details: dict[str, Any]) -> str:
     return f"{origin}\n{json.dumps(details)}"
 
 
@@ -212,29 +212,32 @@ LATE = {"type": "reasoning.encrypted", "data": "=="}
 @pytest.mark.parametrize(
     ("thinking", "expected"),
     [
-        (Reasoning(encrypted_content=kept(ORIGIN, FIRST)), [FIRST]),
+        (Reasoning(encrypted_content=encrypted_reasoning(ORIGIN, FIRST)), [FIRST]),
         (
-            Reasoning(summary=(SummaryText(text="Hm"),), encrypted_content=kept(ORIGIN, FIRST)),
+            Reasoning(
+                summary=(SummaryText(text="Hm"),),
+                encrypted_content=encrypted_reasoning(ORIGIN, FIRST),
+            ),
             [FIRST],
         ),
-        (Reasoning(encrypted_content=kept("http://other", FIRST)), None),
+        (Reasoning(encrypted_content=encrypted_reasoning("http://other", FIRST)), None),
         (Reasoning(encrypted_content="gAAAA"), None),
     ],
 )
 def test_reasoning_details_return_to_their_upstream(
     thinking: Reasoning, expected: Sequence[Any] | None
 ) -> None:
-    messages = written(user("a"), thinking, answer("b"), user("c"), origin=ORIGIN)
+    messages = converted(user("a"), thinking, answer("b"), user("c"), origin=ORIGIN)
     assert messages[1].get("reasoning_details") == expected
     assert "\U0010ff00" not in json.dumps(messages, ensure_ascii=False)
 
 
 def test_late_reasoning_details_join_the_previous_answer() -> None:
-    messages = written(
+    messages = converted(
         user("a"),
-        Reasoning(encrypted_content=kept(ORIGIN, FIRST)),
+        Reasoning(encrypted_content=encrypted_reasoning(ORIGIN, FIRST)),
         FunctionCall(call_id="a", name="look", arguments="{}"),
-        Reasoning(encrypted_content=kept(ORIGIN, LATE)),
+        Reasoning(encrypted_content=encrypted_reasoning(ORIGIN, LATE)),
         FunctionCallOutput(call_id="a", output="dark"),
         origin=ORIGIN,
     )

@@ -25,7 +25,7 @@ SHAPES = {
 JSON = Mapping[str, Any]
 
 
-def said(
+def parse_deltas(
     deltas: Sequence[JSON], reason: str | None = "stop", *, done: bool = True, **more: Any
 ) -> Read:
     """The reply parsed from a stream of these deltas."""
@@ -42,7 +42,7 @@ def ended(reading: ChatStreamParser) -> list[Delta]:
     return [*reading.feed([json.dumps(end).encode()]), *reading.finish(done=True)]
 
 
-def told(reply: Read) -> list[tuple[str, str]]:
+def item_pairs(reply: Read) -> list[tuple[str, str]]:
     """Each item as a short pair."""
     short = {Message: "message", Reasoning: "reasoning"}
     return [
@@ -233,7 +233,7 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_parses_streams(name: str) -> None:
     deltas, expected = STREAMS[name]
-    assert told(said(deltas)) == expected
+    assert item_pairs(parse_deltas(deltas)) == expected
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if name != "text after a call"])
@@ -245,7 +245,7 @@ def test_unstreamed_response_is_parsed_alike(name: str) -> None:
     reading = ChatStreamParser(SHAPES)
     whole = {"choices": [{"message": deltas[0], "finish_reason": "stop"}]}
     found = [*reading.feed([json.dumps(whole).encode()]), *reading.finish(done=False)]
-    assert told(read_reply(found)) == expected
+    assert item_pairs(read_reply(found)) == expected
 
 
 def test_pieces_are_yielded_immediately() -> None:
@@ -265,7 +265,7 @@ def test_pieces_are_yielded_immediately() -> None:
 
 
 def test_used_call_ids_are_dropped() -> None:
-    reply = said(
+    reply = parse_deltas(
         calls(
             call(0, "taken", "look", "{}"), call(1, "b", "look", "{}"), call(2, "b", "look", "{}")
         )
@@ -277,31 +277,31 @@ def test_used_call_ids_are_dropped() -> None:
 @pytest.mark.parametrize("indices", [(0, 1), (0, 0)])
 def test_parallel_calls_with_one_id_stay_two(indices: tuple[int, int]) -> None:
     first, second = indices
-    reply = said(
+    reply = parse_deltas(
         [
             {"tool_calls": [call(first, "same", "look", '{"at": "a"}')]},
             {"tool_calls": [call(second, "same", "desk__look", '{"at": ')]},
             {"tool_calls": [call(second, "same", None, '"b"}')]},
         ]
     )
-    assert told(reply) == [("look", '{"at": "a"}'), ("look", '{"at": "b"}')]
+    assert item_pairs(reply) == [("look", '{"at": "a"}'), ("look", '{"at": "b"}')]
     ids = [each.item.call_id for each in reply.items if isinstance(each.item, FunctionCall)]
     assert ids == ["same", ""], "the run makes an id for the second"
 
 
 def test_parallel_calls_of_one_function_with_one_id_stay_two() -> None:
-    reply = said(
+    reply = parse_deltas(
         [
             {"tool_calls": [call(0, "same", "look", ""), call(1, "same", "look", "")]},
             {"tool_calls": [call(0, "same", None, '{"at": "a"}')]},
             {"tool_calls": [call(1, "same", None, '{"at": "b"}')]},
         ]
     )
-    assert told(reply) == [("look", '{"at": "a"}'), ("look", '{"at": "b"}')]
+    assert item_pairs(reply) == [("look", '{"at": "a"}'), ("look", '{"at": "b"}')]
 
 
 def test_custom_calls_become_custom_items() -> None:
-    reply = said(calls(call(0, "a", "patch", '{"input":"x"}')))
+    reply = parse_deltas(calls(call(0, "a", "patch", '{"input":"x"}')))
     assert isinstance(reply.items[0].item, CustomToolCall)
 
 
@@ -319,7 +319,7 @@ def test_custom_calls_become_custom_items() -> None:
     ],
 )
 def test_finish_reasons(reason: str, expected: str) -> None:
-    reply = said([{"content": "a"}], reason)
+    reply = parse_deltas([{"content": "a"}], reason)
     assert reply.finish is not None and reply.finish.reason == expected
     assert reply.items[0].closed == (expected == "stop")
 
@@ -336,9 +336,9 @@ def test_only_a_finish_reason_ends_an_answer(done: bool) -> None:
 
 def test_truncated_call_stays_open() -> None:
     pieces = calls(call(0, "a", "look", '{"at":"sea"}'), call(1, "b", "look", '{"at":"s'))
-    reply = said(pieces, "length")
+    reply = parse_deltas(pieces, "length")
     assert [each.closed for each in reply.items] == [True, False]
-    assert told(reply) == [TWO[0], ("look", '{"at":"s')]
+    assert item_pairs(reply) == [TWO[0], ("look", '{"at":"s')]
 
 
 def test_usage() -> None:
@@ -348,7 +348,7 @@ def test_usage() -> None:
         "prompt_tokens_details": {"cached_tokens": 64, "audio_tokens": 0},
         "completion_tokens_details": {"reasoning_tokens": 12},
     }
-    reply = said([{"content": "a"}], usage=usage)
+    reply = parse_deltas([{"content": "a"}], usage=usage)
     assert reply.finish is not None
     found = reply.finish.usage
     assert (found.input_tokens, found.output_tokens, found.total_tokens) == (90, 20, 110)
@@ -383,8 +383,8 @@ def test_reasoning_tokens_are_counted_from_running_totals(where: str) -> None:
 
 @pytest.mark.parametrize("usage", ["none", {"completion_tokens": 2.5}, [1], 7])
 def test_unreadable_usage_is_ignored(usage: Any) -> None:
-    reply = said([{"content": "nine char"}], usage=usage)
-    assert told(reply) == [("message", "nine char")]
+    reply = parse_deltas([{"content": "nine char"}], usage=usage)
+    assert item_pairs(reply) == [("message", "nine char")]
     assert (reply.finish.usage.input_tokens, reply.finish.usage.output_tokens) == (7, 3)
 
 
@@ -405,14 +405,14 @@ def test_only_one_choice_is_read(first: int) -> None:
         for delta in reading.feed([json.dumps({"choices": [{"index": index, **choice}]}).encode()])
     ]
     reply = read_reply([*found, *reading.finish(done=True)])
-    assert told(reply) == [("message", "ab")] and reply.finish.reason == "stop"
+    assert item_pairs(reply) == [("message", "ab")] and reply.finish.reason == "stop"
 
 
 @pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("arguments", [['{"at":', ' "x"}'], ['{"at": "x"}', ""]])
 def test_call_name_may_follow_its_arguments(arguments: list[str]) -> None:
     pieces = (call(id="a", args=arguments[0]), call(name="look", args=arguments[1]))
-    assert told(said(calls(*pieces), "tool_calls")) == [("look", '{"at": "x"}')]
+    assert item_pairs(parse_deltas(calls(*pieces), "tool_calls")) == [("look", '{"at": "x"}')]
 
 
 def test_reasoning_details_are_joined() -> None:
@@ -443,7 +443,7 @@ def test_reasoning_details_are_joined() -> None:
 
 def test_reported_reasoning_tokens_are_used() -> None:
     usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
-    reply = said([{"reasoning_content": "a"}, {"content": "b"}], usage=usage)
+    reply = parse_deltas([{"reasoning_content": "a"}, {"content": "b"}], usage=usage)
     assert reply.finish.usage.output_tokens_details.reasoning_tokens == 4
 
 
@@ -462,7 +462,7 @@ def test_reported_reasoning_tokens_are_used() -> None:
     ],
 )
 def test_missing_usage_is_estimated(usage: Any, expected: tuple[int, ...]) -> None:
-    reply = said([{"content": "nine char"}], usage=usage)
+    reply = parse_deltas([{"content": "nine char"}], usage=usage)
     assert reply.finish is not None
     found = reply.finish.usage
     assert expected == (
@@ -526,7 +526,11 @@ def test_reasoning_details_are_stored_for_their_upstream() -> None:
         {"type": "reasoning.encrypted", "index": 1, "data": "=="},
     ]
     assert late == [{"type": "reasoning.encrypted", "index": 2, "data": "late"}]
-    assert told(read_reply(found)) == [("reasoning", "Hm"), ("message", "Yes"), ("reasoning", "")]
+    assert item_pairs(read_reply(found)) == [
+        ("reasoning", "Hm"),
+        ("message", "Yes"),
+        ("reasoning", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -556,7 +560,7 @@ def test_stream_errors_are_translated() -> None:
 @pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource", None])
 def test_incomplete_stream_raises(reason: str | None) -> None:
     with pytest.raises(BackendError):
-        said([{"content": "a"}], reason, done=False)
+        parse_deltas([{"content": "a"}], reason, done=False)
 
 
 def test_unusual_chunks_are_ignored() -> None:

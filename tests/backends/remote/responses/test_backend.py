@@ -52,7 +52,7 @@ PATCH = Custom(name="patch")
 USAGE = {"input_tokens": 25, "output_tokens": 12, "total_tokens": 37}
 
 
-def said(text: str = STORY, **more: Any) -> Answer:
+def text_stream(text: str = STORY, **more: Any) -> Answer:
     """A stream of this text, in as few events as possible."""
     words = [
         {"type": "response.output_text.delta", "item_id": "msg_1", "delta": f"{word} "}
@@ -63,11 +63,11 @@ def said(text: str = STORY, **more: Any) -> Answer:
 
 
 @asynccontextmanager
-async def served(
+async def backend_with_answers(
     *answers: Answer, owner: str = "nobody", **more: Any
 ) -> AsyncIterator[tuple[Fake, ResponsesBackend]]:
     listed = json_answer({"data": [{"id": "first", "owned_by": owner}]})
-    async with fake(v1__models=listed, v1__responses=answers or [said()]) as playing:
+    async with fake(v1__models=listed, v1__responses=answers or [text_stream()]) as playing:
         backend = await responses("tiny", playing.url, key="sk-1", **more)
         try:
             yield playing, backend
@@ -88,13 +88,13 @@ async def read(
     return reading
 
 
-async def asked(
+async def request_body(
     wish: Options | None = None,
     conversation: Conversation = CONVERSATION,
     answers: Sequence[Answer] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    async with served(*answers, **more) as (playing, backend):
+    async with backend_with_answers(*answers, **more) as (playing, backend):
         await read(backend, wish, conversation)
         body: dict[str, Any] = playing.bodies[-1]
     return body
@@ -102,7 +102,7 @@ async def asked(
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 async def test_keeps_the_contract(check: Check) -> None:
-    async with served() as (_, backend):
+    async with backend_with_answers() as (_, backend):
         await check(backend)
 
 
@@ -110,7 +110,7 @@ async def test_keeps_the_contract(check: Check) -> None:
 
 
 async def test_plain_request_body() -> None:
-    body = await asked()
+    body = await request_body()
     assert body.keys() == {"model", "input", "stream", "store", "instructions"}
     assert (body["model"], body["store"], body["stream"]) == ("first", False, True)
     assert body["instructions"] == "You tell stories."
@@ -133,7 +133,7 @@ async def test_standard_fields() -> None:
         tools=(LOOK, PATCH, Namespace(name="desk", tools=(LOOK,))),
         tool_choice=ToolChoice("required"),
     )
-    body = await asked(wish, model="mine", options={"body": {"service_tier": "flex"}})
+    body = await request_body(wish, model="mine", options={"body": {"service_tier": "flex"}})
     expected = {
         "model": "mine",
         "temperature": 0.5,
@@ -157,11 +157,11 @@ async def test_native_server_gets_tools_unchanged() -> None:
     choice = ToolChoice("one", frozenset({("patch", None)}))
     wish = Options(tools=(PATCH, Namespace(name="desk", tools=(LOOK,))), tool_choice=choice)
     called = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
-    body = await asked(wish, owner="openai", answers=[said("", output=[called])])
+    body = await request_body(wish, owner="openai", answers=[text_stream("", output=[called])])
     assert [tool["type"] for tool in body["tools"]] == ["custom", "namespace"]
     assert body["tool_choice"] == {"type": "custom", "name": "patch"}
     assert body["include"] == ["reasoning.encrypted_content"]
-    async with served() as (playing, backend):
+    async with backend_with_answers() as (playing, backend):
         with pytest.raises(RunError, match="no tool was called"):
             await read(backend, Options(tools=(PATCH,), tool_choice=choice))
         named = playing.bodies[0]
@@ -183,7 +183,7 @@ async def test_native_server_gets_tools_unchanged() -> None:
     ],
 )
 async def test_nonstandard_options_are_rejected(wish: Options, param: str) -> None:
-    async with served() as (playing, backend):
+    async with backend_with_answers() as (playing, backend):
         with pytest.raises(InvalidRequest) as raised:
             await backend.prepare(CONVERSATION, wish)
         assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
@@ -192,10 +192,10 @@ async def test_nonstandard_options_are_rejected(wish: Options, param: str) -> No
 
 async def test_guide_is_forwarded_or_instructed_and_validated() -> None:
     wish = Options(guide=Guide(syntax="lark", definition='start: "a "', path="so.grammar"))
-    body = await asked(wish, owner="antiphon", answers=[said("a")])
+    body = await request_body(wish, owner="antiphon", answers=[text_stream("a")])
     assert body["structured_outputs"] == {"grammar": 'start: "a "'}
     assert 'start: "a "' not in str(body.get("instructions"))
-    async with served() as (playing, backend):
+    async with backend_with_answers() as (playing, backend):
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)
         assert 'start: "a "' in playing.bodies[0]["instructions"] and len(playing.bodies) == 3
@@ -205,7 +205,7 @@ async def test_antiphon_upstream_gets_all_options() -> None:
     wish = Options(
         stop=("x",), include_stop_text=True, logit_bias={7: -1.0}, thinking_budget=9, temperature=0
     )
-    body = await asked(wish, owner="antiphon")
+    body = await request_body(wish, owner="antiphon")
     expected = {
         "stop": ["x"],
         "include_stop_str_in_output": True,
@@ -214,21 +214,23 @@ async def test_antiphon_upstream_gets_all_options() -> None:
         "temperature": 0,
     }
     assert {name: body[name] for name in expected} == expected
-    assert not {"stop", "logit_bias"} & set(await asked(Options(), owner="antiphon"))
+    assert not {"stop", "logit_bias"} & set(await request_body(Options(), owner="antiphon"))
 
 
 async def test_fields_of_a_flavour() -> None:
-    body = await asked(Options(top_k=3, seed=7, adapter="lora"), owner="vllm")
+    body = await request_body(Options(top_k=3, seed=7, adapter="lora"), owner="vllm")
     assert (body["top_k"], body["seed"], body["model"]) == (3, 7, "lora")
-    body = await asked(Options(repetition_penalty=1.1, template={"x": 1}), owner="llamacpp")
+    body = await request_body(Options(repetition_penalty=1.1, template={"x": 1}), owner="llamacpp")
     assert (body["repeat_penalty"], body["chat_template_kwargs"]) == (1.1, {"x": 1})
-    body = await asked(Options(stop=("x",), cache_salt="s", template={"x": 1}), owner="sglang")
+    body = await request_body(
+        Options(stop=("x",), cache_salt="s", template={"x": 1}), owner="sglang"
+    )
     assert (body["stop"], body["cache_salt"], body["chat_template_kwargs"]) == (
         ["x"],
         "s",
         {"x": 1},
     )
-    assert "stop" not in await asked(Options(), owner="sglang")
+    assert "stop" not in await request_body(Options(), owner="sglang")
 
 
 CALLS = Conversation(
@@ -245,7 +247,7 @@ CALLS = Conversation(
 
 
 async def test_items_as_functions() -> None:
-    messages = (await asked(conversation=CALLS))["input"]
+    messages = (await request_body(conversation=CALLS))["input"]
     assert [item["type"] for item in messages] == [
         "message",
         "reasoning",
@@ -261,7 +263,7 @@ async def test_items_as_functions() -> None:
 
 
 async def test_items_unchanged() -> None:
-    messages = (await asked(conversation=CALLS, owner="openai"))["input"]
+    messages = (await request_body(conversation=CALLS, owner="openai"))["input"]
     assert [item["type"] for item in messages] == [
         "message",  # and no thinking, which it takes sealed only
         "custom_tool_call",
@@ -277,7 +279,9 @@ async def test_items_unchanged() -> None:
 async def test_local_tool_items_become_function_calls(owner: str, there: bool) -> None:
     image = ImageGenerationCall(id="ig_1", result="iVBOR", revised_prompt="a cat", size="2x3")
     more: dict[str, Any] = {"options": {"tools": ["image_generation"]}} if there else {}
-    messages = (await asked(conversation=Conversation((image,)), owner=owner, **more))["input"]
+    messages = (await request_body(conversation=Conversation((image,)), owner=owner, **more))[
+        "input"
+    ]
     if there:
         assert messages[0]["type"] == "image_generation_call" and messages[0]["result"] == "iVBOR"
         return
@@ -321,7 +325,9 @@ async def test_local_programs_become_calls(there: bool) -> None:
         FunctionCallOutput(id="fco_2", call_id="d", output="seen"),
         replace(program, id="prg_2", call_id="q"),
     )
-    messages = (await asked(conversation=Conversation(items), owner="openai", **more))["input"]
+    messages = (await request_body(conversation=Conversation(items), owner="openai", **more))[
+        "input"
+    ]
     types = [item["type"] for item in messages]
     if there:
         assert types == [str(item.__struct_config__.tag) for item in items]
@@ -342,14 +348,14 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
         Message(id=f"msg_{n}", role="user", content=(InputText(text=f"{n} " + "word " * 200),))
         for n in range(6)
     )
-    async with served(too_long, said()) as (playing, backend):
+    async with backend_with_answers(too_long, text_stream()) as (playing, backend):
         reply = await backend.prepare(Conversation(items=items), Options(truncate=True))
         async with asyncio.timeout(10):
             async for _ in reply.deltas():
                 pass
         first, second = (len(body["input"]) for body in playing.bodies)
         assert first == 6 > second and len(reply.dropped_ids) == 6 - second
-    async with served(too_long) as (_, backend):
+    async with backend_with_answers(too_long) as (_, backend):
         with pytest.raises(BackendError) as raised:
             await read(backend)
         assert raised.value.code == "context_length_exceeded"
@@ -361,10 +367,16 @@ async def test_too_long_conversation_is_truncated_if_allowed() -> None:
 
 async def test_unenforced_format_is_retried() -> None:
     wish = Options(text=TextConfig(format=JsonObjectFormat()))
-    async with served(said("no"), said('{"a":1}')) as (playing, backend):
+    async with backend_with_answers(text_stream("no"), text_stream('{"a":1}')) as (
+        playing,
+        backend,
+    ):
         assert (await read(backend, wish)).text == '{"a":1}'
         assert len(playing.bodies) == 2
-    async with served(said("no"), said('{"a":1}'), owner="vllm") as (playing, backend):
+    async with backend_with_answers(text_stream("no"), text_stream('{"a":1}'), owner="vllm") as (
+        playing,
+        backend,
+    ):
         assert (await read(backend, wish)).text == '{"a":1}'
         assert len(playing.bodies) == 2
 
@@ -374,7 +386,7 @@ async def test_output_before_an_error_is_delivered() -> None:
         {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "So far."},
         {"type": "error", "code": "server_error", "message": "overloaded"},
     )
-    async with served(Answer([b"".join(events)])) as (_, backend):
+    async with backend_with_answers(Answer([b"".join(events)])) as (_, backend):
         whole = Server(backend, MemoryStore())
         streamed = (await whole.post(stream=True)).text
         assert '"delta":"So far."' in streamed and "event: response.failed" in streamed
@@ -410,7 +422,10 @@ async def test_hosted_tools_of_the_upstream(choice: Any, expected: Any) -> None:
         {"type": "response.output_text.delta", "output_index": 1, "delta": "Found."},
         {"type": "response.completed", "response": {"status": "completed", "usage": USAGE}},
     )
-    async with served(Answer(stream), options={"tools": ["web_search"]}) as (playing, backend):
+    async with backend_with_answers(Answer(stream), options={"tools": ["web_search"]}) as (
+        playing,
+        backend,
+    ):
         whole = Server(backend, MemoryStore())
         tools = [{"type": "web_search"}, {"type": "function", "name": "look"}, {"type": "shell"}]
         reply = await whole.post(tools=tools, tool_choice=choice)
@@ -530,7 +545,7 @@ async def test_upstream_counts_tokens_near_the_context_size(
 ) -> None:
     text = "word " * 20
     talk = Conversation(items=(Message(role="user", content=(InputText(text=text),)),))
-    async with served(owner=owner, context_size=100) as (playing, backend):
+    async with backend_with_answers(owner=owner, context_size=100) as (playing, backend):
         playing.routes[path] = [json_answer(answer)]
         with pytest.raises(InvalidRequest) as refused:
             await backend.prepare(talk, Options())
@@ -542,7 +557,7 @@ async def test_upstream_counts_tokens_near_the_context_size(
 @pytest.mark.requirement("UP-CONTEXT")
 async def test_certainly_too_long_conversation_is_never_sent() -> None:
     talk = Conversation(items=(Message(role="user", content=(InputText(text="word " * 201),)),))
-    async with served(context_size=100) as (playing, backend):
+    async with backend_with_answers(context_size=100) as (playing, backend):
         with pytest.raises(InvalidRequest) as refused:
             await backend.prepare(talk, Options())
         assert refused.value.code == "context_length_exceeded"

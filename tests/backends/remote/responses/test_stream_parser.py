@@ -115,10 +115,10 @@ async def test_our_own_streams_are_parsed(path: Path) -> None:
     played = await story.play(result, result.turns)
     events = [msgspec.to_builtins(event) for event in played.events]
     for way in WAYS:
-        _read_back(path, list(way(events)), events[-1]["response"], way)
+        _check_read(path, list(way(events)), events[-1]["response"], way)
 
 
-def _read_back(path: Path, sent: list[Json], last: Json, way: Any) -> None:
+def _check_read(path: Path, sent: list[Json], last: Json, way: Any) -> None:
     if last["status"] == "failed":
         with pytest.raises(BackendError) as raised:
             deltas_of(sent)

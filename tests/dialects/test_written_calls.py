@@ -23,7 +23,7 @@ from tests.dialects.replies import (
     schema,
     specials,
     thinking_of,
-    written,
+    write_calls,
 )
 from tests.searching import examples
 
@@ -109,7 +109,7 @@ def test_rendered_replies_are_parsed(
         ("" if name in BARE else text),
     )
     text = text.rstrip(">") if form.doubtful else text  # which its next call begins with
-    called = written(form, [("store", call) for call in calls]) if calls else ""
+    called = write_calls(form, [("store", call) for call in calls]) if calls else ""
     parsed = parse_reply(name, reply(form, reasoning_done, text, called), at, special=special)
     kinds = [{"reasoning": reasoning_done}] * bool(reasoning_done) + [{"message": text}] * bool(
         text
