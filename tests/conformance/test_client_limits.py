@@ -20,7 +20,7 @@ from antiphon.wire.items import Message
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 from tests.conformance.stepped_backend import SteppedBackend
 
 ANSWER = Open(Message(role="assistant", content=()))
