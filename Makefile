@@ -59,7 +59,7 @@ review: $(DEV) ## list long modules, functions and hard prose, or ARGS="--packag
 	@$(BIN)/python -m scripts.review $(ARGS)
 
 types: $(DEV) ## run mypy --strict
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 test: $(DEV) ## run every test, or ARGS="tests/stream -k writer"
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
