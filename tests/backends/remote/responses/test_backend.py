@@ -295,8 +295,9 @@ async def test_extension_of_file_search_is_left_out() -> None:
     files = ({"file_id": "file-1", "filename": "a.md"},)
     call = FileSearchCall(id="fs_1", queries=("a",), passage_files=files)
     more: dict[str, Any] = {"options": {"tools": ["file_search"]}}
-    told = (await asked(conversation=Conversation((call,)), owner="openai", **more))["input"]
-    assert told == [
+    conversation = Conversation((call,))
+    body = await request_body(conversation=conversation, owner="openai", **more)
+    assert body["input"] == [
         {
             "type": "file_search_call",
             "queries": ["a"],
