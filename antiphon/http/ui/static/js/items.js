@@ -257,7 +257,7 @@ function ImageItem({ item, live }) {
   const source = data && `data:image/${item.output_format ?? "png"};base64,${data}`;
   return html`<${Card} icon="image" title=${item.result ? "Made an image" : "Making an image"} detail=${shorten(item.revised_prompt, 60)} item=${item} live=${live} open>
     ${source && html`<${Picture} src=${source} label="Generated image" />
-      ${item.result && html`<a class="button quiet small" href=${source} download="image.${item.output_format ?? "png"}">Download</a>`}`}
+      ${item.result && html`<a class="button small start" href=${source} download="image.${item.output_format ?? "png"}">Download</a>`}`}
     ${item.error && html`<${Json} value=${item.error} label="Error" />`}
   </${Card}>`;
 }

@@ -155,14 +155,19 @@ function Footer({ turn, output, state }) {
   </footer>`;
 }
 
+/** Items whose tokens arrive here as they are written, without a tool's time between them. */
+const STREAMED = new Set(["message", "reasoning", "function_call", "custom_tool_call"]);
+/** Shorter answers come in a few network packets, which say nothing about the model's speed. */
+const SHORTEST_MS = 100;
+
 /** Tokens and times. The rate is measured here: output tokens from the first one shown to the last. */
 function Figures({ turn }) {
   const usage = turn.response?.usage;
   if (!usage) return null;
   const { sent, first, last } = turn.times;
   const cached = usage.input_tokens_details?.cached_tokens;
-  const seconds = first && last > first ? (last - first) / 1000 : null;
-  const rate = seconds && usage.output_tokens > 1 ? (usage.output_tokens - 1) / seconds : null;
+  const isMeasured = first && last - first >= SHORTEST_MS && turn.response.output.every((item) => STREAMED.has(item.type));
+  const rate = isMeasured && usage.output_tokens > 1 ? (usage.output_tokens - 1) / ((last - first) / 1000) : null;
   const figures = [
     ["model", turn.response.model],
     ["in", `${count(usage.input_tokens)}${cached ? ` (${count(cached)} cached)` : ""}`, "Input tokens"],

@@ -156,7 +156,12 @@ function Detail({ id }) {
   </div>`;
 }
 
-/** Read the events of a background run while the view is open. Returns the function that stops it. */
+const isActive = async (id) => ACTIVE.includes((await get(`/v1/responses/${id}`)).status);
+
+/**
+ * Read the events of a background run while the view is open. Returns the function that stops it.
+ * Events have the times of their arrival here, which say something only of a run in progress.
+ */
 function follow(id, onResponse, onLog) {
   const stopper = new AbortController();
   (async () => {
@@ -168,11 +173,11 @@ function follow(id, onResponse, onLog) {
       onResponse(response);
       onLog([...log]);
     };
-    const begun = Date.now();
+    const begun = await isActive(id) ? Date.now() : null;
     const reply = await call("GET", `/v1/responses/${id}?stream=true`, { signal: stopper.signal });
     for await (const event of events(reply)) {
       response = fold(response, event);
-      log.push({ event, at: Date.now() - begun });
+      log.push({ event, at: begun && Date.now() - begun });
       frame ||= requestAnimationFrame(show);
     }
     if (ACTIVE.includes(response?.status)) response = await get(`/v1/responses/${id}`);
@@ -265,7 +270,7 @@ function EventGroup({ group }) {
       <span class="sequence">${group.from === group.to ? group.from : `${group.from}–${group.to}`}</span>
       <span class="event-name">${group.type}</span>
       ${group.count > 1 && html`<span class="chip">× ${group.count}</span>`}
-      <span class="grow"></span><span class="muted">+${(group.at / 1000).toFixed(2)} s</span>
+      <span class="grow"></span>${group.at != null && html`<span class="muted" title="Since this page was opened">+${(group.at / 1000).toFixed(2)} s</span>`}
     </button>
     ${open && html`<${Json} value=${group.event} label=${group.type} />`}
   </li>`;

@@ -3,6 +3,9 @@ import { get } from "../api.js";
 import { html, useLoaded, useState } from "../lib.js";
 import { Empty, Icon, Spinner, Switch } from "../parts.js";
 
+/** Text with `code` in backticks. */
+const Help = ({ text }) => text.split("`").map((part, at) => (at % 2 ? html`<code key=${at}>${part}</code>` : part));
+
 export function ServerSettings() {
   const loaded = useLoaded(() => get("/antiphon/settings"), []);
   const [text, setText] = useState("");
@@ -21,7 +24,7 @@ export function ServerSettings() {
         <p class="muted">Settings are read when the server starts: from a file, the environment and flags.</p>`}
       ${groups.map((group) => html`<section key=${group} class="setting-group" aria-label=${group}><h2>${group}</h2>
         ${shown.filter((setting) => setting.group === group).map((setting) => html`<div class="setting" key=${setting.name}>
-          <div><strong class="mono">${setting.name}</strong><small>${setting.help}</small></div>
+          <div><strong class="mono">${setting.name}</strong><small><${Help} text=${setting.help} /></small></div>
           <div><code>${setting.value ?? "not set"}</code>
             <span class="chip ${setting.origin === "default" ? "" : "set"}">${setting.origin}</span></div>
         </div>`)}</section>`)}
