@@ -83,7 +83,7 @@ models: $(ENGINES) ## train the tiny models of tests/tiny_models again (half an 
 clients: $(DEV) $(CLIENTS) ## test real clients against the real server
 	$(BIN)/pytest tests/clients $(ARGS)
 
-browser: $(BROWSER) ## test the web page in Chromium, and make the docs' pictures: ARGS=--pictures
+browser: $(BROWSER) $(SITE) ## test the web page in Chromium, and make the docs' pictures: ARGS=--pictures
 	.venv-browser/bin/python -m pytest tests/browser $(ARGS)
 
 golden: $(DEV) ## rewrite the golden files; review the diff
@@ -195,13 +195,17 @@ $(SGLANG): tests/upstream/sglang.txt
 	@touch $@
 
 # Playwright's package is large, and the page is tested where a Chromium is installed. The environment
-# also sees the packages of the other tests.
-$(BROWSER): tests/browser/requirements.txt $(DEV)
+# also sees the packages of the other tests. Where Node is installed, the page's JavaScript snippet runs
+# with OpenAI's client at the version of the tests with clients.
+$(BROWSER): tests/browser/requirements.txt tests/clients/node/package.json $(DEV)
 	@echo "Installing Playwright"
 	@$(PYTHON) -m venv .venv-browser
 	@.venv-browser/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  "$$(.venv-browser/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+	@if command -v npm >/dev/null; then \
+	  npm install --prefix .venv-browser/node --silent --no-save --ignore-scripts --no-audit --no-fund \
+	    "openai@$$(sed -n 's/.*"openai": "\(.*\)".*/\1/p' tests/clients/node/package.json)"; fi
 	@touch $@
 
 # Node is installed as a Python package. `npm ci` would require binaries for every platform. Install

@@ -36,10 +36,10 @@ SCENES = Path(__file__).with_name("scenes.toml")
 TIMEOUT_MS = 10_000
 
 
-def model(context_size: int = 9000) -> str:
+def model(scenes: Path = SCENES, context_size: int = 9000) -> str:
     """Return the settings of the scripted model."""
     return (
-        f'[models.scripted]\nengine = "replay"\nsource = "{SCENES}"\n'
+        f'[models.scripted]\nengine = "replay"\nsource = "{scenes}"\n'
         f'context_size = {context_size}\nreasoning_format = "think"\ntool_format = "hermes"\n'
     )
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from tests.browser.conftest import Visitor, visiting
 from tests.e2e.server import Server
 from tests.tools.mcp.process import Toys
 
+#: Packages of Node for the snippets.
+NODE_MODULES = Path(__file__).parents[2] / ".venv-browser" / "node" / "node_modules"
 #: A picture of one pixel.
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -283,6 +286,21 @@ def test_python_snippet_sends_the_same_request(visitor: Visitor) -> None:
     code = page.get_by_role("dialog").locator("pre").inner_text()
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.stdout, ran.stderr) == ("Hello there!", "")
+
+
+@pytest.mark.skipif(not (NODE_MODULES / "openai").exists(), reason="`make browser` installs it")
+def test_javascript_snippet_sends_the_same_request(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open()
+    visitor.answered('It\'s a "quote" and a backslash \\')
+    page.get_by_role("button", name="Code", exact=True).last.click()
+    page.get_by_role("tab", name="JavaScript").click()
+    code = page.get_by_role("dialog").locator("pre").inner_text()
+    (tmp_path / "node_modules").symlink_to(NODE_MODULES)  # where Node looks for packages
+    (tmp_path / "snippet.mjs").write_text(code)
+    ran = subprocess.run(
+        ["node", "snippet.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert (ran.stdout, ran.stderr) == ("Hello there!", "")
 
