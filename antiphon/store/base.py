@@ -15,6 +15,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
+from .audit import AuditLog
 from .files import FileStore
 from .keys import KeyStore
 from .rates import RateStore
@@ -49,6 +50,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     max_log_age_s: float | None = 3600
     #: Seconds for which the sums of the usage log are kept.
     max_usage_age_s: float | None = None
+    #: Seconds for which records of the audit log are kept.
+    max_audit_age_s: float | None = None
 
     @property
     def bounds_size(self) -> bool:
@@ -86,6 +89,10 @@ class Store(Protocol):
     @property
     def keys(self) -> KeyStore:
         """The API keys of the server; they belong to no tenant."""
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who administered the servers of this store."""
 
     @property
     def rates(self) -> RateStore:
@@ -135,6 +142,12 @@ class Store(Protocol):
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. False if there is no such response."""
 
+    async def delete_tenant(self, tenant: str) -> int:
+        """Delete everything that is stored of a tenant, in short steps; of its background runs, the
+        next sweep deletes the events. Return how many rows were deleted. What is stored meanwhile
+        may remain. API keys and the audit log stay.
+        """
+
     async def usage(self, tenant: str) -> TenantUsage:
         """Return what the store holds of a tenant."""
 
@@ -181,16 +194,22 @@ class Store(Protocol):
 
         Expired are: responses beyond ``retention`` (``now``, in unix seconds, is compared with
         ``created_at``), responses with an expiry time in the past, events of runs that ended more
-        than ``max_log_age_s`` ago, files, contents of vector stores, and claims of approvals older
-        than ``max_age_s``. Old rows of the usage log are summed up. Responses of active runs
-        are counted but not deleted. Afterwards the bounds hold. A sweep works in short steps,
-        between which other calls proceed.
+        than ``max_log_age_s`` ago, files, contents of vector stores, records of the audit log, and
+        claims of approvals older than ``max_age_s``. Old rows of the usage log are summed up.
+        Responses of active runs are counted but not deleted. Afterwards the bounds hold. A sweep
+        works in short steps, between which other calls proceed.
         """
 
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
         """Store a new conversation with its first items, or new metadata of an existing one."""
+
+    async def list_conversations(
+        self, tenant: str, *, after: str | None = None, limit: int
+    ) -> tuple[ConversationResource, ...]:
+        """Return conversations without their items, oldest first. ``after``: the one before the
+        page; none follow an unknown one."""
 
     async def load_conversation(
         self, tenant: str, conversation_id: str

@@ -118,6 +118,11 @@ class ConversationLocks:
         for key in self._keys_held_by(tenant, holder):
             del self._locks[key]
 
+    def remove_tenant(self, tenant: str) -> None:
+        """Release all locks of a tenant, which has no more runs."""
+        self._running = {key for key in self._running if key[0] != tenant}
+        self._locks = {key: lock for key, lock in self._locks.items() if key[0] != tenant}
+
     def release_owner(self, owner: str) -> None:
         """Release the locks of an owner that stops, except those of its runs: they pass to the next
         owner.

@@ -50,6 +50,10 @@ class Reservations:
         if not reserved:
             self._reserved.pop(tenant, None)
 
+    def remove_tenant(self, tenant: str) -> None:
+        """Remove all reservations of a tenant."""
+        self._reserved.pop(tenant, None)
+
     def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
         """Return the reserved ids of a tenant. Those of dead owners are removed."""
         alive = self._owners.living_owners(lease_s)

@@ -32,6 +32,11 @@ class SingleProcessRuns:
         self._check()
         self._owners.record(owner)
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Release the locks and reservations of a tenant that is deleted."""
+        self._locks.remove_tenant(tenant)
+        self.reservations.remove_tenant(tenant)
+
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
         return self._subscriptions.subscribe(tenant, response_id)
 

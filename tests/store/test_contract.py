@@ -20,6 +20,7 @@ from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.run_lease_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store
+from antiphon.testing.tenant_check import CHECKS as TENANT_CHECKS
 from antiphon.testing.usage_check import CHECKS as USAGE_CHECKS
 from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
 
@@ -43,6 +44,7 @@ ALL_CHECKS = {
     **RATE_CHECKS,
     **SKILL_CHECKS,
     **KEY_CHECKS,
+    **TENANT_CHECKS,
     **USAGE_CHECKS,
     **VECTOR_CHECKS,
 }
@@ -73,6 +75,7 @@ async def test_check_store_runs_every_check() -> None:
         RATE_CHECKS,
         SKILL_CHECKS,
         KEY_CHECKS,
+        TENANT_CHECKS,
         USAGE_CHECKS,
         VECTOR_CHECKS,
     )

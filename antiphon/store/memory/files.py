@@ -79,6 +79,14 @@ class MemoryFiles:
                 del self._files[key]
                 self._on_deleted(*key)
 
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the files of a tenant, and those of its pending uploads: of tenants whose names
+        begin with this one and U+001F. Return their number."""
+        keys = [key for key in self._files if key[0].partition("\x1f")[0] == tenant]
+        for key in keys:
+            del self._files[key]
+        return len(keys)
+
     def totals(self, tenant: str) -> tuple[int, int]:
         """Return the number of a tenant's files and their bytes."""
         sizes = [file.bytes for file in self._files_of(tenant)]

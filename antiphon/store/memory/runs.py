@@ -246,6 +246,13 @@ class MemoryRuns(SingleProcessRuns):
             self._locks.remove_holder(*key)
             self._subscriptions.mark_stale([key])
 
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the runs of a tenant. Return their number."""
+        keys = [key for key in self._runs if key[0] == tenant]
+        for key in keys:
+            self.delete(key)
+        return len(keys)
+
     def count_active(self, tenant: str) -> tuple[int, int]:
         """Return the number of a tenant's runs without and with an owner."""
         active = [run for run in self._runs.values() if run.job.tenant == tenant]

@@ -108,6 +108,13 @@ class MemorySkills:
         del row.versions[version]
         return True
 
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the skills of a tenant. Return their number."""
+        keys = [key for key in self._skills if key[0] == tenant]
+        for key in keys:
+            del self._skills[key]
+        return len(keys)
+
     def total_bytes(self, tenant: str) -> int:
         """Return the bytes of a tenant's bundles."""
         return sum(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +28,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary, summarize
 
+from .audit import MemoryAudit
 from .files import MemoryFiles
 from .keys import MemoryKeys
 from .rates import MemoryRates
@@ -103,6 +105,7 @@ class MemoryStore:
         self._order = 0
         self._closed = False
         self.keys = MemoryKeys(self._check)
+        self.audit = MemoryAudit(self._check)
         self.rates = MemoryRates(self._check)
         self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
@@ -211,6 +214,21 @@ class MemoryStore:
         self._free_unneeded(key)
         return True
 
+    async def delete_tenant(self, tenant: str) -> int:
+        self._check()
+        total = self.runs.delete_tenant(tenant)
+        self.runs.forget_tenant(tenant)
+        for key in [key for key in self._rows if key[0] == tenant]:
+            self._unlink(key, self._rows.pop(key))
+            total += 1
+        for rows in (self._conversations, self._approvals):
+            total += _drop_tenant(rows, tenant)
+        total += sum(
+            part.delete_tenant(tenant)
+            for part in (self.vectors, self.files, self.skills, self.usage_log)
+        )
+        return total
+
     async def usage(self, tenant: str) -> TenantUsage:
         self._check()
         responses, responses_bytes = self._response_totals(tenant)
@@ -273,6 +291,8 @@ class MemoryStore:
         self.files.expire(now)
         self.vectors.expire(now)
         self.usage_log.sweep(now, retention.max_usage_age_s)
+        if retention.max_audit_age_s is not None:
+            self.audit.expire(now - retention.max_audit_age_s)
         if retention.max_age_s is not None:
             before = now - retention.max_age_s
             self._approvals = {
@@ -328,6 +348,15 @@ class MemoryStore:
         )
         conversation_row.conversation = conversation
         conversation_row.add(items)
+
+    async def list_conversations(
+        self, tenant: str, *, after: str | None = None, limit: int
+    ) -> tuple[ConversationResource, ...]:
+        self._check()
+        ids = [id for owner, id in self._conversations if owner == tenant]
+        if after is not None:
+            ids = ids[ids.index(after) + 1 :] if after in ids else []
+        return tuple(self._conversations[tenant, id].conversation for id in ids[:limit])
 
     async def load_conversation(
         self, tenant: str, conversation_id: str
@@ -444,6 +473,14 @@ class MemoryStore:
 def _parent(key: _Key, row: _ResponseRow) -> _Key:
     """Return the key of the parent. Without a parent it is a key that no response has."""
     return (key[0], row.stored.response.previous_response_id or "")
+
+
+def _drop_tenant(rows: dict[_Key, Any], tenant: str) -> int:
+    """Delete the rows of a tenant. Return their number."""
+    keys = [key for key in rows if key[0] == tenant]
+    for key in keys:
+        del rows[key]
+    return len(keys)
 
 
 def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:

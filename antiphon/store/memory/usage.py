@@ -64,6 +64,19 @@ class MemoryUsage:
         ordered.sort(key=lambda pair: pair[0][0])
         return tuple(_totals(*bucket, sums) for bucket, sums in ordered)
 
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete what a tenant used. Return the number of rows."""
+        records = [id for id, record in self._records.items() if record.tenant == tenant]
+        for id in records:
+            del self._records[id]
+        total = len(records)
+        for sums in self._sums.values():
+            keys = [key for key in sums if key[2] == tenant]
+            for key in keys:
+                del sums[key]
+            total += len(keys)
+        return total
+
     def sweep(self, now: int, keep_s: float | None) -> None:
         """Sum up what is old, and delete what is older than ``keep_s``."""
         for rollup, before in usage_cutoffs(now):

@@ -212,6 +212,13 @@ class MemoryVectorIndex:
         """Return the number of a tenant's vector stores."""
         return sum(owner == tenant for owner, _ in self._stores)
 
+    def delete_tenant(self, tenant: str) -> int:
+        """Delete the vector stores of a tenant. Return their number."""
+        keys = [key for key in self._stores if key[0] == tenant]
+        for key in keys:
+            del self._stores[key]
+        return len(keys)
+
     def expire(self, now: int) -> None:
         """Remove the files of vector stores that expired by ``now``."""
         for store_row in self._stores.values():

@@ -950,3 +950,103 @@ DELETE FROM running_requests WHERE heard_at < now() - interval '10 minutes' RETU
 -- count_unended_runs
 SELECT count(*) FROM runs
 WHERE tenant = $1 AND ended_at IS NULL AND ($2::text IS NULL OR api_key = $2)
+
+-- add_audit
+INSERT INTO audit (id, at, type, target, actor, actor_tenant, address)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- audit_row
+SELECT seq FROM audit WHERE id = $1
+
+-- audit_newest
+SELECT id, at, type, target, actor, actor_tenant, address FROM audit
+WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR actor = $2)
+AND ($3::text IS NULL OR target = $3) AND ($4::bigint IS NULL OR at >= $4)
+AND ($5::bigint IS NULL OR at < $5) AND ($6::bigint IS NULL OR seq < $6)
+ORDER BY seq DESC LIMIT $7
+
+-- audit_oldest
+SELECT id, at, type, target, actor, actor_tenant, address FROM audit
+WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR actor = $2)
+AND ($3::text IS NULL OR target = $3) AND ($4::bigint IS NULL OR at >= $4)
+AND ($5::bigint IS NULL OR at < $5) AND ($6::bigint IS NULL OR seq > $6)
+ORDER BY seq LIMIT $7
+
+-- expire_audit
+DELETE FROM audit WHERE seq = ANY (ARRAY(SELECT seq FROM audit WHERE at < $1 LIMIT $2)) RETURNING 1
+
+-- conversations
+SELECT body FROM conversations
+WHERE tenant = $1 AND seq > coalesce((
+    SELECT seq FROM conversations WHERE tenant = $1 AND id = $2::text
+), CASE WHEN $2::text IS NULL THEN 0 END)
+ORDER BY seq LIMIT $3
+
+-- drop_tenant_runs
+-- First of the steps that delete a tenant: see tenant_steps.py. Each changes few rows. As drop_run_of: a
+-- sweep deletes the events.
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL, request = '',
+    prompt = ''
+WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE tenant = $1 LIMIT $2)) RETURNING 1
+
+-- drop_tenant_responses
+DELETE FROM responses WHERE seq = ANY (ARRAY(
+    SELECT seq FROM responses WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_items
+DELETE FROM conversation_items WHERE position = ANY (ARRAY(
+    SELECT position FROM conversation_items WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_conversations
+DELETE FROM conversations WHERE seq = ANY (ARRAY(
+    SELECT seq FROM conversations WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_files
+-- Pending uploads are files of tenants whose names begin with this one and U+001F.
+DELETE FROM files WHERE seq = ANY (ARRAY(
+    SELECT seq FROM files WHERE tenant = $1 OR starts_with(tenant, $1 || chr(31)) LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_vector_files
+DELETE FROM vector_files WHERE seq = ANY (ARRAY(
+    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+    WHERE s.tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_vector_stores
+DELETE FROM vector_stores WHERE seq = ANY (ARRAY(
+    SELECT seq FROM vector_stores WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_skills
+DELETE FROM skills WHERE seq = ANY (ARRAY(
+    SELECT seq FROM skills WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_approvals
+DELETE FROM approvals WHERE tenant = $1 AND id = ANY (ARRAY(
+    SELECT id FROM approvals WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_holds
+DELETE FROM holds WHERE tenant = $1 AND conversation = ANY (ARRAY(
+    SELECT conversation FROM holds WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_reservations
+DELETE FROM reservations WHERE tenant = $1 AND id = ANY (ARRAY(
+    SELECT id FROM reservations WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_usage_rows
+DELETE FROM usage_rows WHERE id = ANY (ARRAY(
+    SELECT id FROM usage_rows WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_tenant_usage_sums
+DELETE FROM usage_sums WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM usage_sums WHERE tenant = $1 LIMIT $2
+)) RETURNING 1

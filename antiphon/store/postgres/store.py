@@ -30,11 +30,13 @@ from antiphon.store.row_mapping import (
     summary_of,
     summary_row,
 )
+from antiphon.store.tenant_steps import TENANT_STEPS
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
+from .audit import PostgresAudit
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .pool import ConnectionPool, Transaction, index_key
@@ -58,6 +60,7 @@ class PostgresStore:
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool)
         self.keys = PostgresKeys(pool)
+        self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
         self.usage_log = PostgresUsage(pool)
 
@@ -132,6 +135,18 @@ class PostgresStore:
         self.runs.mark_stale(tenant, response_id)
         return True
 
+    async def delete_tenant(self, tenant: str) -> int:
+        total = 0
+        for name, rows in TENANT_STEPS.items():
+            while name in self._pool.queries:
+                async with self._pool.transaction() as transaction:
+                    await transaction.rows("freeing")
+                    count = await transaction.count(name, tenant, rows)
+                if not count:
+                    break
+                total += count
+        return total
+
     async def usage(self, tenant: str) -> TenantUsage:
         return TenantUsage(*(await self._pool.rows("usage", tenant))[0])
 
@@ -185,6 +200,14 @@ class PostgresStore:
             row = (tenant, index_key(conversation.id), encode(conversation))
             await transaction.rows("put_conversation", *row)
             await _append(transaction, tenant, conversation.id, items)
+
+    async def list_conversations(
+        self, tenant: str, *, after: str | None = None, limit: int
+    ) -> tuple[ConversationResource, ...]:
+        key = None if after is None else index_key(after)
+        return tuple(
+            await self._pool.decoded_rows(conversation_of, "conversations", tenant, key, limit)
+        )
 
     async def load_conversation(
         self, tenant: str, conversation_id: str

@@ -93,6 +93,8 @@ class PostgresSweep:
             else:
                 row = (rollup.width, rollup.to, before, _USAGE_ROWS)
                 steps.append(_query("roll_up_usage_sums", *row))
+        if retention.max_audit_age_s is not None:
+            steps.append(_query("expire_audit", int(now - retention.max_audit_age_s), _ROWS))
         if retention.max_usage_age_s is not None:
             steps.append(_query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
         return steps

@@ -639,3 +639,83 @@ DELETE FROM api_keys WHERE name = ?
 -- count_unended_runs
 SELECT count(*) FROM runs
 WHERE tenant = ?1 AND ended_at IS NULL AND (?2 IS NULL OR api_key = ?2)
+
+-- add_audit
+INSERT INTO audit (id, at, type, target, actor, actor_tenant, address) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- audit_row
+SELECT seq FROM audit WHERE id = ?
+
+-- audit_newest
+SELECT id, at, type, target, actor, actor_tenant, address FROM audit
+WHERE (?1 IS NULL OR type = ?1) AND (?2 IS NULL OR actor = ?2) AND (?3 IS NULL OR target = ?3)
+AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND (?6 IS NULL OR seq < ?6)
+ORDER BY seq DESC LIMIT ?7
+
+-- audit_oldest
+SELECT id, at, type, target, actor, actor_tenant, address FROM audit
+WHERE (?1 IS NULL OR type = ?1) AND (?2 IS NULL OR actor = ?2) AND (?3 IS NULL OR target = ?3)
+AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND (?6 IS NULL OR seq > ?6)
+ORDER BY seq LIMIT ?7
+
+-- expire_audit
+DELETE FROM audit WHERE seq IN (SELECT seq FROM audit WHERE at < ? LIMIT ?)
+
+-- conversations
+SELECT body FROM conversations
+WHERE tenant = ?1 AND seq > coalesce((
+    SELECT seq FROM conversations WHERE tenant = ?1 AND id = ?2
+), CASE WHEN ?2 IS NULL THEN 0 END)
+ORDER BY seq LIMIT ?3
+
+-- drop_tenant_jobs
+-- First of the steps that delete a tenant: see tenant_steps.py. Each changes few rows.
+DELETE FROM jobs WHERE run IN (
+    SELECT r.seq FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.tenant = ?1 LIMIT ?2
+)
+
+-- drop_tenant_runs
+-- As bury_run: a sweep deletes their events.
+UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
+WHERE seq IN (SELECT seq FROM runs WHERE tenant = ?1 LIMIT ?2)
+
+-- drop_tenant_responses
+DELETE FROM responses WHERE seq IN (SELECT seq FROM responses WHERE tenant = ?1 LIMIT ?2)
+
+-- drop_tenant_items
+DELETE FROM conversation_items WHERE position IN (
+    SELECT position FROM conversation_items WHERE tenant = ?1 LIMIT ?2
+)
+
+-- drop_tenant_conversations
+DELETE FROM conversations WHERE seq IN (SELECT seq FROM conversations WHERE tenant = ?1 LIMIT ?2)
+
+-- drop_tenant_files
+-- Pending uploads are files of tenants whose names begin with this one and U+001F.
+DELETE FROM files WHERE seq IN (
+    SELECT seq FROM files
+    WHERE tenant = ?1 OR substr(tenant, 1, length(?1) + 1) = ?1 || char(31) LIMIT ?2
+)
+
+-- drop_tenant_vector_files
+DELETE FROM vector_files WHERE seq IN (
+    SELECT f.seq FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+    WHERE s.tenant = ?1 LIMIT ?2
+)
+
+-- drop_tenant_vector_stores
+DELETE FROM vector_stores WHERE seq IN (SELECT seq FROM vector_stores WHERE tenant = ?1 LIMIT ?2)
+
+-- drop_tenant_skills
+DELETE FROM skills WHERE seq IN (SELECT seq FROM skills WHERE tenant = ?1 LIMIT ?2)
+
+-- drop_tenant_approvals
+DELETE FROM approvals WHERE (tenant, id) IN (
+    SELECT tenant, id FROM approvals WHERE tenant = ?1 LIMIT ?2
+)
+
+-- drop_tenant_usage_rows
+DELETE FROM usage_rows WHERE id IN (SELECT id FROM usage_rows WHERE tenant = ?1 LIMIT ?2)
+
+-- drop_tenant_usage_sums
+DELETE FROM usage_sums WHERE rowid IN (SELECT rowid FROM usage_sums WHERE tenant = ?1 LIMIT ?2)

@@ -33,11 +33,13 @@ from antiphon.store.row_mapping import (
     summary_of,
     summary_row,
 )
+from antiphon.store.tenant_steps import TENANT_STEPS
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
+from .audit import SqliteAudit
 from .database import Database
 from .files import SqliteFiles
 from .keys import SqliteKeys
@@ -61,6 +63,7 @@ class SqliteStore:
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
         self.keys = SqliteKeys(database)
+        self.audit = SqliteAudit(database)
         self.rates = MemoryRates(database.check_open)
         self.usage_log = SqliteUsage(database)
 
@@ -151,6 +154,24 @@ class SqliteStore:
 
         return (await self._database.write(work, then=notify))[0]
 
+    async def delete_tenant(self, tenant: str) -> int:
+        total = 0
+        for name, rows in TENANT_STEPS.items():
+            if (statement := self._queries.get(name)) is not None:
+                total += await self._repeat(statement, (tenant, rows))
+        self.runs.forget_tenant(tenant)
+        return total
+
+    async def _repeat(self, statement: str, arguments: tuple[Any, ...]) -> int:
+        """Repeat a statement, each time in a write, until it changes no row. Return how many rows
+        it changed."""
+        total = 0
+        while count := await self._database.write(
+            lambda connection: connection.execute(statement, arguments).rowcount
+        ):
+            total += count
+        return total
+
     async def usage(self, tenant: str) -> TenantUsage:
         return (await self._database.rows("usage", (tenant,), lambda row: TenantUsage(*row)))[0]
 
@@ -219,6 +240,12 @@ class SqliteStore:
             self._append_items(connection, tenant, conversation.id, items)
 
         await self._database.write(work)
+
+    async def list_conversations(
+        self, tenant: str, *, after: str | None = None, limit: int
+    ) -> tuple[ConversationResource, ...]:
+        key = (tenant, after, limit)
+        return tuple(await self._database.rows("conversations", key, conversation_of))
 
     async def load_conversation(
         self, tenant: str, conversation_id: str

@@ -70,6 +70,8 @@ class SqliteSweep:
         if retention.max_log_age_s is not None:
             steps.append(self._query("bury_runs", int(now - retention.max_log_age_s), _ROWS))
         steps += [self._roll_up(rollup, before) for rollup, before in usage_cutoffs(now)]
+        if retention.max_audit_age_s is not None:
+            steps.append(self._query("expire_audit", int(now - retention.max_audit_age_s), _ROWS))
         if retention.max_usage_age_s is not None:
             steps.append(self._query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
         return steps

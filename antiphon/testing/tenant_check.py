@@ -1,0 +1,169 @@
+"""The part of a store's contract about whole tenants and administrative acts, as checks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from antiphon.store.audit import AuditQuery, AuditRecord
+from antiphon.store.base import Retention, Store
+from antiphon.store.files import FileQuery
+from antiphon.store.records import ConversationLock, ResponseQuery, TenantUsage
+from antiphon.store.usage import UsageQuery, UsageRecord
+from antiphon.wire.conversations import ConversationResource
+
+from .file_check import make_file
+from .run_check import batch, job, queued
+from .skill_check import make_draft
+from .store_check import turn
+from .vector_check import make_indexed_file, make_vector_store
+
+__all__ = ["CHECKS"]
+
+Check = Callable[[Store], Awaitable[None]]
+
+_DAY = 86_400
+#: Responses and items: more than one step deletes.
+_MANY = 501
+
+
+def _conversation(name: str) -> ConversationResource:
+    return ConversationResource(id=f"conv_{name}", created_at=1_000, metadata={})
+
+
+async def _fill(store: Store, tenant: str) -> None:
+    """Store one of everything."""
+    await store.save_conversation(tenant, _conversation("a"), turn("a").input)
+    assert await store.runs.lock_conversation(tenant, "conv_a", "resp_b", "one", lease_s=60)
+    lock = ConversationLock("conv_a", "one")
+    assert await store.save(tenant, turn("b"), lock=lock, usage=_usage(tenant, 1))
+    await store.usage_log.add([_usage(tenant, _DAY)])
+    await store.save(tenant, turn("c", "b"))
+    await store.delete(tenant, "resp_b")
+    await store.runs.create(job("r", tenant), queued("r"), batch(0, 2))
+    for owner in (tenant, f"{tenant}\x1fuploads"):
+        assert await store.files.put(owner, make_file("a"), b"x")
+    assert await store.vectors.put(tenant, make_vector_store())
+    assert await store.vectors.add_files(tenant, [make_indexed_file("a")], None)
+    assert await store.skills.create(tenant, make_draft("a"), b"zip")
+    assert await store.claim_approval(tenant, "mcpr_a", "resp_a", 1_000)
+    assert await store.reserve_response(
+        tenant, "resp_x", "one", max_responses=9, max_bytes=None, lease_s=60
+    )
+
+
+def _usage(tenant: str, start: int) -> UsageRecord:
+    return UsageRecord(id=f"resp_{tenant}{start}", start=start, tenant=tenant, model="m")
+
+
+async def _used(store: Store, tenant: str) -> int:
+    query = UsageQuery(start=0, end=9 * _DAY, width=_DAY, tenants=(tenant,))
+    return sum(each.requests for each in await store.usage_log.totals(query))
+
+
+async def deletes_everything_of_a_tenant(store: Store) -> None:
+    for tenant in ("t", "u", "t2"):
+        await _fill(store, tenant)
+    await store.sweep(Retention(), 2 * _DAY)  # some usage is summed up
+    assert await store.delete_tenant("t") > 8
+    assert await store.usage("t") == TenantUsage()
+    assert await store.list_responses("t", ResponseQuery()) == ()
+    for name in ("b", "c", "r"):
+        assert await store.load("t", f"resp_{name}") is None
+    assert await store.load_item("t", "msg_i_a") is None
+    assert await store.list_conversations("t", limit=9) == ()
+    assert await store.load_conversation_items("t", "conv_a") == ()
+    assert await store.runs.events("t", "resp_r", -1, limit=9) is None
+    assert await store.runs.count_unended("t") == 0
+    for owner in ("t", "t\x1fuploads"):
+        assert await store.files.list_page(owner, FileQuery()) == ()
+        assert await store.files.read(owner, "file-a") is None
+    assert await store.vectors.list_files("t", "vs_a") == ()
+    assert await store.skills.read_bundle("t", "skill_a", 1) is None
+    assert await store.claim_approval("t", "mcpr_a", "resp_b", 1_000)
+    assert await store.reserve_response(
+        "t", "resp_y", "one", max_responses=1, max_bytes=None, lease_s=60
+    )
+    assert await _used(store, "t") == 0
+    for tenant in ("u", "t2"):
+        kept = await store.usage(tenant)
+        assert (kept.responses, kept.files, kept.vector_stores, kept.queued_runs) == (2, 1, 1, 1)
+        assert await _used(store, tenant) == 2
+        assert await store.files.read(f"{tenant}\x1fuploads", "file-a") == b"x"
+    assert [claim.job.tenant for claim in await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+            if claim.job.tenant == "t"] == []  # fmt: skip
+    assert await store.sweep(Retention(), 2 * _DAY) == 0
+
+
+async def deletes_large_tenants_in_steps(store: Store) -> None:
+    await store.save_conversation("t", _conversation("a"))
+    items = tuple(turn(str(number)).input[0] for number in range(_MANY))
+    assert await store.add_conversation_items("t", "conv_a", items)
+    await store.usage_log.add([_usage("t", number) for number in range(_MANY)])
+    assert await store.delete_tenant("t") >= 1
+    assert await store.load_conversation_items("t", "conv_a") == ()
+    assert await _used(store, "t") == 0
+    assert await store.delete_tenant("t") == 0
+
+
+async def lists_conversations_in_pages(store: Store) -> None:
+    for name in "cab":
+        await store.save_conversation("t", _conversation(name))
+    await store.save_conversation("u", _conversation("x"))
+
+    async def ids(after: str | None = None, limit: int = 9) -> list[str]:
+        found = await store.list_conversations("t", after=after, limit=limit)
+        return [each.id.removeprefix("conv_") for each in found]
+
+    assert await ids() == ["c", "a", "b"]
+    assert await ids(limit=2) == ["c", "a"]
+    assert await ids("conv_a") == ["b"]
+    assert await ids("conv_x") == [] == await ids("conv_b")
+
+
+def _act(number: int, **fields: str) -> AuditRecord:
+    return AuditRecord(
+        id=f"audit_{number}", at=number, **{"type": "api_key.created", "actor": "k", **fields}
+    )
+
+
+async def pages_and_filters_the_audit_log(store: Store) -> None:
+    records = [_act(1), _act(2, target="x"), _act(3, type="tenant.deleted"), _act(4, actor="")]
+    for record in records:
+        await store.audit.add(record)
+    assert await store.audit.list(AuditQuery()) == tuple(records[::-1])
+
+    async def numbers(**fields: object) -> list[int] | None:
+        query = AuditQuery(newest_first=False, **fields)  # type: ignore[arg-type]
+        found = await store.audit.list(query)
+        return None if found is None else [record.at for record in found]
+
+    assert await numbers(limit=2) == [1, 2]
+    assert await numbers(after="audit_2") == [3, 4]
+    assert await numbers(after="audit_9") is None
+    assert await numbers(type="tenant.deleted") == [3]
+    assert await numbers(actor="k", start=2) == [2, 3]
+    assert await numbers(target="x") == [2]
+    assert await numbers(end=3) == [1, 2]
+    (newest,) = await store.audit.list(AuditQuery(after="audit_3", limit=1)) or ()
+    assert newest == records[1]
+
+
+async def expires_audit_records(store: Store) -> None:
+    for number in (10, 20, 30):
+        await store.audit.add(_act(number))
+    await store.sweep(Retention(), 40)
+    assert len(await store.audit.list(AuditQuery()) or ()) == 3
+    await store.sweep(Retention(max_audit_age_s=20), 40)
+    assert [record.at for record in await store.audit.list(AuditQuery()) or ()] == [30, 20]
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        deletes_everything_of_a_tenant,
+        deletes_large_tenants_in_steps,
+        lists_conversations_in_pages,
+        pages_and_filters_the_audit_log,
+        expires_audit_records,
+    )
+}
