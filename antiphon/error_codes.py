@@ -342,6 +342,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "No stored prompt has this id and version.",
         "Check the id with `GET /v1/prompts`.",
     ),
+    "range_not_satisfiable": ErrorCode(
+        416,
+        "The `Range` header names bytes behind the end of the file.",
+        "Ask for a range within the file; `content-range` says how large it is.",
+    ),
     "rate_limit_exceeded": ErrorCode(
         429,
         "The key, the server or its upstream is at its rate limit.",

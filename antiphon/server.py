@@ -5,6 +5,7 @@ The only module that knows all parts, and the clock and the randomness they are 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import secrets
 import sys
@@ -20,6 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
+from antiphon.blobs.base import Blobs
+from antiphon.blobs.collector import BlobCollector
+from antiphon.blobs.locations import open_blobs
 from antiphon.capabilities import Capability, list_capabilities
 from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
@@ -67,16 +71,23 @@ from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 
 __all__ = [
+    "FILES_IN_STORE",
     "App",
     "Serving",
     "address",
+    "files_blobs",
     "find_capabilities",
     "open_app",
+    "open_encryptor",
     "open_fetcher",
     "page_is_served",
     "request_limits",
     "serve",
 ]
+
+
+#: Value of the setting ``files``.
+FILES_IN_STORE = "store"
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -188,17 +199,21 @@ async def open_app(
         opened = await open_store(settings.store)
         stack.push_async_callback(opened.close)
         store = measured(opened, metrics, time.monotonic)
-        seal = await _encryptor(settings, store)
-        if (sender := _sender(settings)) is not None:
-            stack.push_async_callback(sender.close)
+        seal = await open_encryptor(settings, store)
+        blobs = await _open_blobs(stack, settings, store, seal, log)
+        sender = _sender(settings)
         fetcher = open_fetcher(settings)
-        if fetcher is not None:
-            stack.push_async_callback(fetcher.close)
+        for client in (sender, fetcher):
+            if client is not None:
+                stack.push_async_callback(client.close)
         models = await _load_models(settings, owns_process=owns_process)
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
-        containers, providers = await _tools(stack, settings, store, seal, fetcher, documents, log)
+        files = Files(store, clock=_clock, ids=_new_id, blobs=blobs)
+        containers, providers = await _tools(
+            stack, settings, store, files, seal, fetcher, documents, log
+        )
         service = Service(
             RunDependencies(
                 models=models,
@@ -216,19 +231,42 @@ async def open_app(
                 documents=documents,
                 providers=providers,
                 containers=containers,
+                blobs=blobs,
             ),
         )
-        await stack.enter_async_context(Sweeper(store, _retention(settings), clock=_clock, log=log))
-        if sender is not None:
-            await stack.enter_async_context(
-                WebhookDeliveries(store.runs, sender, clock=_clock, random=random.random)
-            )
+        await _start_store_tasks(stack, settings, store, sender, log)
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
         asgi = _app(settings, service, log, metrics, models, tracer, shown, store)
         async with _watchdog(settings, log, metrics):
             yield App(asgi, service, models, abilities)
+
+
+async def _open_blobs(
+    stack: AsyncExitStack, settings: Settings, store: Store, encryptor: Encryptor, log: Any
+) -> Blobs | None:
+    """Open where the contents of files are, and delete what no file has."""
+    blobs = await files_blobs(settings, store, encryptor)
+    if blobs is not None:
+        collector = BlobCollector(store.files, blobs, clock=_clock, log=log)
+        await stack.enter_async_context(collector)
+    return blobs
+
+
+async def _start_store_tasks(
+    stack: AsyncExitStack,
+    settings: Settings,
+    store: Store,
+    sender: WebhookSender | None,
+    log: Any,
+) -> None:
+    """Delete expired data and deliver webhooks until the end of the stack."""
+    await stack.enter_async_context(Sweeper(store, _retention(settings), clock=_clock, log=log))
+    if sender is not None:
+        await stack.enter_async_context(
+            WebhookDeliveries(store.runs, sender, clock=_clock, random=random.random)
+        )
 
 
 async def _open_metrics(stack: AsyncExitStack, settings: Settings) -> Metrics:
@@ -268,8 +306,9 @@ async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability
         fetcher = open_fetcher(settings)
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
-        seal = await _encryptor(settings, store)
-        _, providers = await _tools(stack, settings, store, seal, fetcher, Documents(), log)
+        seal = await open_encryptor(settings, store)
+        files = Files(store, clock=_clock, ids=_new_id)
+        _, providers = await _tools(stack, settings, store, files, seal, fetcher, Documents(), log)
         return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 
 
@@ -321,13 +360,14 @@ async def _tools(
     stack: AsyncExitStack,
     settings: Settings,
     store: Store,
+    files: Files,
     seal: Encryptor,
     fetcher: Fetcher | None,
     documents: Documents,
     log: Any,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
     """Open the containers and all server-side tools."""
-    uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
+    uploads = _Uploads(files)
     library = Skills(store, clock=_clock, ids=_new_id)
     containers = await stack.enter_async_context(
         open_containers(
@@ -414,6 +454,7 @@ def _policy(settings: Settings) -> Policy:
         share_prefix_cache=settings.shares_prefix_cache,
         webhooks=settings.webhook_url is not None,
         quotas=_quotas(settings),
+        files_signed_url_s=settings.files_signed_urls_s,
         file_search=settings.file_search,
         file_search_embeddings=_embeddings(settings),
         mcp_labels={
@@ -438,7 +479,7 @@ def _embeddings(settings: Settings) -> str | None:
     return None if name == NO_EMBEDDINGS else name
 
 
-async def _encryptor(settings: Settings, store: Store) -> Encryptor:
+async def open_encryptor(settings: Settings, store: Store) -> Encryptor:
     """Use the configured keys, or the key that all servers on this store share."""
     keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
     return Encryptor(
@@ -465,6 +506,31 @@ def _metrics_exporter(settings: Settings) -> MetricsExporter:
     from antiphon.tracing.opentelemetry_metrics import open_exporter
 
     return open_exporter(settings.otlp_endpoint)
+
+
+async def files_blobs(
+    settings: Settings, store: Store, encryptor: Encryptor, url: str | None = None
+) -> Blobs | None:
+    """Open where the contents of files are, by the setting ``files`` or at ``url``; None if that is
+    the store. Raises ``SetupError``, also if contents are elsewhere than the setting says."""
+    url = settings.files if url is None else url
+    if url == FILES_IN_STORE:
+        if url == settings.files and await store.files.list_contents(
+            after=0, limit=1, in_blobs=True
+        ):
+            command = antiphon_command("files migrate --from URL")
+            raise SetupError(f"files: contents are outside of the store. To move them: {command}")
+        return None
+    # Several stores may share a bucket: each has its own prefix, and collects below it only.
+    root = await store.get_or_create_secret("blobs", secrets.token_bytes(32))
+    return open_blobs(
+        url,
+        settings.files_options,
+        root=hashlib.sha256(root).hexdigest()[:32],
+        encryptor=encryptor,
+        encrypts=settings.files_encrypted,
+        new_id=lambda: secrets.token_hex(16),
+    )
 
 
 def _sender(settings: Settings) -> WebhookSender | None:

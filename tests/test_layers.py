@@ -66,6 +66,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     },
     # state, tools and runs
     "store": {"errors", "installation", "plugins", "wire", "search_terms"},
+    "blobs": {"errors", "installation", "security", "store"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
     "sandbox": {"errors", "fair_limiter", "installation"},
     "attachments": {"errors", "security", "sandbox", "fair_limiter", "installation"},
@@ -103,6 +104,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "backends",
         "tools",
         "store",
+        "blobs",
         "attachments",
         "retrieval",
         "input_items",
@@ -112,6 +114,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "runs": {
         *ROOTS,
         "wire",
+        "blobs",
         "stream",
         "backends",
         "tools",

@@ -223,8 +223,14 @@ def _read_form(text: str) -> None:
         return messages.pop(0)
 
     scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=b")]}
+
+    async def read() -> None:
+        async with multipart.open_form(scope, receive, file="file", limit=2**30) as form:  # type: ignore[arg-type]
+            async for _ in form.chunks:
+                pass
+
     with contextlib.suppress(AntiphonError):
-        asyncio.run(multipart.read(scope, receive, file="file", limit=2**30))  # type: ignore[arg-type]
+        asyncio.run(read())
 
 
 def _read_command(text: str) -> None:

@@ -320,6 +320,22 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--as", dest="prefix", help="URL prefix for added files")
 
 
+def _files_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        choices=["migrate", "collect"],
+        help="migrate: move contents to where the setting `files` says; collect: delete contents"
+        " that no file has, which servers do every day",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        default="store",
+        metavar="URL",
+        help="where the contents are now: `store` (default) or as in the setting `files`",
+    )
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 
@@ -463,6 +479,15 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
         await index.close()
         if fetcher is not None:
             await fetcher.close()
+
+
+def _files(loaded: Loaded, arguments: argparse.Namespace) -> int:
+    from .files import collect, migrate
+
+    if arguments.action == "migrate":
+        return asyncio.run(migrate(loaded.settings, arguments.source, _print_line))
+    asyncio.run(collect(loaded.settings, _print_line))
+    return 0
 
 
 def _settings(loaded: Loaded, arguments: argparse.Namespace) -> None:
@@ -633,6 +658,13 @@ COMMANDS: Mapping[str, Command] = {
         groups=("Tools", "Fetching"),
         takes="add|remove|list|count [WHAT …] ",
         arguments=_index_arguments,
+    ),
+    "files": Command(
+        help="Move the contents of uploaded files, or delete unused ones.",
+        run=_files,
+        groups=("Storage",),
+        takes="migrate|collect ",
+        arguments=_files_arguments,
     ),
     "settings": Command(
         help="Show every setting and its origin.",

@@ -20,6 +20,7 @@ from antiphon.errors import SetupError
 from .keys import ApiKey
 from .mcp import McpServer
 from .model import Model
+from .object_storage import storage_options
 from .options import (
     Option,
     did_you_mean,
@@ -140,7 +141,8 @@ def load(
     _check_implementers(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
-    settings = replace(settings, models=models, mcp_servers=servers)
+    storage = storage_options(settings.files, settings.files_options, environ)
+    settings = replace(settings, models=models, mcp_servers=servers, files_options=storage)
     return Loaded(settings, origins, tuple(warnings))
 
 

@@ -179,6 +179,39 @@ class Settings(Struct, frozen=True, kw_only=True):
             default="~/.local/share/antiphon/responses.db",
         ),
     ] = field(default_factory=lambda: str(_home("XDG_DATA_HOME", ".local/share") / "responses.db"))
+    files: Annotated[
+        str,
+        _storage(
+            "Where the contents of uploaded files are: the `store`, object storage (`s3://`, "
+            "`gs://` or `az://`, BUCKET/PREFIX) or a folder (`file:///FOLDER`). All but the store "
+            "need the extra `objects`. See files.md.",
+        ),
+    ] = "store"
+    files_options: Annotated[
+        dict[str, str],
+        _storage(
+            "Options of the object storage, such as `endpoint`, `region`, `access_key_id` and "
+            "`secret_access_key`; `$NAME` takes a value from the environment. Unset ones come from "
+            "the standard variables `AWS_…`, `AZURE_…` and `GOOGLE_APPLICATION_CREDENTIALS`.",
+            flag=None,
+            secret=True,
+        ),
+    ] = field(default_factory=dict)
+    files_encrypted: Annotated[
+        bool,
+        _storage(
+            "Encrypt new contents in the object storage with the first of the `encryption_keys`."
+        ),
+    ] = False
+    files_signed_urls_s: Annotated[
+        int,
+        _storage(
+            "Seconds for which a download may be redirected to a signed URL of the object storage; "
+            "0: all downloads go through this server.",
+            ge=0,
+            le=604_800,
+        ),
+    ] = 0
     prompts_dir: Annotated[
         Path,
         _storage(

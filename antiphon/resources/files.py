@@ -10,7 +10,8 @@ from collections.abc import Callable
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.blobs.base import Blobs
+from antiphon.errors import InvalidRequest, NotFound, TooLarge
 from antiphon.pagination import page_of
 from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
@@ -19,18 +20,24 @@ from antiphon.stream.writer import Ids
 from antiphon.wire.files import File, FileExpiresAfter
 from antiphon.wire.pagination import Page
 
-__all__ = ["FileContent", "FileQuery", "Files", "Upload"]
+from .file_contents import Chunks, ContentStore, StoredFile
+
+__all__ = ["MAX_WHOLE_BYTES", "FileContent", "FileQuery", "Files", "Upload"]
+
+#: Largest file whose content is loaded as a whole: for a model, a container or a vector store.
+MAX_WHOLE_BYTES = 256 * 2**20
 
 #: Files for batches expire after 30 days unless the client sets another time: OpenAI's rule.
 _BATCH_S = 2_592_000
 
 
 class Upload(Struct, frozen=True, kw_only=True):
-    """A file as uploaded by a client."""
+    """A file as uploaded by a client. ``chunks``: its content, of ``bytes`` bytes."""
 
     filename: str
     purpose: str
-    content: bytes
+    bytes: int
+    chunks: Chunks
     expires_after: FileExpiresAfter | None = None
 
 
@@ -44,7 +51,9 @@ class FileContent(Struct, frozen=True):
 class Files:
     """Operations on files. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``quotas``: how many files a tenant may have, and of what size in all.
+    ``quotas``: how many files a tenant may have, and of what size in all. ``blobs``: where contents
+    are; None: in the store. ``signed_url_s``: seconds for which a download may be redirected to
+    them; 0: never.
     """
 
     def __init__(
@@ -54,8 +63,12 @@ class Files:
         clock: Callable[[], float],
         ids: Ids,
         quotas: TenantQuotas = NO_QUOTAS,
+        blobs: Blobs | None = None,
+        signed_url_s: int = 0,
     ) -> None:
         self._files = store.files
+        self.contents = ContentStore(store.files, blobs)
+        self._signed_url_s = signed_url_s
         self._clock = clock
         self._ids = ids
         self._quotas = quotas
@@ -64,7 +77,7 @@ class Files:
         """Store a file. Raises ``TooLarge`` if no file of this size is possible, and
         ``QuotaExceeded``."""
         limits = self._quotas.of(tenant)
-        check_size(len(upload.content), limits.max_files_bytes, param="file")
+        check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())
         wait = upload.expires_after
         seconds = wait.seconds if wait is not None else None
@@ -72,16 +85,16 @@ class Files:
             seconds = _BATCH_S
         file = File(
             id=self._ids("file").replace("_", "-", 1),  # OpenAI's form, which clients look for
-            bytes=len(upload.content),
+            bytes=upload.bytes,
             created_at=now,
             filename=upload.filename,
             purpose=upload.purpose,
             expires_at=UNSET if seconds is None else now + seconds,
         )
-        is_stored = await self._files.put(
+        is_stored = await self.contents.put(
             tenant,
             file,
-            upload.content,
+            upload.chunks,
             max_bytes=limits.max_files_bytes,
             max_files=limits.max_files,
         )
@@ -101,13 +114,29 @@ class Files:
             raise _not_found(file_id)
         return found
 
-    async def read(self, tenant: str, file_id: str) -> FileContent:
-        """Return a file with its content."""
+    async def open(self, tenant: str, file_id: str) -> StoredFile:
+        """Return a file for its readers."""
         file = await self.retrieve(tenant, file_id)
-        content = await self._files.read(tenant, file_id)
-        if content is None:  # deleted in the meantime
+        found = await self.contents.open(tenant, file)
+        if found is None:  # deleted in the meantime
             raise _not_found(file_id)
-        return FileContent(file, content)
+        return found
+
+    async def read(self, tenant: str, file_id: str) -> FileContent:
+        """Return a file with its content as a whole. Raises ``TooLarge`` above
+        ``MAX_WHOLE_BYTES``."""
+        found = await self.open(tenant, file_id)
+        if found.file.bytes > MAX_WHOLE_BYTES:
+            raise TooLarge(
+                f"The file {file_id} is larger than what can be loaded as a whole"
+                f" ({MAX_WHOLE_BYTES} bytes).",
+                code="file_too_large",
+            )
+        return FileContent(found.file, b"".join([chunk async for chunk in found.read()]))
+
+    async def download_url(self, stored: StoredFile) -> str | None:
+        """Return a signed URL that downloads may be redirected to, if there is one."""
+        return await stored.sign(self._signed_url_s) if self._signed_url_s else None
 
     async def find(self, tenant: str, file_id: str) -> File | None:
         """Return a file without its content, or None."""

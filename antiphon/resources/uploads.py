@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -24,9 +24,10 @@ from antiphon.stream.writer import Ids
 from antiphon.wire.files import ChunkedUpload, ChunkedUploadPart, File
 from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUpload
 
+from .file_contents import Chunks, StoredFile
 from .files import Files, Upload
 
-__all__ = ["MAX_PART_BYTES", "ChunkedUploads"]
+__all__ = ["MAX_PART_BYTES", "RECORD_PURPOSE", "ChunkedUploads"]
 
 #: Largest part: OpenAI's limit.
 MAX_PART_BYTES = 64 * 2**20
@@ -37,6 +38,8 @@ _MAX_UPLOADS = 1000
 #: Separates the tenant from the rest of a derived tenant name. Not printable, so that no tenant of
 #: an operator has such a name.
 _SEPARATOR = "\x1f"
+#: Purpose of the files that hold the records of uploads.
+RECORD_PURPOSE = "upload"
 
 
 class _Record(Struct, frozen=True, kw_only=True):
@@ -65,6 +68,7 @@ class ChunkedUploads:
         quotas: TenantQuotas = NO_QUOTAS,
     ) -> None:
         self._store = store.files
+        self._contents = files.contents
         self._usage = store.usage
         self._files = files
         self._clock = clock
@@ -112,10 +116,13 @@ class ChunkedUploads:
         """Check that parts can be added, before they are received."""
         await self._pending(tenant, upload_id)
 
-    async def add_part(self, tenant: str, upload_id: str, content: bytes) -> ChunkedUploadPart:
-        """Store a part. Raises ``InvalidRequest`` if the parts exceed the announced size."""
+    async def add_part(
+        self, tenant: str, upload_id: str, size: int, chunks: Chunks
+    ) -> ChunkedUploadPart:
+        """Store a part of ``size`` bytes. Raises ``InvalidRequest`` if the parts exceed the
+        announced size."""
         record = await self._pending(tenant, upload_id)
-        if not content:
+        if not size:
             raise InvalidRequest("The part is empty.", param="data", code="empty_file")
         owner = _parts_of(tenant, upload_id)
         parts = await self._store.list_page(owner, FileQuery(limit=MAX_PARTS))
@@ -124,13 +131,13 @@ class ChunkedUploads:
         now = int(self._clock())
         part = File(
             id=self._ids("part"),
-            bytes=len(content),
+            bytes=size,
             created_at=now,
             filename="part",
             purpose="upload_part",
             expires_at=record.upload.expires_at,
         )
-        if not await self._store.put(owner, part, content, max_bytes=record.upload.bytes):
+        if not await self._contents.put(owner, part, chunks, max_bytes=record.upload.bytes):
             raise InvalidRequest(
                 "The parts are larger than the size given when the upload was created"
                 f" ({record.upload.bytes} bytes).",
@@ -145,13 +152,16 @@ class ChunkedUploads:
         if record.upload.status == "completed" and record.part_ids == request.part_ids:
             return record.upload
         _check_pending(record)
-        content = await self._joined(tenant, record, request)
+        parts = await self._parts(tenant, record, request)
+        if request.md5 is not None:
+            await _check_md5(parts, request.md5)
         file = await self._files.create(
             tenant,
             Upload(
                 filename=record.request.filename,
                 purpose=record.request.purpose,
-                content=content,
+                bytes=record.upload.bytes,
+                chunks=_joined(parts),
                 expires_after=record.request.expires_after,
             ),
         )
@@ -172,37 +182,35 @@ class ChunkedUploads:
         await self._delete_parts(tenant, upload_id)
         return cancelled.upload
 
-    async def _joined(self, tenant: str, record: _Record, request: CompleteUpload) -> bytes:
-        """Return the content of the parts in order. Raises ``InvalidRequest``."""
+    async def _parts(
+        self, tenant: str, record: _Record, request: CompleteUpload
+    ) -> tuple[StoredFile, ...]:
+        """Return the parts in order. Raises ``InvalidRequest``."""
         owner = _parts_of(tenant, record.upload.id)
-        contents = []
+        parts = []
         for at, part_id in enumerate(request.part_ids):
-            content = await self._store.read(owner, part_id)
-            if content is None:
+            file = await self._store.get(owner, part_id)
+            part = None if file is None else await self._contents.open(owner, file)
+            if part is None:
                 raise InvalidRequest(f"No such Part: {part_id[:64]}", param=f"part_ids[{at}]")
-            contents.append(content)
-        joined = b"".join(contents)
-        if len(joined) != record.upload.bytes:
+            parts.append(part)
+        size = sum(part.file.bytes for part in parts)
+        if size != record.upload.bytes:
             raise InvalidRequest(
-                f"The parts have {len(joined)} bytes, but the upload was created with"
+                f"The parts have {size} bytes, but the upload was created with"
                 f" {record.upload.bytes} bytes.",
                 param="part_ids",
                 code="upload_size_mismatch",
             )
-        if request.md5 is not None and request.md5.lower() != await asyncio.to_thread(_md5, joined):
-            raise InvalidRequest(
-                "The parts do not have this MD5 checksum.",
-                param="md5",
-                code="upload_checksum_mismatch",
-            )
-        return joined
+        return tuple(parts)
 
     async def _record(self, tenant: str, upload_id: str) -> _Record:
         owner = _uploads_of(tenant)
         content = await self._store.read(owner, upload_id)
         if content is None:
             content = await self._store.read(owner, _ended_id(upload_id))
-        record = None if content is None else msgspec.json.decode(content, type=_Record)
+        # Records are always in the store itself.
+        record = msgspec.json.decode(content, type=_Record) if isinstance(content, bytes) else None
         if record is None or record.upload.expires_at <= self._clock():
             raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
         return record
@@ -223,7 +231,7 @@ class ChunkedUploads:
             bytes=upload.bytes if pending else 0,
             created_at=upload.created_at,
             filename=upload.filename,
-            purpose="upload",
+            purpose=RECORD_PURPOSE,
             expires_at=upload.expires_at,
         )
         content = msgspec.json.encode(record)
@@ -269,5 +277,19 @@ def _not_pending(upload_id: str, status: str = "completed or cancelled") -> Inva
     return InvalidRequest(f"Upload {upload_id} is already {status}.", param="upload_id")
 
 
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+async def _joined(parts: Sequence[StoredFile]) -> AsyncGenerator[bytes, None]:
+    for part in parts:
+        async for chunk in part.read():
+            yield chunk
+
+
+async def _check_md5(parts: Sequence[StoredFile], expected: str) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    async for chunk in _joined(parts):
+        await asyncio.to_thread(digest.update, chunk)
+    if expected.lower() != digest.hexdigest():
+        raise InvalidRequest(
+            "The parts do not have this MD5 checksum.",
+            param="md5",
+            code="upload_checksum_mismatch",
+        )

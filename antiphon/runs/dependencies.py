@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
+from antiphon.blobs.base import Blobs
 from antiphon.resources.prompts import Prompts
 from antiphon.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
@@ -77,7 +78,7 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
 
     ``fetcher``: without one, URLs in requests are refused. ``documents`` reads files as text.
     ``providers``: the server-side tools by tool type. ``containers``: without a registry there are
-    no containers.
+    no containers. ``blobs``: where the contents of files are; None: in the store.
     """
 
     prompts: Prompts = field(default_factory=Prompts)
@@ -85,3 +86,4 @@ class OptionalFeatures(Struct, frozen=True, kw_only=True):
     documents: Documents = field(default_factory=Documents)
     providers: Mapping[str, ToolProvider] = {}
     containers: ContainerRegistry | None = None
+    blobs: Blobs | None = None

@@ -23,6 +23,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     ``summary_model`` write them; None: the model that answers.
     ``share_prefix_cache``: tenants share the engines' prefix caches. ``webhooks``: send a webhook
     at the end of a background response. ``quotas``: how much each tenant may store.
+    ``files_signed_url_s``: how long a URL is valid to which a download may be redirected; 0: none.
     ``file_search``: responses may search vector stores.
     ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
     only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for.
@@ -41,6 +42,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     unstored_retention_s: float = 600.0
     webhooks: bool = False
     quotas: TenantQuotas = NO_QUOTAS
+    files_signed_url_s: int = 0
     file_search: bool = True
     file_search_embeddings: str | None = None
     mcp_labels: Mapping[str, str] = {}

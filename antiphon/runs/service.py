@@ -168,7 +168,14 @@ class Service:
         dependencies = self._dependencies
         store, policy = dependencies.store, dependencies.policy
         clock, ids = dependencies.clock, dependencies.ids
-        self.files = Files(store, clock=clock, ids=ids, quotas=policy.quotas)
+        self.files = Files(
+            store,
+            clock=clock,
+            ids=ids,
+            quotas=policy.quotas,
+            blobs=features.blobs,
+            signed_url_s=policy.files_signed_url_s,
+        )
         self.uploads = ChunkedUploads(store, self.files, clock=clock, ids=ids, quotas=policy.quotas)
         self.skills = Skills(store, clock=clock, ids=ids, quotas=policy.quotas)
         self.containers = Containers(features.containers)

@@ -105,29 +105,36 @@ class Encryptor:
         packed = _PLAIN + content
         if len(content) >= _WORTH_DEFLATING:
             packed = min(packed, _DEFLATED + zlib.compress(content), key=len)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        bound = _associated_data(self._first, purpose, tenant)
-        sealed = self._ciphers[self._first].encrypt(nonce, packed, bound)
-        return _encode(self._first + nonce + sealed)
+        return _encode(self.encrypt_bytes(packed, purpose=purpose, tenant=tenant))
 
     def decrypt(self, text: str, *, purpose: str, tenant: str) -> bytes:
         """Decrypt a text encrypted for the same purpose and tenant. Raises only
         ``DecryptionError``."""
+        packed = self.decrypt_bytes(_decode(text), purpose=purpose, tenant=tenant)
+        return _decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
+
+    def encrypt_bytes(self, content: bytes, *, purpose: str, tenant: str) -> bytes:
+        """Encrypt ``content`` without compressing it. The result differs at each call."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        bound = _associated_data(self._first, purpose, tenant)
+        return self._first + nonce + self._ciphers[self._first].encrypt(nonce, content, bound)
+
+    def decrypt_bytes(self, raw: bytes, *, purpose: str, tenant: str) -> bytes:
+        """Decrypt what ``encrypt_bytes`` returned for the same purpose and tenant. Raises only
+        ``DecryptionError``."""
         from cryptography.exceptions import InvalidTag
 
-        raw = _decode(text)
         start = 2 + raw[1] if len(raw) > 1 else 0
-        clear, nonce, sealed = raw[:start], raw[start : start + _NONCE_BYTES], raw[start:]
+        clear, sealed = raw[:start], memoryview(raw)[start:]
+        nonce = bytes(sealed[:_NONCE_BYTES])
         cipher = self._ciphers.get(clear)
         if cipher is None or len(nonce) < _NONCE_BYTES:
             raise DecryptionError
         try:
-            packed = cipher.decrypt(
-                nonce, sealed[_NONCE_BYTES:], _associated_data(clear, purpose, tenant)
-            )
+            bound = _associated_data(clear, purpose, tenant)
+            return cipher.decrypt(nonce, sealed[_NONCE_BYTES:], bound)
         except InvalidTag:
             raise DecryptionError from None
-        return _decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
 
     def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.

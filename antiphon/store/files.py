@@ -1,17 +1,41 @@
 """The contract of a file store.
 
-Files are immutable. Their content is read as a whole, so upload limits bound it.
+Files are immutable. Their content is in the store, where it is read as a whole, or outside of it:
+then the store has a reference to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from msgspec import Struct
 
 from antiphon.wire.files import File
 
-__all__ = ["FileQuery", "FileStore"]
+__all__ = ["BlobRef", "FileContents", "FileQuery", "FileStore", "StoredContent"]
+
+
+class BlobRef(Struct, frozen=True, kw_only=True):
+    """Content outside of the store: its key there, its SHA-256 in hex, and its size."""
+
+    key: str
+    sha256: str
+    bytes: int
+
+
+#: The content of a file, or where it is.
+FileContents = bytes | BlobRef
+
+
+class StoredContent(Struct, frozen=True, kw_only=True):
+    """Where the content of a file is: ``blob`` is None for the store itself. ``position`` grows
+    with each file."""
+
+    position: int
+    tenant: str
+    file: File
+    blob: BlobRef | None
 
 
 class FileQuery(Struct, frozen=True, kw_only=True):
@@ -29,15 +53,18 @@ class FileQuery(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """The contract. All methods are per tenant: the id of another tenant is unknown. Deletion, also
-    by ``Store.sweep``, is final.
+    """The contract. Methods with a tenant know its files only. Deletion, also by ``Store.sweep``,
+    is final.
+
+    Files of a tenant with the same SHA-256 share one blob. A blob without files becomes unused, in
+    the transaction that deletes the last one; callers delete it, then forget it.
     """
 
     async def put(
         self,
         tenant: str,
         file: File,
-        content: bytes,
+        content: FileContents,
         *,
         max_bytes: int | None = None,
         max_files: int | None = None,
@@ -45,17 +72,40 @@ class FileStore(Protocol):
         """Store a new file. Return when it is durable.
 
         False, and nothing is stored, if the tenant would have more than ``max_files`` files, or
-        more than ``max_bytes`` bytes in all of them. That is exact under concurrency.
+        more than ``max_bytes`` bytes in all of them. That is exact under concurrency. If the tenant
+        has this content in another blob, the file gets that one, and ``content`` becomes unused.
         """
 
     async def get(self, tenant: str, file_id: str) -> File | None:
         """Return the file, or None."""
 
-    async def read(self, tenant: str, file_id: str) -> bytes | None:
-        """Return the content of a file, or None."""
+    async def read(self, tenant: str, file_id: str) -> FileContents | None:
+        """Return the content of a file, or where it is; None for an unknown file."""
 
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         """Return a page of files in the order of creation; None if ``after`` is unknown."""
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         """Delete a file and its content. False if it is unknown."""
+
+    async def replace_content(
+        self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
+    ) -> bool:
+        """Move the content of a file from ``old``, None for the store itself. From blob to blob,
+        it moves for all files that have it. False, and nothing is changed, if it is no longer
+        there."""
+
+    async def list_contents(
+        self, *, after: int, limit: int, in_blobs: bool
+    ) -> tuple[StoredContent, ...]:
+        """Return files of all tenants whose content is in blobs, or in the store itself, in the
+        order of their positions, from the first one behind ``after``."""
+
+    async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
+        """Return keys of blobs that no file has any more."""
+
+    async def forget_blobs(self, keys: Collection[str]) -> None:
+        """Remove unused blobs, whose content has been deleted."""
+
+    async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
+        """Return those keys that no file has and that are not unused either."""

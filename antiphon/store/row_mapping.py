@@ -21,12 +21,14 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
+from .files import BlobRef, StoredContent
 from .keys import KeyRecord
 from .records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
 from .usage import UsageQuery, UsageRecord, UsageTotals
 from .vectors import IndexedChunk, IndexedFile, IndexUsage
 
 __all__ = [
+    "blob_of",
     "chunk_row",
     "claim_of",
     "conversation_of",
@@ -45,6 +47,7 @@ __all__ = [
     "response_row",
     "skill_of",
     "skill_version_of",
+    "stored_content_of",
     "stored_of",
     "summary_filters",
     "summary_of",
@@ -184,6 +187,17 @@ def file_row(tenant: str, file: File) -> tuple[Any, ...]:
 def file_of(row: Row) -> File:
     """Read the column body."""
     return _decode_file(row[0])
+
+
+def blob_of(row: Row) -> BlobRef:
+    """Read the columns key, sha256, bytes."""
+    return BlobRef(key=row[0], sha256=row[1], bytes=row[2])
+
+
+def stored_content_of(row: Row) -> StoredContent:
+    """Read the columns body, seq, tenant and, of a file in a blob, those of ``blob_of``."""
+    blob = blob_of(row[3:6]) if len(row) > 3 else None
+    return StoredContent(position=row[1], tenant=row[2], file=_decode_file(row[0]), blob=blob)
 
 
 def vector_store_of(row: Row) -> VectorStore:

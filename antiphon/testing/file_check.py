@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec import UNSET
 
 from antiphon.store.base import Retention, Store
-from antiphon.store.files import FileQuery
+from antiphon.store.files import BlobRef, FileQuery
 from antiphon.wire.files import File
 
 __all__ = ["CHECKS", "make_file"]
@@ -112,6 +112,84 @@ async def enforces_the_file_quota(store: Store) -> None:
     assert sorted(await asyncio.gather(*both)) == [False, True], "at once they are still too much"
 
 
+def make_blob(key: str, content: str = "x") -> BlobRef:
+    """A blob; equal ``content`` is equal."""
+    return BlobRef(key=key, sha256=content * 64, bytes=1)
+
+
+async def refers_to_contents_in_blobs(store: Store) -> None:
+    first = make_blob("k/1")
+    assert await store.files.put("t", make_file("a"), first)
+    assert await store.files.read("t", "file-a") == first
+    assert await store.files.get("t", "file-a") == make_file("a")
+    assert await store.files.read("u", "file-a") is None
+    assert await store.files.find_unknown_blobs(["k/1", "k/2"]) == {"k/2"}
+    assert await store.files.list_unused_blobs(10) == ()
+    assert not await store.files.put("t", make_file("b"), make_blob("k/3", "y"), max_files=1)
+    assert await store.files.find_unknown_blobs(["k/3"]) == {"k/3"}
+
+
+async def shares_equal_contents_of_a_tenant(store: Store) -> None:
+    first, again, foreign = make_blob("k/1"), make_blob("k/2"), make_blob("k/3")
+    assert await store.files.put("t", make_file("a"), first)
+    assert await store.files.put("t", make_file("b"), again)
+    assert await store.files.put("u", make_file("c"), foreign)
+    assert await store.files.read("t", "file-b") == first
+    assert await store.files.read("u", "file-c") == foreign
+    assert await store.files.list_unused_blobs(10) == ("k/2",)
+    await store.files.forget_blobs(["k/2"])
+    assert await store.files.delete("t", "file-a")
+    assert await store.files.list_unused_blobs(10) == ()
+    assert await store.files.read("t", "file-b") == first
+    assert await store.files.delete("t", "file-b")
+    assert await store.files.list_unused_blobs(10) == ("k/1",)
+    assert await store.files.put("t", make_file("d"), make_blob("k/4"))
+    assert await store.files.read("t", "file-d") == make_blob("k/4"), "k/1 will be deleted"
+
+
+async def frees_the_blobs_of_expired_files(store: Store) -> None:
+    assert await store.files.put("t", make_file("a", expires_at=1_500), make_blob("k/1"))
+    await store.sweep(Retention(), 1_600)
+    assert await store.files.list_unused_blobs(10) == ("k/1",)
+    assert await store.files.find_unknown_blobs(["k/1"]) == frozenset()
+    await store.files.forget_blobs(["k/1"])
+    assert await store.files.list_unused_blobs(10) == ()
+    assert await store.files.find_unknown_blobs(["k/1"]) == {"k/1"}
+
+
+async def moves_contents(store: Store) -> None:
+    files, blob = store.files, make_blob("k/1")
+    await _kept(store, "a", "b")
+    assert await files.put("u", make_file("c"), make_blob("k/0"))
+    in_store = await files.list_contents(after=0, limit=10, in_blobs=False)
+    assert [(row.tenant, row.file.id, row.blob) for row in in_store] == [
+        ("t", "file-a", None),
+        ("t", "file-b", None),
+    ]
+    rest = await files.list_contents(after=in_store[0].position, limit=1, in_blobs=False)
+    assert [row.file.id for row in rest] == ["file-b"]
+    assert await files.replace_content("t", "file-a", None, blob)
+    assert not await files.replace_content("t", "file-a", None, make_blob("k/2", "y"))
+    assert not await files.replace_content("t", "file-x", None, make_blob("k/2", "y"))
+    assert await files.read("t", "file-a") == blob
+    in_blobs = await files.list_contents(after=0, limit=10, in_blobs=True)
+    assert {row.file.id: row.blob for row in in_blobs} == {
+        "file-a": blob,
+        "file-c": make_blob("k/0"),
+    }
+    assert await files.replace_content("t", "file-b", None, make_blob("k/2"))
+    assert await files.list_unused_blobs(10) == ("k/2",), "both have the same content"
+    moved = make_blob("k/3")
+    assert await files.replace_content("t", "file-a", blob, moved)
+    assert not await files.replace_content("t", "file-b", blob, make_blob("k/4"))
+    assert await files.read("t", "file-b") == moved
+    assert set(await files.list_unused_blobs(10)) == {"k/1", "k/2"}
+    assert await files.replace_content("t", "file-a", moved, b"x")
+    assert await files.read("t", "file-a") == b"x"
+    assert await files.delete("t", "file-b")
+    assert set(await files.list_unused_blobs(10)) == {"k/1", "k/2", "k/3"}
+
+
 CHECKS: Mapping[str, Check] = {
     check.__name__: check
     for check in (
@@ -122,5 +200,9 @@ CHECKS: Mapping[str, Check] = {
         deletes_a_file_once,
         deletes_expired_files,
         enforces_the_file_quota,
+        refers_to_contents_in_blobs,
+        shares_equal_contents_of_a_tenant,
+        frees_the_blobs_of_expired_files,
+        moves_contents,
     )
 }

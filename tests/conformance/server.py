@@ -19,6 +19,7 @@ from msgspec import Struct
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted import ScriptedBackend
+from antiphon.blobs.base import Blobs
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
@@ -95,6 +96,7 @@ class Server:
         thinking_budgets: Mapping[str, int] = {},
         providers: Mapping[str, ToolProvider] = {},
         containers: ContainerRegistry | None = None,
+        blobs: Blobs | None = None,
         tracer: Tracer | None = None,
         metrics: Metrics | None = None,
         **policy: Any,
@@ -129,7 +131,10 @@ class Server:
                 on_tool_call=(metrics or Metrics()).record_tool_call,
             ),
             OptionalFeatures(
-                prompts=prompts or Prompts(), providers=providers, containers=containers
+                prompts=prompts or Prompts(),
+                providers=providers,
+                containers=containers,
+                blobs=blobs,
             ),
         )
         self.service.start()

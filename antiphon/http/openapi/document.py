@@ -80,6 +80,7 @@ _STATUS_TEXTS: Mapping[int, str] = {
     405: "The method is not allowed here. WebSockets need an upgrade.",
     409: "The request conflicts with the current state.",
     413: "The body, or a quota by this object alone, is exceeded.",
+    416: "The range lies behind the end of the file.",
     424: "The tools of an MCP server cannot be listed.",
     426: "The server cannot upgrade the connection to a WebSocket.",
     429: "A rate limit or a quota is reached. `retry-after` says when to try again.",
@@ -175,6 +176,11 @@ def make_document(routes: Iterable[Any]) -> Json:
 _HEADERS: Json = {
     "x-request-id": {
         "description": "The id of the request in the server's log.",
+        "schema": {"type": "string"},
+    },
+    "accept-ranges": {"description": "`bytes`.", "schema": {"type": "string"}},
+    "etag": {
+        "description": "Names the content, for `if-range`.",
         "schema": {"type": "string"},
     },
     "retry-after": {
@@ -290,10 +296,12 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
         success["content"] = content
     responses: Json = {str(operation.status): success}
     for status, answer in operation.also.items():
-        responses[str(status)] = {
-            "description": HTTPStatus(status).phrase,
-            "content": {"application/json": {"schema": types.sent(answer)}},
-        }
+        described: Json = {"description": HTTPStatus(status).phrase}
+        if answer is not None:
+            described["content"] = {"application/json": {"schema": types.sent(answer)}}
+        elif status < 300:
+            described["content"] = content
+        responses[str(status)] = described
     for status in _error_statuses(endpoint):
         responses.setdefault(str(status), {"$ref": f"#/components/responses/{status}"})
     return responses

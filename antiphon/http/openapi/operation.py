@@ -43,7 +43,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     that is not JSON. ``events``: the type of the events if the answer can be a stream. ``body``:
     the type of the JSON body. ``errors``: statuses besides those that every endpoint of its kind
     has. ``status``: the status of success. ``also``: status → type of an answer that is no error
-    body. ``response_headers``: headers of a success besides ``x-request-id``. ``summary``: instead
+    body; None for content of ``media_type``, or none for a redirect. ``response_headers``: headers
+    of a success besides ``x-request-id``. ``summary``: instead
     of the handler's docstring. ``security``: whether an API key is required, on a server with keys.
     """
 

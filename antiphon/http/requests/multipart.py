@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 
 from msgspec import Struct
 from starlette.datastructures import FormData, Headers, UploadFile
@@ -17,19 +17,23 @@ from antiphon.wire.parsing.upload_form import safe_filename
 
 from . import body as bodies
 
-__all__ = ["FileForm", "FilesForm", "read", "read_files"]
+__all__ = ["FileForm", "FilesForm", "open_form", "read_files"]
 
 #: Limits besides the file: number of fields, bytes of each, and bytes of boundaries and headers.
 _MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 16, 4096, 64 * 2**10
 #: Bytes of boundary and headers of each further file.
 _FILE_OVERHEAD = 2048
+#: Bytes of a file that are read from its buffer at a time.
+_CHUNK_BYTES = 2**20
 
 
 class FileForm(Struct, frozen=True):
-    """A file, its name without folders, and the other fields."""
+    """A file, its name without folders, its size, and the other fields. ``chunks`` yields the
+    content once, while the form is open."""
 
     filename: str
-    content: bytes
+    size: int
+    chunks: AsyncGenerator[bytes, None]
     fields: Mapping[str, str]
 
 
@@ -40,10 +44,13 @@ class FilesForm(Struct, frozen=True):
     fields: Mapping[str, str]
 
 
-async def read(scope: Scope, receive: Receive, *, file: str, limit: int) -> FileForm:
+@asynccontextmanager
+async def open_form(
+    scope: Scope, receive: Receive, *, file: str, limit: int
+) -> AsyncIterator[FileForm]:
     """Read a form with one file, in the field ``file``. ``limit``: bytes of the file.
 
-    Large files are buffered on disk until they are complete. Raises ``InvalidRequest``,
+    Large files are buffered on disk until the end of the block. Raises ``InvalidRequest``,
     ``TooLarge``, ``ClientDisconnected``.
     """
     form = await _parse_form(scope, bodies.stream(scope, receive, limit + _FORM_OVERHEAD))
@@ -51,13 +58,19 @@ async def read(scope: Scope, receive: Receive, *, file: str, limit: int) -> File
         upload = form.get(file)
         if not isinstance(upload, UploadFile):
             raise missing_parameter(file)
-        if upload.size is not None and upload.size > limit:
+        size = upload.size or 0
+        if size > limit:
             raise bodies.too_large(limit)
-        content = await upload.read()
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        return FileForm(safe_filename(upload.filename or ""), content, fields)
+        async with aclosing(_chunks(upload)) as chunks:
+            yield FileForm(safe_filename(upload.filename or ""), size, chunks, fields)
     finally:
         await form.close()
+
+
+async def _chunks(upload: UploadFile) -> AsyncGenerator[bytes, None]:
+    while chunk := await upload.read(_CHUNK_BYTES):
+        yield chunk
 
 
 async def read_files(
@@ -65,7 +78,7 @@ async def read_files(
 ) -> FilesForm:
     """Read a form with at most ``max_files`` files. ``limit``: bytes of all files.
 
-    The field is called ``file``, with or without brackets. Raises as ``read``.
+    The field is called ``file``, with or without brackets. Raises as ``open_form``.
     """
     max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD
     form = await _parse_form(scope, bodies.stream(scope, receive, max_bytes), max_files)

@@ -14,6 +14,7 @@ from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query
+from antiphon.resources.files import MAX_WHOLE_BYTES
 from antiphon.wire.containers import (
     ContainerFile,
     ContainerResource,
@@ -71,11 +72,12 @@ class ContainerRoutes:
         self._containers.check_active(tenant, container_id)
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind == b"multipart/form-data":
-            form = await multipart.read(
-                request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
-            )
+            limit = min(self._limits.max_file_bytes, MAX_WHOLE_BYTES)
+            scope, receive = request.scope, request.receive
+            async with multipart.open_form(scope, receive, file="file", limit=limit) as form:
+                content = b"".join([chunk async for chunk in form.chunks])
             return json_reply(
-                await self._containers.add_file(tenant, container_id, form.filename, form.content)
+                await self._containers.add_file(tenant, container_id, form.filename, content)
             )
         file_id = parse_file_reference(await self._body(request), self._limits.body)
         return json_reply(await self._containers.copy_file(tenant, container_id, file_id))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
-from urllib.parse import quote
 
 from msgspec import Meta
 from starlette.requests import Request
 
+from antiphon.http.download import RANGE_HEADERS, download_reply
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import request_context
@@ -54,17 +54,17 @@ class FileRoutes:
     @operation("createFile", form=Form(file="file", fields=UploadForm), answer=File)
     async def create(self, request: Request) -> Reply:
         """Store a file from a form."""
-        form = await multipart.read(
-            request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
-        )
-        fields = parse_upload_form(form.fields)
-        upload = Upload(
-            filename=form.filename,
-            purpose=fields.purpose,
-            content=form.content,
-            expires_after=fields.expires_after,
-        )
-        return json_reply(await self._files.create(request_context(request.scope).tenant, upload))
+        scope, limit = request.scope, self._limits.max_file_bytes
+        async with multipart.open_form(scope, request.receive, file="file", limit=limit) as form:
+            fields = parse_upload_form(form.fields)
+            upload = Upload(
+                filename=form.filename,
+                purpose=fields.purpose,
+                bytes=form.size,
+                chunks=form.chunks,
+                expires_after=fields.expires_after,
+            )
+            return json_reply(await self._files.create(request_context(scope).tenant, upload))
 
     @operation("listFiles", query=_LIST_PARAMS, answer=Page[File])
     async def list(self, request: Request) -> Reply:
@@ -86,19 +86,20 @@ class FileRoutes:
         """Return a file without its content."""
         return json_reply(await self._files.retrieve(*_file_key(request)))
 
-    @operation("downloadFile", media_type="application/octet-stream")
+    @operation(
+        "downloadFile",
+        media_type="application/octet-stream",
+        headers=RANGE_HEADERS,
+        also={206: None, 307: None},
+        errors=(416,),
+        response_headers=("accept-ranges", "etag"),
+    )
     async def read_content(self, request: Request) -> Reply:
-        """Return the content as a download, which browsers do not render."""
-        stored = await self._files.read(*_file_key(request))
-        name = quote(stored.file.filename, safe="")
-        return Reply(
-            stored.content,
-            headers={
-                "content-disposition": f"attachment; filename*=UTF-8''{name}",
-                "x-content-type-options": "nosniff",
-            },
-            media_type="application/octet-stream",
-        )
+        """Return the content, or a range of it, as a download, which browsers do not render."""
+        stored = await self._files.open(*_file_key(request))
+        if (url := await self._files.download_url(stored)) is not None:
+            return Reply(status_code=307, headers={"location": url})
+        return await download_reply(request, stored)
 
     @operation("deleteFile", answer=Deleted)
     async def delete(self, request: Request) -> Reply:

@@ -44,8 +44,9 @@ class UploadRoutes:
         key = _upload_key(request)
         await self._uploads.check_pending(*key)
         limit = min(self._limits.max_file_bytes, MAX_PART_BYTES)
-        form = await multipart.read(request.scope, request.receive, file="data", limit=limit)
-        return json_reply(await self._uploads.add_part(*key, form.content))
+        scope, receive = request.scope, request.receive
+        async with multipart.open_form(scope, receive, file="data", limit=limit) as form:
+            return json_reply(await self._uploads.add_part(*key, form.size, form.chunks))
 
     @operation("completeUpload", body=CompleteUpload, answer=ChunkedUpload)
     async def complete(self, request: Request) -> Reply:

@@ -21,7 +21,7 @@ from antiphon.attachments.image_header import MIMES, InvalidImage, sniff
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import BackendWrapper
 from antiphon.conversation import Conversation, Options
-from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
+from antiphon.errors import InvalidRequest, NotFound, RequestError, TooLarge, UnreadableImage
 from antiphon.installation import needs_extra
 from antiphon.resources.files import Files
 from antiphon.stream.kinds import KINDS
@@ -188,6 +188,8 @@ class _ResolvingBackend(BackendWrapper):
                 stored = await self._attachments.files.read(self._tenant, source.file_id)
             except NotFound as error:
                 raise InvalidPart("unknown", error.message) from None
+            except TooLarge as error:
+                raise InvalidPart("large", error.message) from None
             return FetchResult(stored.content, "", source.name or stored.file.filename)
         if source.url is not None:
             check(source.url)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
-from antiphon.store.files import FileQuery
+from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
 from antiphon.store.reservations import exceeds
 from antiphon.wire.files import File
 
 __all__ = ["MemoryFiles"]
+
+
+class _FileRow(Struct):
+    position: int
+    file: File
+    content: FileContents
+
+
+class _BlobRow(Struct):
+    """A blob and how many files have it."""
+
+    blob: BlobRef
+    files: int = 0
 
 
 class MemoryFiles:
@@ -26,13 +39,17 @@ class MemoryFiles:
     ) -> None:
         self._check = check
         self._on_deleted = on_deleted
-        self._files: dict[tuple[str, str], tuple[File, bytes]] = {}
+        self._files: dict[tuple[str, str], _FileRow] = {}
+        #: By tenant and SHA-256.
+        self._blobs: dict[tuple[str, str], _BlobRow] = {}
+        self._unused: dict[str, None] = {}
+        self._last_position = 0
 
     async def put(
         self,
         tenant: str,
         file: File,
-        content: bytes,
+        content: FileContents,
         *,
         max_bytes: int | None = None,
         max_files: int | None = None,
@@ -41,18 +58,21 @@ class MemoryFiles:
         count, stored_bytes = self.totals(tenant)
         if exceeds(count + 1, max_files) or exceeds(stored_bytes + file.bytes, max_bytes):
             return False
-        self._files[(tenant, file.id)] = (file, content)
+        self._last_position += 1
+        self._files[(tenant, file.id)] = _FileRow(
+            self._last_position, file, self._add_content(tenant, content)
+        )
         return True
 
     async def get(self, tenant: str, file_id: str) -> File | None:
         self._check()
         found = self._files.get((tenant, file_id))
-        return found[0] if found is not None else None
+        return found.file if found is not None else None
 
-    async def read(self, tenant: str, file_id: str) -> bytes | None:
+    async def read(self, tenant: str, file_id: str) -> FileContents | None:
         self._check()
         found = self._files.get((tenant, file_id))
-        return found[1] if found is not None else None
+        return found.content if found is not None else None
 
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         self._check()
@@ -70,13 +90,56 @@ class MemoryFiles:
     async def delete(self, tenant: str, file_id: str) -> bool:
         self._check()
         self._on_deleted(tenant, file_id)
-        return self._files.pop((tenant, file_id), None) is not None
+        return self._delete(tenant, file_id)
+
+    async def replace_content(
+        self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
+    ) -> bool:
+        self._check()
+        row = self._files.get((tenant, file_id))
+        if row is None or old != (row.content if isinstance(row.content, BlobRef) else None):
+            return False
+        if isinstance(old, BlobRef) and isinstance(new, BlobRef):
+            self._blobs[tenant, old.sha256].blob = new
+            self._unused[old.key] = None
+            for (owner, _), each in self._files.items():
+                if owner == tenant and each.content == old:
+                    each.content = new
+            return True
+        previous, row.content = row.content, self._add_content(tenant, new)
+        self._drop_content(tenant, previous)
+        return True
+
+    async def list_contents(
+        self, *, after: int, limit: int, in_blobs: bool
+    ) -> tuple[StoredContent, ...]:
+        self._check()
+        rows = (
+            StoredContent(position=row.position, tenant=tenant, file=row.file, blob=blob)
+            for (tenant, _), row in self._files.items()
+            for blob in (row.content if isinstance(row.content, BlobRef) else None,)
+            if row.position > after and in_blobs is (blob is not None)
+        )
+        return tuple(islice(rows, limit))
+
+    async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
+        self._check()
+        return tuple(islice(self._unused, limit))
+
+    async def forget_blobs(self, keys: Collection[str]) -> None:
+        self._check()
+        for key in keys:
+            self._unused.pop(key, None)
+
+    async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
+        self._check()
+        return frozenset(keys) - {row.blob.key for row in self._blobs.values()} - set(self._unused)
 
     def expire(self, now: int) -> None:
         """Delete the files that expired by ``now``."""
-        for key, (file, _) in list(self._files.items()):
-            if _is_expired(file, now):
-                del self._files[key]
+        for key, row in list(self._files.items()):
+            if _is_expired(row.file, now):
+                self._delete(*key)
                 self._on_deleted(*key)
 
     def delete_tenant(self, tenant: str) -> int:
@@ -93,7 +156,32 @@ class MemoryFiles:
         return len(sizes), sum(sizes)
 
     def _files_of(self, tenant: str) -> list[File]:
-        return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]
+        return [row.file for (owner, _), row in self._files.items() if owner == tenant]
+
+    def _delete(self, tenant: str, file_id: str) -> bool:
+        row = self._files.pop((tenant, file_id), None)
+        if row is not None:
+            self._drop_content(tenant, row.content)
+        return row is not None
+
+    def _add_content(self, tenant: str, content: FileContents) -> FileContents:
+        """Count a file with this content. Return the content that it gets."""
+        if not isinstance(content, BlobRef):
+            return content
+        row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))
+        row.files += 1
+        if row.blob.key != content.key:
+            self._unused[content.key] = None
+        return row.blob
+
+    def _drop_content(self, tenant: str, content: FileContents) -> None:
+        if not isinstance(content, BlobRef):
+            return
+        row = self._blobs[tenant, content.sha256]
+        row.files -= 1
+        if not row.files:
+            del self._blobs[tenant, content.sha256]
+            self._unused[row.blob.key] = None
 
 
 def _matches(file: File, query: FileQuery) -> bool:

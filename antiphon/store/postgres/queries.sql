@@ -645,6 +645,56 @@ SELECT seq FROM files WHERE tenant = $1 AND id = $2
 SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
 WHERE f.tenant = $1 AND f.id = $2
 
+-- hold_file
+-- Against deletion until the end of the transaction.
+SELECT seq FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
+
+-- put_blob
+INSERT INTO blobs (tenant, sha256, bytes, key, files) VALUES ($1, $2, $3, $4, 1)
+ON CONFLICT (tenant, sha256) DO UPDATE SET files = blobs.files + 1 RETURNING seq, key
+
+-- put_file_blob
+INSERT INTO file_blobs (file, blob) VALUES ($1, $2)
+
+-- put_unused_blob
+INSERT INTO unused_blobs (key) VALUES ($1)
+
+-- file_blob
+SELECT b.key, b.sha256, b.bytes FROM files AS f
+JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
+WHERE f.tenant = $1 AND f.id = $2
+
+-- drop_content
+DELETE FROM contents WHERE file = $1 RETURNING file
+
+-- drop_file_blob
+DELETE FROM file_blobs WHERE file = $1 AND blob = (SELECT seq FROM blobs WHERE key = $2)
+RETURNING file
+
+-- move_blob
+UPDATE blobs SET key = $3 WHERE key = $2
+AND seq = (SELECT blob FROM file_blobs WHERE file = $1) RETURNING seq
+
+-- files_in_store
+SELECT f.body, f.seq, f.tenant FROM files AS f JOIN contents AS c ON c.file = f.seq
+WHERE f.seq > $1 ORDER BY f.seq LIMIT $2
+
+-- files_in_blobs
+SELECT f.body, f.seq, f.tenant, b.key, b.sha256, b.bytes FROM files AS f
+JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
+WHERE f.seq > $1 ORDER BY f.seq LIMIT $2
+
+-- unused_blobs
+SELECT key FROM unused_blobs ORDER BY key LIMIT $1
+
+-- drop_unused_blobs
+DELETE FROM unused_blobs WHERE key = ANY($1::text[])
+
+-- unknown_blobs
+SELECT unnest.key FROM unnest($1::text[]) AS unnest (key)
+WHERE NOT EXISTS (SELECT FROM blobs AS b WHERE b.key = unnest.key)
+AND NOT EXISTS (SELECT FROM unused_blobs AS u WHERE u.key = unnest.key)
+
 -- files_newest
 SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
 AND (expires_at IS NULL OR expires_at > $3) AND ($4::bigint IS NULL OR seq < $4)

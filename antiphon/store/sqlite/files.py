@@ -1,12 +1,14 @@
-"""The SQLite file store: metadata in one table, contents in another."""
+"""The SQLite file store: metadata in one table, contents or references to them in others."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Collection
 
-from antiphon.store.files import FileQuery
+from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
 from antiphon.store.reservations import exceeds
-from antiphon.store.row_mapping import file_of, file_row
+from antiphon.store.row_mapping import blob_of, file_of, file_row, stored_content_of
 from antiphon.wire.files import File
 
 from .database import Database
@@ -25,7 +27,7 @@ class SqliteFiles:
         self,
         tenant: str,
         file: File,
-        content: bytes,
+        content: FileContents,
         *,
         max_bytes: int | None = None,
         max_files: int | None = None,
@@ -36,8 +38,8 @@ class SqliteFiles:
             totals = connection.execute(self._queries["file_totals"], (tenant,)).fetchone()
             if exceeds(totals[0] + 1, max_files) or exceeds(totals[1] + file.bytes, max_bytes):
                 return False
-            row_id = connection.execute(self._queries["put_file"], row).lastrowid
-            connection.execute(self._queries["put_content"], (row_id, content))
+            row_id = connection.execute(self._queries["put_file"], row).lastrowid or 0
+            self._put_content(connection, tenant, row_id, content)
             return True
 
         return await self._database.write(work)
@@ -46,9 +48,15 @@ class SqliteFiles:
         found = await self._database.rows("file", (tenant, file_id), file_of)
         return found[0] if found else None
 
-    async def read(self, tenant: str, file_id: str) -> bytes | None:
-        found = await self._database.rows("content", (tenant, file_id), lambda row: bytes(row[0]))
-        return found[0] if found else None
+    async def read(self, tenant: str, file_id: str) -> FileContents | None:
+        def work(connection: sqlite3.Connection) -> FileContents | None:
+            blob = connection.execute(self._queries["file_blob"], (tenant, file_id)).fetchone()
+            if blob is not None:
+                return blob_of(blob)
+            row = connection.execute(self._queries["content"], (tenant, file_id)).fetchone()
+            return None if row is None else bytes(row[0])
+
+        return await self._database.read(work)
 
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
         after = None
@@ -75,3 +83,63 @@ class SqliteFiles:
         return await self._database.write(
             lambda connection: connection.execute(query, key).rowcount > 0
         )
+
+    async def replace_content(
+        self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
+    ) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            row = connection.execute(self._queries["file_row"], (tenant, file_id)).fetchone()
+            if row is None:
+                return False
+            if isinstance(old, BlobRef) and isinstance(new, BlobRef):
+                return self._move_blob(connection, row[0], old.key, new.key)
+            if not self._drop_content(connection, row[0], old):
+                return False
+            self._put_content(connection, tenant, row[0], new)
+            return True
+
+        return await self._database.write(work)
+
+    async def list_contents(
+        self, *, after: int, limit: int, in_blobs: bool
+    ) -> tuple[StoredContent, ...]:
+        name = "files_in_blobs" if in_blobs else "files_in_store"
+        return tuple(await self._database.rows(name, (after, limit), stored_content_of))
+
+    async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
+        return tuple(await self._database.rows("unused_blobs", (limit,), lambda row: str(row[0])))
+
+    async def forget_blobs(self, keys: Collection[str]) -> None:
+        query, rows = self._queries["drop_unused_blob"], [(key,) for key in keys]
+        await self._database.write(lambda connection: connection.executemany(query, rows))
+
+    async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
+        listed = (json.dumps(list(keys)),)
+        return frozenset(
+            await self._database.rows("unknown_blobs", listed, lambda row: str(row[0]))
+        )
+
+    def _put_content(
+        self, connection: sqlite3.Connection, tenant: str, row_id: int, content: FileContents
+    ) -> None:
+        if not isinstance(content, BlobRef):
+            connection.execute(self._queries["put_content"], (row_id, content))
+            return
+        columns = (tenant, content.sha256, content.bytes, content.key)
+        connection.execute(self._queries["put_blob"], columns)
+        blob, key = connection.execute(self._queries["blob"], columns[:2]).fetchone()
+        connection.execute(self._queries["put_file_blob"], (row_id, blob))
+        if key != content.key:
+            connection.execute(self._queries["put_unused_blob"], (content.key,))
+
+    def _drop_content(
+        self, connection: sqlite3.Connection, row_id: int, old: BlobRef | None
+    ) -> bool:
+        name, key = ("drop_content", ()) if old is None else ("drop_file_blob", (old.key,))
+        return connection.execute(self._queries[name], (row_id, *key)).rowcount > 0
+
+    def _move_blob(self, connection: sqlite3.Connection, row_id: int, old: str, new: str) -> bool:
+        if not connection.execute(self._queries["move_blob"], (row_id, old, new)).rowcount:
+            return False
+        connection.execute(self._queries["put_unused_blob"], (old,))
+        return True

@@ -376,6 +376,54 @@ SELECT seq FROM files WHERE tenant = ? AND id = ?
 SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
 WHERE f.tenant = ? AND f.id = ?
 
+-- put_blob
+INSERT INTO blobs (tenant, sha256, bytes, key, files) VALUES (?, ?, ?, ?, 1)
+ON CONFLICT (tenant, sha256) DO UPDATE SET files = files + 1
+
+-- blob
+SELECT seq, key FROM blobs WHERE tenant = ? AND sha256 = ?
+
+-- put_file_blob
+INSERT INTO file_blobs (file, blob) VALUES (?, ?)
+
+-- put_unused_blob
+INSERT INTO unused_blobs (key) VALUES (?)
+
+-- file_blob
+SELECT b.key, b.sha256, b.bytes FROM files AS f
+JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
+WHERE f.tenant = ? AND f.id = ?
+
+-- drop_content
+DELETE FROM contents WHERE file = ?
+
+-- drop_file_blob
+DELETE FROM file_blobs WHERE file = ? AND blob = (SELECT seq FROM blobs WHERE key = ?)
+
+-- move_blob
+UPDATE blobs SET key = ?3 WHERE key = ?2
+AND seq = (SELECT blob FROM file_blobs WHERE file = ?1)
+
+-- files_in_store
+SELECT f.body, f.seq, f.tenant FROM files AS f JOIN contents AS c ON c.file = f.seq
+WHERE f.seq > ? ORDER BY f.seq LIMIT ?
+
+-- files_in_blobs
+SELECT f.body, f.seq, f.tenant, b.key, b.sha256, b.bytes FROM files AS f
+JOIN file_blobs AS l ON l.file = f.seq JOIN blobs AS b ON b.seq = l.blob
+WHERE f.seq > ? ORDER BY f.seq LIMIT ?
+
+-- unused_blobs
+SELECT key FROM unused_blobs WHERE key > '' ORDER BY key LIMIT ?
+
+-- drop_unused_blob
+DELETE FROM unused_blobs WHERE key = ?
+
+-- unknown_blobs
+SELECT value FROM json_each(?)
+WHERE NOT EXISTS (SELECT 1 FROM blobs WHERE key = value)
+AND NOT EXISTS (SELECT 1 FROM unused_blobs WHERE key = value)
+
 -- files_newest
 SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
 AND (expires_at IS NULL OR expires_at > ?) AND (? IS NULL OR seq < ?)

@@ -1,0 +1,1 @@
+"""Contents of files outside of the store: object storage or a folder."""

@@ -1,0 +1,85 @@
+"""Deletes contents that no file has any more, and what uploads left that never became a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from antiphon.store.files import FileStore
+
+from .base import Blobs
+
+__all__ = ["BlobCollector"]
+
+_UNUSED_S = 60
+#: Seconds between two searches for abandoned uploads, and the age from which on they are abandoned.
+_SEARCH_S = _ABANDONED_S = 86_400
+#: Unused blobs that are deleted, or keys that are looked up, at a time.
+_BATCH = 500
+
+
+class BlobCollector:
+    """Collects every minute, and searches for abandoned uploads every day, while the block runs.
+
+    Several servers may do so at once: deleting twice does no harm. ``clock`` returns unix seconds.
+    """
+
+    def __init__(
+        self, files: FileStore, blobs: Blobs, *, clock: Callable[[], float], log: Any
+    ) -> None:
+        self._files = files
+        self._blobs = blobs
+        self._clock = clock
+        self._log = log
+
+    async def __aenter__(self) -> BlobCollector:
+        self._task = asyncio.create_task(self._run(), name="blob collector")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        searched_at = 0.0
+        while True:
+            await asyncio.sleep(_UNUSED_S)
+            try:
+                await self.delete_unused()
+                if self._clock() - searched_at >= _SEARCH_S:
+                    searched_at = self._clock()
+                    await self.delete_abandoned()
+            except Exception:
+                self._log.exception("unused contents of files could not be deleted")
+
+    async def delete_unused(self) -> int:
+        """Delete the blobs that no file has any more. Return how many."""
+        total = 0
+        while keys := await self._files.list_unused_blobs(_BATCH):
+            for key in keys:
+                await self._blobs.delete(key)
+            await self._files.forget_blobs(keys)
+            total += len(keys)
+        return total
+
+    async def delete_abandoned(self) -> int:
+        """Delete what uploads left more than a day ago without becoming a file. Return how many."""
+        before = self._clock() - _ABANDONED_S
+        await self._blobs.remove_leftovers(before)
+        total, batch = 0, set[str]()
+        async for blob in self._blobs.list():
+            if blob.modified_at < before:
+                batch.add(blob.key)
+            if len(batch) >= _BATCH:
+                total += await self._delete_unknown(batch)
+                batch = set()
+        return total + await self._delete_unknown(batch)
+
+    async def _delete_unknown(self, keys: set[str]) -> int:
+        unknown = await self._files.find_unknown_blobs(keys)
+        for key in unknown:
+            await self._blobs.delete(key)
+        return len(unknown)

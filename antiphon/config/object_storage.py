@@ -1,0 +1,55 @@
+"""Options of object storage that the environment's standard variables give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antiphon.errors import SetupError
+
+__all__ = ["storage_options"]
+
+#: URL scheme → variable → option. Of several variables for an option, the first one counts.
+_VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "s3": (
+        ("AWS_ACCESS_KEY_ID", "access_key_id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret_access_key"),
+        ("AWS_SESSION_TOKEN", "session_token"),
+        ("AWS_ROLE_ARN", "role_arn"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file"),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "container_credentials_full_uri"),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", "container_authorization_token_file"),
+        ("AWS_ENDPOINT_URL_S3", "endpoint"),
+        ("AWS_ENDPOINT_URL", "endpoint"),
+        ("AWS_REGION", "region"),
+        ("AWS_DEFAULT_REGION", "region"),
+    ),
+    "gs": (("GOOGLE_APPLICATION_CREDENTIALS", "application_credentials"),),
+    "az": (
+        ("AZURE_STORAGE_ACCOUNT_NAME", "account_name"),
+        ("AZURE_STORAGE_ACCOUNT_KEY", "account_key"),
+        ("AZURE_CLIENT_ID", "client_id"),
+        ("AZURE_CLIENT_SECRET", "client_secret"),
+        ("AZURE_TENANT_ID", "tenant_id"),
+        ("AZURE_FEDERATED_TOKEN_FILE", "federated_token_file"),
+    ),
+}
+
+
+def storage_options(
+    url: str, options: Mapping[str, str], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the options for the object storage at ``url``: the configured ones, with ``$NAME``
+    replaced by the environment variable, then those of the standard variables. Raises
+    ``SetupError`` for a variable that is not set.
+    """
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        if value.startswith("$") and value[1:] not in variables:
+            raise SetupError(
+                f"files_options.{name}: the environment variable is not set: {value[1:]}"
+            )
+        found[name] = variables[value[1:]] if value.startswith("$") else value
+    for variable, name in _VARIABLES.get(url.partition(":")[0], ()):
+        if variables.get(variable):
+            found.setdefault(name, variables[variable])
+    return found

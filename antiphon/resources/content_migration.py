@@ -1,0 +1,82 @@
+"""Move the contents of files between the store and blobs outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from msgspec import Struct
+
+from antiphon.blobs.base import Blobs
+from antiphon.errors import StoreError
+from antiphon.store.files import BlobRef, FileStore, StoredContent
+
+from .file_contents import StoredFile
+from .files import MAX_WHOLE_BYTES
+from .uploads import RECORD_PURPOSE
+
+__all__ = ["MovedContent", "migrate_contents"]
+
+_BATCH = 100
+
+
+class MovedContent(Struct, frozen=True):
+    """A content that was moved, by one of its files; ``problem`` says why it was not."""
+
+    file_id: str
+    bytes: int
+    problem: str | None = None
+
+
+async def migrate_contents(
+    files: FileStore, source: Blobs | None, target: Blobs | None
+) -> AsyncGenerator[MovedContent, None]:
+    """Move the contents of all files from ``source`` to ``target``; None is the store itself.
+
+    Servers may run meanwhile if they read from both, as PostgreSQL's do that already have the
+    target configured. An interrupted migration can be repeated.
+    """
+    after = 0
+    while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):
+        for row in rows:
+            if row.file.purpose == RECORD_PURPOSE:
+                continue
+            if (moved := await _move(files, source, target, row)) is not None:
+                yield moved
+        after = rows[-1].position
+        await _delete_unused(files, source, target)
+
+
+async def _move(
+    files: FileStore, source: Blobs | None, target: Blobs | None, row: StoredContent
+) -> MovedContent | None:
+    """Move one content. Return None if it is gone, or has moved with another file."""
+    file = row.file
+    try:
+        content = await files.read(row.tenant, file.id)
+        if content is None or row.blob != (content if isinstance(content, BlobRef) else None):
+            return None
+        chunks = StoredFile(file, content, source).read()
+        if target is not None:
+            new: bytes | BlobRef = await target.put(chunks)
+        elif file.bytes > MAX_WHOLE_BYTES:
+            return MovedContent(file.id, file.bytes, "too large for the store")
+        else:
+            new = b"".join([chunk async for chunk in chunks])
+        if await files.replace_content(row.tenant, file.id, row.blob, new):
+            return MovedContent(file.id, file.bytes)
+        if isinstance(new, BlobRef) and target is not None:
+            await target.delete(new.key)
+        return None
+    except StoreError as error:
+        return MovedContent(file.id, file.bytes, error.message)
+
+
+async def _delete_unused(files: FileStore, *places: Blobs | None) -> None:
+    """Delete unused blobs at the source and, where two files have the same content, at the
+    target."""
+    while keys := await files.list_unused_blobs(_BATCH):
+        for key in keys:
+            for blobs in places:
+                if blobs is not None:
+                    await blobs.delete(key)
+        await files.forget_blobs(keys)

@@ -1,0 +1,84 @@
+"""Contents of files: in the store, or in blobs outside of it, streamed to and from there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from antiphon.blobs.base import Blobs
+from antiphon.errors import StoreError
+from antiphon.store.files import BlobRef, FileStore
+from antiphon.wire.files import File
+
+__all__ = ["Chunks", "ContentStore", "StoredFile", "single_chunk"]
+
+#: The content of a new file, in pieces.
+Chunks = AsyncIterator[bytes]
+
+
+class StoredFile:
+    """The content of a file for its readers. ``sha256``: its checksum in hex, if it is known."""
+
+    def __init__(self, file: File, content: bytes | BlobRef, blobs: Blobs | None) -> None:
+        self.file = file
+        self._content = content
+        self._blobs = blobs
+        self.sha256 = content.sha256 if isinstance(content, BlobRef) else None
+
+    async def read(self, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes from ``start`` up to, without, ``end``. Raises ``StoreError``."""
+        if not isinstance(self._content, BlobRef):
+            yield self._content[start:end]
+            return
+        async for chunk in _require(self._blobs).read(self._content, start, end):
+            yield chunk
+
+    async def sign(self, lifetime_s: float) -> str | None:
+        """Return a URL for the download of the content; None if there is none."""
+        if self._blobs is None or not isinstance(self._content, BlobRef):
+            return None
+        return await self._blobs.sign(self._content, lifetime_s)
+
+
+class ContentStore:
+    """Stores files with their contents. Without ``blobs``, contents are in the store of files."""
+
+    def __init__(self, files: FileStore, blobs: Blobs | None = None) -> None:
+        self._files = files
+        self._blobs = blobs
+
+    async def put(
+        self,
+        tenant: str,
+        file: File,
+        chunks: Chunks,
+        *,
+        max_bytes: int | None = None,
+        max_files: int | None = None,
+    ) -> bool:
+        """Store a new file, as ``FileStore.put`` does. ``chunks`` are ``file.bytes`` in all."""
+        if self._blobs is None:
+            content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])
+        else:
+            content = await self._blobs.put(chunks)
+        is_stored = await self._files.put(
+            tenant, file, content, max_bytes=max_bytes, max_files=max_files
+        )
+        if not is_stored and self._blobs is not None and isinstance(content, BlobRef):
+            await self._blobs.delete(content.key)
+        return is_stored
+
+    async def open(self, tenant: str, file: File) -> StoredFile | None:
+        """Return a file for its readers; None if it has been deleted."""
+        content = await self._files.read(tenant, file.id)
+        return None if content is None else StoredFile(file, content, self._blobs)
+
+
+async def single_chunk(content: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield content as a whole."""
+    yield content
+
+
+def _require(blobs: Blobs | None) -> Blobs:
+    if blobs is None:
+        raise StoreError("The content of this file is outside of the store (setting files).")
+    return blobs
