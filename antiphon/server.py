@@ -201,8 +201,7 @@ async def open_app(
         store = measured(opened, metrics, time.monotonic)
         seal = await open_encryptor(settings, store)
         blobs = await _open_blobs(stack, settings, store, seal, log)
-        sender = _sender(settings)
-        fetcher = open_fetcher(settings)
+        sender, fetcher = _sender(settings), open_fetcher(settings)
         for client in (sender, fetcher):
             if client is not None:
                 stack.push_async_callback(client.close)

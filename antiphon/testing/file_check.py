@@ -159,7 +159,7 @@ async def frees_the_blobs_of_expired_files(store: Store) -> None:
 
 async def moves_contents(store: Store) -> None:
     files, blob = store.files, make_blob("k/1")
-    await _kept(store, "a", "b")
+    await _store_files(store, "a", "b")
     assert await files.put("u", make_file("c"), make_blob("k/0"))
     in_store = await files.list_contents(after=0, limit=10, in_blobs=False)
     assert [(row.tenant, row.file.id, row.blob) for row in in_store] == [

@@ -20,7 +20,7 @@ from antiphon.store.base import Store
 from antiphon.store.files import BlobRef
 from antiphon.testing.file_check import make_file
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server
+from tests.conformance.server import Server
 
 CONTENT = hashlib.shake_256(b"content").digest(SEGMENT_BYTES + 5_000)
 
