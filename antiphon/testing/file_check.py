@@ -157,6 +157,13 @@ async def frees_the_blobs_of_expired_files(store: Store) -> None:
     assert await store.files.find_unknown_blobs(["k/1"]) == {"k/1"}
 
 
+async def frees_the_blobs_of_deleted_tenants(store: Store) -> None:
+    assert await store.files.put("t", make_file("a"), make_blob("k/1"))
+    assert await store.files.put("u", make_file("b"), make_blob("k/2"))
+    await store.delete_tenant("t")
+    assert await store.files.list_unused_blobs(10) == ("k/1",)
+
+
 async def moves_contents(store: Store) -> None:
     files, blob = store.files, make_blob("k/1")
     await _store_files(store, "a", "b")
@@ -203,6 +210,7 @@ CHECKS: Mapping[str, Check] = {
         refers_to_contents_in_blobs,
         shares_equal_contents_of_a_tenant,
         frees_the_blobs_of_expired_files,
+        frees_the_blobs_of_deleted_tenants,
         moves_contents,
     )
 }

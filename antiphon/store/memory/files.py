@@ -147,7 +147,7 @@ class MemoryFiles:
         begin with this one and U+001F. Return their number."""
         keys = [key for key in self._files if key[0].partition("\x1f")[0] == tenant]
         for key in keys:
-            del self._files[key]
+            self._delete(*key)
         return len(keys)
 
     def totals(self, tenant: str) -> tuple[int, int]:
