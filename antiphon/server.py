@@ -223,6 +223,7 @@ async def open_app(
                 seal=seal,
                 tracer=tracer,
                 on_tool_call=metrics.record_tool_call,
+                on_background_end=metrics.record_background,
             ),
             OptionalFeatures(
                 prompts=prompts,

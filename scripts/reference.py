@@ -74,6 +74,7 @@ def _operation(view: OperationView) -> str:
         fields = ", ".join(_field(row) for row in view.form)
         lines.append(f"- Body: `multipart/form-data`: {fields}")
     lines += [f"- Answer: `{kind}` {_spans(body)}" for kind, body in view.answers.items()]
+    lines += [f"- Header of the answer: `{name}`. {text}" for name, text in view.headers.items()]
     lines.append(f"- Errors: {', '.join(view.errors)}")
     return "\n".join([*lines, ""])
 

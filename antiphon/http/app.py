@@ -123,7 +123,7 @@ def create_app(
             allow_origins=cors,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS),
+            expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS, "idempotent-replayed"),
         )
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=tracer

@@ -13,7 +13,7 @@ from antiphon.clients import Client
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
 from antiphon.resources.rate_limits import RateLimits
-from antiphon.tracing.base import Tracer
+from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
 
 from .admission import AdmissionQueue
@@ -37,12 +37,15 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     log: Any
     tracer: Tracer
 
-    def slot(self, context: RequestContext) -> AbstractAsyncContextManager[None]:
-        """Hold a slot for a request. Raises ``Overloaded`` if the queue is full, or if the client
-        has as many requests in progress as it may have."""
+    def slot(
+        self, context: RequestContext, span: Span | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold a slot for a request. ``span``: that of the request, if it is not the context's.
+        Raises ``Overloaded`` if the queue is full, or if the client has as many requests in
+        progress as it may have."""
         slot = self.admission.slot(context.tenant)
         if self.tracer.enabled:
-            slot = self._traced_slot(slot, context)
+            slot = self._traced_slot(slot, span or context.span)
         return self._limited_slot(slot, context.client) if context.client.scopes else slot
 
     @asynccontextmanager
@@ -55,15 +58,14 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def _traced_slot(
-        self, slot: AbstractAsyncContextManager[None], context: RequestContext
+        self, slot: AbstractAsyncContextManager[None], span: Span
     ) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            with self.tracer.start("queue", context.span.headers):
+            with self.tracer.start("queue", span.headers):
                 await stack.enter_async_context(slot)
             yield
 
 
-def with_trace(request: CreateResponse, context: RequestContext) -> CreateResponse:
+def with_trace(request: CreateResponse, headers: TraceHeaders) -> CreateResponse:
     """Return the request with the trace context that its work belongs to."""
-    headers = context.span.headers
     return replace(request, trace=dict(headers)) if headers else request

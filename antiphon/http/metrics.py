@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from antiphon.runs.usage_counter import UsageRecord
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, Usage
 
 from .admission import AdmissionQueue
 from .metric_names import MetricNames, OtherNames
@@ -234,7 +234,10 @@ class Metrics:
             registry=registry,
         )
         self._runs = Counter(
-            "antiphon_requests", "Responses ended.", ("model", "status"), registry=registry
+            "antiphon_requests",
+            "Responses ended. A background run is counted by the process that ends it.",
+            ("model", "status"),
+            registry=registry,
         )
         self._stalls = Counter(
             "antiphon_loop_stalls",
@@ -303,6 +306,22 @@ class Metrics:
             child = self._http_children[key] = self._http.labels(method, route, status)
         child.inc()
 
+    def record_outcome(
+        self, timing: RunTiming, response: Response, events: int, now: float
+    ) -> None:
+        """Record a foreground response that reached its end or was abandoned by its client."""
+        if response.status in ("in_progress", "cancelled"):
+            self.count_abandoned(response.model)
+        else:
+            self.record_response(timing, response, events, now)
+
+    def record_background(self, response: Response) -> None:
+        """Count a background response that ended here, and its tokens. Its times are not those of
+        a client that waits."""
+        self._runs.labels(response.model, response.status).inc()
+        if response.usage is not None:
+            _count_tokens(self._series_of(response.model), response.usage)
+
     def record_response(
         self, timing: RunTiming, response: Response, events: int, now: float
     ) -> None:
@@ -318,9 +337,7 @@ class Metrics:
         usage = response.usage
         if usage is None:
             return
-        of.input_tokens.inc(usage.input_tokens)
-        of.cached_tokens.inc(usage.input_tokens_details.cached_tokens)
-        of.output_tokens.inc(usage.output_tokens)
+        _count_tokens(of, usage)
         if timing.first is not None and usage.output_tokens > 1:
             per_token = (now - timing.first) / (usage.output_tokens - 1)
             of.per_token.observe(per_token)
@@ -390,6 +407,12 @@ class Metrics:
         if found is None:
             found = self._children[model] = self._parents.of(model)
         return found
+
+
+def _count_tokens(of: _Series, usage: Usage) -> None:
+    of.input_tokens.inc(usage.input_tokens)
+    of.cached_tokens.inc(usage.input_tokens_details.cached_tokens)
+    of.output_tokens.inc(usage.output_tokens)
 
 
 def _status(record: UsageRecord) -> str:

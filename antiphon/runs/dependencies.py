@@ -22,6 +22,7 @@ from antiphon.tracing.base import Tracer
 from antiphon.wire.items import ItemBase
 from antiphon.wire.request import CreateResponse
 
+from .background.worker import OnEnd, ignore_end
 from .policy import Policy
 from .tool_loop.executor import OnToolCall, ignore_call
 
@@ -37,7 +38,8 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
 
     ``clock`` returns unix seconds, ``ids`` a fresh id for a prefix. The default ``seal`` has a
     random key: only this process can decrypt the items that clients received from it.
-    ``on_tool_call`` hears of each server-side tool call that has ended.
+    ``on_tool_call`` hears of each server-side tool call that has ended, ``on_background_end`` of
+    each background response that ended in this process.
     """
 
     models: ModelCatalog
@@ -48,6 +50,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     seal: Encryptor = field(default_factory=_random_seal)
     tracer: Tracer = field(default_factory=Tracer)
     on_tool_call: OnToolCall = ignore_call
+    on_background_end: OnEnd = ignore_end
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], Kind]:

@@ -161,6 +161,7 @@ class Service:
             self._jobs.resume,
             owner=owner,
             lease=policy.lease,
+            on_end=dependencies.on_background_end,
         )
 
     def _create_resources(self, features: OptionalFeatures) -> None:

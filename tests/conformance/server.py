@@ -103,6 +103,7 @@ class Server:
     ) -> None:
         numbers = itertools.count(1)
         store = store if metrics is None else measured(store, metrics, time.monotonic)
+        metrics = metrics or Metrics()
         self.backend = backend
         self.store = store
         self.log = io.StringIO()
@@ -128,7 +129,8 @@ class Server:
                 policy=Policy(**{"keepalive_s": 0, **policy}),
                 seal=seal or Encryptor((EncryptionKey.generate(),)),
                 tracer=tracer or Tracer(),
-                on_tool_call=(metrics or Metrics()).record_tool_call,
+                on_tool_call=metrics.record_tool_call,
+                on_background_end=metrics.record_background,
             ),
             OptionalFeatures(
                 prompts=prompts or Prompts(),

@@ -45,13 +45,25 @@ async def test_background_run_counts_for_its_tenant_and_in_the_event_log(serve: 
             await asyncio.sleep(0)  # the reader hears of the end before the writer
             metrics = await scrape(server)
     assert metrics["antiphon_tenant_requests_total{completed,default}"] == 1
+    assert metrics["antiphon_requests_total{tiny,completed}"] == 1
     assert metrics["antiphon_tenant_tokens_total{default,output}"] > 0
+    assert metrics["antiphon_generation_tokens_total{tiny}"] > 0
     assert metrics["antiphon_event_log_batches_total{}"] > 0
     assert metrics["antiphon_event_log_events_total{}"] > 0
     assert metrics["antiphon_store_operation_seconds_count{runs.end}"] == 1
     assert metrics["antiphon_event_log_followers{}"] == 0
     assert metrics["antiphon_model_loaded{tiny}"] == 1
     assert metrics["antiphon_queue_wait_seconds_count{}"] == 0  # it waited for no slot
+
+
+async def test_cancelled_background_run_is_counted(serve: Serve) -> None:
+    backend = SteppedBackend([Open(Message(role="assistant", content=())), asyncio.Event()])
+    server = serve(backend, metrics=Metrics())
+    created = await server.post(background=True)
+    await server.client.post(f"/v1/responses/{created.json()['id']}/cancel")
+    metrics = await scrape(server)
+    assert metrics["antiphon_requests_total{tiny,cancelled}"] == 1
+    assert "antiphon_requests_total{tiny,completed}" not in metrics
 
 
 async def test_tenants_without_settings_share_a_label(serve: Serve) -> None:

@@ -26,6 +26,7 @@ from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.logs import open_log
+from antiphon.resources.rate_limits import RateLimits
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.tracing.base import Span, Tracer
@@ -283,6 +284,7 @@ async def test_connection_has_a_maximum_lifetime(serve: Serve) -> None:
     dependencies = EndpointDependencies(
         service=server.service,
         admission=AdmissionQueue(10, 10),
+        rates=RateLimits(server.service.rates, owner="here", timer=time.monotonic),
         metrics=Metrics(),
         clock=time.monotonic,
         limits=RequestLimits(),

@@ -18,6 +18,7 @@ from antiphon.stream.deltas import Open, Text
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.tracing.opentelemetry import OtelTracer, open_tracer
 from antiphon.wire.items import Message
+from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve
 from tests.conformance.server import engine
 from tests.conformance.stepped_backend import SteppedBackend
@@ -79,6 +80,28 @@ async def test_response_is_one_trace(serve: Serve, collector: Collector) -> None
     assert attributes["gen_ai.response.id"] == response["id"]
     assert attributes["antiphon.response.status"] == "completed"
     assert "secret" not in str([span.to_json() for span in collector.spans])
+
+
+async def test_each_frame_of_a_websocket_is_a_span(serve: Serve, collector: Collector) -> None:
+    server = serve("Hello there!", tracer=collector.tracer)
+    async with WebSocketClient(server.app) as wire:
+        for _ in range(2):
+            wire.create(input="hi")
+            events = await wire.events()
+    frame = "response.create"
+    assert collector.tree() == {
+        "WEBSOCKET /v1/responses": "",
+        frame: "WEBSOCKET /v1/responses",
+        "queue": frame,
+        "prepare": frame,
+        "chat tiny": frame,
+        "store response": frame,
+    }
+    spans = [dict(span.attributes or {}) for span in collector.spans if span.name == frame]
+    assert len(spans) == 2
+    assert spans[-1]["gen_ai.response.id"] == events[-1]["response"]["id"]
+    assert spans[-1]["antiphon.response.status"] == "completed"
+    assert spans[-1]["gen_ai.usage.output_tokens"] > 0
 
 
 async def test_content_is_in_traces_only_if_the_operator_wants_it(serve: Serve) -> None:

@@ -37,7 +37,9 @@ async def test_unknown_url_is_404(make_app: Any, error_of: ErrorOf, method: str,
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("DELETE", "/v1/responses", "POST"),
+        ("DELETE", "/v1/responses", "GET, HEAD, POST"),
+        ("PUT", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
+        ("PUT", "/v1/conversations/conv_1", "DELETE, GET, HEAD, POST"),
         ("PUT", "/v1/models", "GET, HEAD"),
         ("POST", "/v1/responses/resp_1/input_items", "GET, HEAD"),
     ],

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Any
 
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.error_codes import ERROR_CODES
@@ -143,13 +144,20 @@ def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
     """Build the response for an error raised by Starlette's router, usually a wrong method."""
     if error.status_code != 405:
         return error_reply(error.status_code, error.detail)
-    allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
     return error_reply(
         405,
         f"Not allowed to {scope['method']} on {scope['path']}.",
         code="method_not_supported",
-        headers={"allow": ", ".join(allowed)},
+        headers={"allow": ", ".join(sorted(_allowed_methods(scope)))},
     )
+
+
+def _allowed_methods(scope: Scope) -> set[str]:
+    """Return the methods of the path: the routes of a path have one method each, and Starlette's
+    error only knows those of the first."""
+    routes: list[Route] = [each for each in scope["router"].routes if isinstance(each, Route)]
+    path = scope["route"].path
+    return {method for each in routes if each.path == path for method in each.methods or ()}
 
 
 class ErrorMiddleware:

@@ -44,7 +44,8 @@ class FieldRow(Struct, frozen=True, kw_only=True):
 
 
 class OperationView(Struct, frozen=True, kw_only=True):
-    """An operation. ``bodies`` and ``answers``: media type, or status and media type → type."""
+    """An operation. ``bodies`` and ``answers``: media type, or status and media type → type.
+    ``headers``: those of a success that not every response has → meaning."""
 
     method: str
     path: str
@@ -55,6 +56,7 @@ class OperationView(Struct, frozen=True, kw_only=True):
     bodies: Mapping[str, tuple[TextSpan, ...]]
     form: tuple[FieldRow, ...]
     answers: Mapping[str, tuple[TextSpan, ...]]
+    headers: Mapping[str, str]
     errors: tuple[str, ...]
 
 
@@ -62,17 +64,19 @@ def operations(document: Json) -> Iterator[OperationView]:
     """Yield the operations of a document in their order."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            yield _view(method.upper(), path, operation)
+            yield _view(method.upper(), path, operation, document["components"]["headers"])
 
 
-def _view(method: str, path: str, operation: Json) -> OperationView:
+def _view(method: str, path: str, operation: Json, headers: Json) -> OperationView:
     content = operation.get("requestBody", {}).get("content", {})
     form = content.get("multipart/form-data", {}).get("schema")
-    answers, errors = {}, []
+    answers, own_headers, errors = {}, {}, []
     for status, answer in operation["responses"].items():
         if "$ref" in answer:
             errors.append(status)
             continue
+        for name in answer.get("headers", {}).keys() - {"x-request-id"}:
+            own_headers[name] = headers[name]["description"]
         for kind, each in answer.get("content", {}).items():
             answers[f"{status} {kind}"] = type_spans(each["schema"])
         if "content" not in answer:
@@ -91,6 +95,7 @@ def _view(method: str, path: str, operation: Json) -> OperationView:
         },
         form=rows(form) if form else (),
         answers=answers,
+        headers=dict(sorted(own_headers.items())),
         errors=tuple(errors),
     )
 

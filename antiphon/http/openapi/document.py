@@ -195,6 +195,11 @@ _HEADERS: Json = {
         "description": "Tools of the request that this server does not run.",
         "schema": {"type": "string"},
     },
+    "idempotent-replayed": {
+        "description": "`true`: the response belongs to an earlier request with this "
+        "`Idempotency-Key`.",
+        "schema": {"const": "true"},
+    },
 }
 _HEADER_REF = "#/components/headers/"
 

@@ -89,7 +89,7 @@ class CreateEndpoint:
         answer=Response,
         events=StreamEvent,
         headers=(_IDEMPOTENCY_KEY,),
-        response_headers=(IGNORED_TOOLS,),
+        response_headers=(IGNORED_TOOLS, repeats.REPLAYED_HEADER[0].decode()),
         errors=(404, 409, 424),
     )
 
@@ -99,7 +99,9 @@ class CreateEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = request_context(scope)
         body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
-        request = with_trace(parse_create_response(body, self._deps.limits.body), context)
+        request = with_trace(
+            parse_create_response(body, self._deps.limits.body), context.span.headers
+        )
         response_id = repeats.response_id(scope, context.tenant, body)
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
@@ -161,10 +163,7 @@ def record_outcome(
     """Record usage and metrics of a run that ended or was abandoned."""
     context.usage = run.response.usage
     record_response(context.span, run.response)
-    if run.response.status in ("in_progress", "cancelled"):
-        metrics.count_abandoned(run.response.model)
-    else:
-        metrics.record_response(timing, run.response, run.event_count, now)
+    metrics.record_outcome(timing, run.response, run.event_count, now)
 
 
 class _ClientSink(EventSink):

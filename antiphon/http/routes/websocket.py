@@ -25,6 +25,8 @@ from antiphon.http.middleware.request_context import (
 )
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.history.session_chains import SessionChains
+from antiphon.tracing.base import Span
+from antiphon.tracing.responses import record_content, record_response
 from antiphon.wire.events import Error, Event, SteerFailed
 from antiphon.wire.parsing.websocket import (
     CreateFrame,
@@ -42,6 +44,9 @@ _MAX_LANES = 32
 LIFETIME_S = 3600.0
 #: Frames that may wait for their turn, in all lanes together.
 _MAX_QUEUED_FRAMES = 128
+
+#: Span of one frame, below the span of the connection.
+_FRAME_SPAN = "response.create"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -167,10 +172,15 @@ class _Connection:
             await self._send_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
 
     async def _run(self, lane: _Lane, frame: CreateFrame) -> None:
+        parent = self._context.span.headers
+        with self._endpoint.deps.tracer.start(_FRAME_SPAN, parent, kind="server") as span:
+            await self._drive(lane, frame, span)
+
+    async def _drive(self, lane: _Lane, frame: CreateFrame, span: Span) -> None:
         deps, tenant = self._endpoint.deps, self._context.tenant
         timing = RunTiming(deps.clock(), deps.clock)
-        request = with_trace(frame.request, self._context)
-        async with deps.slot(self._context):
+        request = with_trace(frame.request, span.headers)
+        async with deps.slot(self._context, span):
             run = await deps.service.create(
                 tenant,
                 request,
@@ -182,12 +192,9 @@ class _Connection:
             try:
                 await run.drive(_FrameSink(self, lane, run, timing))
             finally:
-                if run.response.status in ("in_progress", "cancelled"):
-                    deps.metrics.count_abandoned(run.response.model)
-                else:
-                    deps.metrics.record_response(
-                        timing, run.response, run.event_count, deps.clock()
-                    )
+                record_response(span, run.response)
+                record_content(deps.tracer, span, request, run.response)
+                deps.metrics.record_outcome(timing, run.response, run.event_count, deps.clock())
 
     # --- memory ----------------------------------------------------------------------------------
 

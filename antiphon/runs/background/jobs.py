@@ -201,6 +201,7 @@ class BackgroundJobs:
             webhook=self._webhook(response),
             usage=meter.record(response, Usage(input_tokens=read, output_tokens=sampled)),
         )
+        dependencies.on_background_end(response)
 
     def _meter(self, job: Job, request: StoredRequest, response: Response) -> UsageMeter:
         return UsageMeter(

@@ -20,10 +20,11 @@ from antiphon.store.records import Claim
 from antiphon.store.runs import RunStore
 from antiphon.tracing.base import Span
 from antiphon.tracing.responses import record_response
+from antiphon.wire.response import Response
 
 from .event_log_writer import EventLogWriter, LogSink, retry_until_available
 
-__all__ = ["BackgroundWorker", "ClaimedRun", "LeaseConfig"]
+__all__ = ["BackgroundWorker", "ClaimedRun", "LeaseConfig", "OnEnd", "ignore_end"]
 
 _log = structlog.get_logger(__name__)
 
@@ -48,6 +49,14 @@ class ClaimedRun(Struct, frozen=True):
     span: Span
 
 
+#: Hears of each response that ended in this process.
+OnEnd = Callable[[Response], None]
+
+
+def ignore_end(response: Response) -> None:
+    """Do nothing: an ``OnEnd`` for which nobody listens."""
+
+
 #: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer, and
 #: ``ReaderGone``, if the run was deleted.
 ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
@@ -65,11 +74,13 @@ class BackgroundWorker:
         *,
         owner: str,
         lease: LeaseConfig,
+        on_end: OnEnd = ignore_end,
     ) -> None:
         self._store = store
         self._models = models
         self._resume = resume
         self._lease = lease
+        self._on_end = on_end
         self.owner = owner
         self.log_writer = EventLogWriter(store, flush_s=lease.flush_s)
         self._wake_up = asyncio.Event()
@@ -199,5 +210,6 @@ class BackgroundWorker:
             with claimed.span:
                 response = await claimed.run.drive(claimed.sink)
                 record_response(claimed.span, response)
+            self._on_end(response)
         except ReaderGone:
             _log.info("another server has taken over a run", response=claim.job.id)
