@@ -242,12 +242,28 @@ def _join_source(table: Any) -> Any:
 
 def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Model]) -> Any:
     if option.name == "models":
-        return _parse_models(given if isinstance(given, list) else split_list(given), declared)
+        texts = given if isinstance(given, list) else _split_models(given)
+        return _parse_models(texts, declared)
     if option.name == "keys":
         return tuple(_parse_key(part, name) for part in split_list(given))
     if option.name in _TABLES:
         raise SetupError(f"{name}: {option.name} are set in antiphon.toml, in tables")
     return from_text(option, given, name)
+
+
+def _split_models(text: str) -> list[str]:
+    """Split a list of models. A bare URL after a model with URLs is one more server of it."""
+    found: list[str] = []
+    for part in split_list(text):
+        is_url = part.startswith(_URL_SCHEMES)
+        if found and is_url and found[-1].partition("=")[2].startswith(_URL_SCHEMES):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
+
+
+_URL_SCHEMES = ("http://", "https://", "dns+http://", "dns+https://")
 
 
 def _parse_models(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Model]:

@@ -251,6 +251,16 @@ def test_flags_select_configured_models_and_add_others() -> None:
     assert read(file, MODELS="small, y=z").origins["models"] == "ANTIPHON_MODELS"
 
 
+def test_variable_names_several_servers_of_a_model() -> None:
+    variable = "q=http://a:1/v1, https://b:2/v1,r=x.gguf, s=http://c:3/v1"
+    models = read("", MODELS=variable).settings.models
+    assert {name: model.source for name, model in models.items()} == {
+        "q": "http://a:1/v1,https://b:2/v1",
+        "r": "x.gguf",
+        "s": "http://c:3/v1",
+    }
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [
