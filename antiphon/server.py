@@ -214,17 +214,7 @@ async def open_app(
             stack, settings, store, files, seal, fetcher, documents, log
         )
         service = Service(
-            RunDependencies(
-                models=models,
-                store=store,
-                clock=_clock,
-                ids=_new_id,
-                policy=_policy(settings),
-                seal=seal,
-                tracer=tracer,
-                on_tool_call=metrics.record_tool_call,
-                on_background_end=metrics.record_background,
-            ),
+            _run_dependencies(settings, models, store, seal, tracer, metrics),
             OptionalFeatures(
                 prompts=prompts,
                 fetcher=fetcher,
@@ -275,6 +265,27 @@ async def _open_metrics(stack: AsyncExitStack, settings: Settings) -> Metrics:
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
     return Metrics(tenants, names=settings.metrics_names, exporter=exporter)
+
+
+def _run_dependencies(
+    settings: Settings,
+    models: catalog.Catalog,
+    store: Store,
+    seal: Encryptor,
+    tracer: Tracer,
+    metrics: Metrics,
+) -> RunDependencies:
+    return RunDependencies(
+        models=models,
+        store=store,
+        clock=_clock,
+        ids=_new_id,
+        policy=_policy(settings),
+        seal=seal,
+        tracer=tracer,
+        on_tool_call=metrics.record_tool_call,
+        on_background_end=metrics.record_background,
+    )
 
 
 def _watchdog(
