@@ -653,4 +653,5 @@ def _retention(settings: Settings) -> Retention:
         max_bytes=settings.retention_bytes or None,
         max_log_age_s=settings.retention_events_s or None,
         max_usage_age_s=settings.retention_usage_days * 86_400 or None,
+        max_audit_age_s=settings.retention_audit_days * 86_400 or None,
     )

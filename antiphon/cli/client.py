@@ -8,10 +8,11 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import socket
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from antiphon.config.load import Loaded
@@ -70,6 +71,12 @@ class Server:
         """Return the bytes at ``path``. Raises ``RequestFailed``."""
         with self._request("GET", path) as answer:
             return answer.read()
+
+    def copy(self, path: str, file: IO[bytes]) -> None:
+        """Write the bytes at ``path`` to a file. Raises ``RequestFailed``, also if the answer is
+        incomplete."""
+        with self._request("GET", path) as answer:
+            shutil.copyfileobj(answer, file)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send ``body`` and return the JSON of the answer. Raises ``RequestFailed``."""

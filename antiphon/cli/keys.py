@@ -7,9 +7,10 @@ store in memory, the command asks the server.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +20,7 @@ from antiphon.config.load import Loaded
 from antiphon.config.settings import Settings
 from antiphon.errors import RequestError, SetupError, StoreError
 from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.audit import AuditTrail
 from antiphon.store import open_store
 from antiphon.wire.api_keys import CreateApiKey
 
@@ -38,23 +40,24 @@ def new_key(loaded: Loaded, fields: Mapping[str, Any]) -> str:
         wanted = msgspec.convert(fields, CreateApiKey)
     except msgspec.ValidationError as error:
         raise SetupError(f"antiphon key new: {error}") from None
-    return str(_run(loaded, lambda keys: keys.create(wanted))["value"])
+    create = _Act("created", wanted.name, lambda keys: keys.create(wanted))
+    return str(_run(loaded, create)["value"])
 
 
 def list_keys(loaded: Loaded) -> list[Mapping[str, Any]]:
     """Return all keys without their secrets. Raises ``SetupError``."""
-    found: list[Mapping[str, Any]] = _run(loaded, lambda keys: keys.list())["data"]
+    found: list[Mapping[str, Any]] = _run(loaded, _Act("", "", lambda keys: keys.list()))["data"]
     return found
 
 
 def rotate_key(loaded: Loaded, name: str) -> str:
     """Give a key a new secret and return it. Raises ``SetupError``."""
-    return str(_run(loaded, lambda keys: keys.rotate(name))["value"])
+    return str(_run(loaded, _Act("rotated", name, lambda keys: keys.rotate(name)))["value"])
 
 
 def revoke_key(loaded: Loaded, name: str) -> None:
     """Revoke a key. Raises ``SetupError``."""
-    _run(loaded, lambda keys: keys.revoke(name))
+    _run(loaded, _Act("revoked", name, lambda keys: keys.revoke(name)))
 
 
 class _Keys(Protocol):
@@ -64,6 +67,14 @@ class _Keys(Protocol):
     async def create(self, wanted: CreateApiKey) -> Any: ...
     async def rotate(self, name: str) -> Any: ...
     async def revoke(self, name: str) -> Any: ...
+
+
+class _Act(NamedTuple):
+    """An action on the keys. ``change``: what it does to the key ``name``; "" if nothing."""
+
+    change: str
+    name: str
+    run: Callable[[_Keys], Awaitable[Any]]
 
 
 class _ServerKeys:
@@ -86,7 +97,7 @@ class _ServerKeys:
         return self._server.delete(f"{_PATH}/{quote(name)}")
 
 
-def _run(loaded: Loaded, action: Any) -> Any:
+def _run(loaded: Loaded, action: _Act) -> Any:
     """Run an action on the keys and return its result as plain values."""
     try:
         return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
@@ -94,27 +105,34 @@ def _run(loaded: Loaded, action: Any) -> Any:
         raise SetupError(str(error)) from None
 
 
-async def _act(loaded: Loaded, action: Any) -> Any:
+async def _act(loaded: Loaded, action: _Act) -> Any:
     settings = loaded.settings
-    keys: _Keys
     if settings.store == "memory:":
-        return await action(_ServerKeys(find_server(loaded)))
+        return await action.run(_ServerKeys(find_server(loaded)))
     try:
         store = await open_store(settings.store)
     except SetupError:
         server = find_server(loaded)
         if settings.store.startswith(_DATABASE_SERVERS) or not server.is_listening():
             raise
-        return await action(_ServerKeys(server))
+        return await action.run(_ServerKeys(server))
     try:
         keys = ApiKeys(store.keys, clock=_clock, timer=time.monotonic, reserved=_names(settings))
-        return await action(keys)
+        result = await action.run(keys)
+        if action.change:
+            trail = AuditTrail(store.audit, clock=_clock, ids=_new_id)
+            await trail.record(f"api_key.{action.change}", action.name)
+        return result
     finally:
         await store.close()
 
 
 def _names(settings: Settings) -> list[str]:
     return [key.name or key.tenant for key in settings.keys]
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
 
 
 def _clock() -> float:

@@ -282,6 +282,29 @@ _KEY_LIMITS = (
 _KEY_LISTS = ("models", "tools")
 
 
+def _tenant_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["export", "delete"])
+    parser.add_argument("name", metavar="NAME", help="name of the tenant")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="file of the archive (default: standard output)"
+    )
+    parser.add_argument("--yes", action="store_true", help="delete without a question")
+
+
+def _audit_arguments(parser: argparse.ArgumentParser) -> None:
+    for name, help in (
+        ("type", "acts of this type, such as api_key.created"),
+        ("key", "acts with the API key of this name"),
+        ("target", "changes of what has this name or id"),
+    ):
+        parser.add_argument(
+            f"--{name}", dest=f"audit_{name}", metavar=name.upper(), help=f"only {help}"
+        )
+    parser.add_argument(
+        "--last", type=_period_count, metavar="N", default=20, help="how many (default: 20)"
+    )
+
+
 def _usage_arguments(parser: argparse.ArgumentParser) -> None:
     from .usage import GROUPS
 
@@ -589,6 +612,32 @@ def _shown(limit: Any) -> str:
     return ", ".join(limit) if isinstance(limit, list | tuple) else str(limit)
 
 
+def _tenant(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    from . import tenants
+
+    if arguments.action == "export":
+        return tenants.export_tenant(loaded, arguments.name, arguments.output)
+
+    def confirm() -> str:
+        sys.stderr.write(
+            f"This deletes everything of the tenant {arguments.name}. Repeat its name: "
+        )
+        sys.stderr.flush()
+        return sys.stdin.readline().strip()
+
+    tenants.delete_tenant(loaded, arguments.name, confirm=None if arguments.yes else confirm)
+    _print_line(f"{arguments.name}  deleted")
+
+
+def _audit(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    from . import tenants
+
+    filters = {name: getattr(arguments, f"audit_{name}") for name in ("type", "key", "target")}
+    given = {name: value for name, value in filters.items() if value is not None}
+    for line in tenants.list_acts(loaded, given, count=arguments.last):
+        _print_line(line)
+
+
 def _whole_number(name: str, text: str) -> int:
     if not text.isdecimal():
         raise SetupError(f"antiphon key: {name} must be a number, not {text!r}")
@@ -644,6 +693,19 @@ COMMANDS: Mapping[str, Command] = {
         run=_usage,
         flags=("port", "chat_url", "chat_key"),
         arguments=_usage_arguments,
+    ),
+    "tenant": Command(
+        help="Export or delete everything that a running server stores of a tenant.",
+        run=_tenant,
+        flags=("port", "chat_url", "chat_key"),
+        takes="export|delete NAME ",
+        arguments=_tenant_arguments,
+    ),
+    "audit": Command(
+        help="Show who administered a running server, when and how.",
+        run=_audit,
+        flags=("port", "chat_url", "chat_key"),
+        arguments=_audit_arguments,
     ),
     "pull": Command(
         help="Download a model.",

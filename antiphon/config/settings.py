@@ -246,6 +246,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 400
 
+    retention_audit_days: Annotated[
+        float,
+        _storage("Days for which the audit log is kept; 0 keeps it forever.", ge=0),
+    ] = 400
+
     webhook_url: Annotated[
         str | None,
         _hooks("URL that receives webhooks when background responses end. Unset: no webhooks."),

@@ -22,11 +22,13 @@ from antiphon.compat.completion_request import SHARED_FIELDS as COMPLETION_FIELD
 from antiphon.compat.completion_request import parse_completion_request
 from antiphon.compat.completion_response import Completion
 from antiphon.compat.request_bodies import chat_completion_body, completion_body
+from antiphon.http.auditor import Auditor
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
 from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
 from antiphon.http.openapi.operation import Operation
 from antiphon.http.routes.api_keys import ApiKeyRoutes
+from antiphon.http.routes.audit import AuditRoutes
 from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.containers import ContainerRoutes
@@ -42,6 +44,7 @@ from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
 from antiphon.http.routes.settings import SettingRoutes
 from antiphon.http.routes.skills import SkillRoutes
+from antiphon.http.routes.tenants import TenantRoutes
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.uploads import UploadRoutes
 from antiphon.http.routes.usage import UsageRoutes
@@ -107,8 +110,10 @@ def create_app(
         log=log,
         tracer=tracer,
     )
-    routes = [*_routes(deps, access), *_manager_routes(service, access, manager)]
-    routes += _key_routes(ApiKeyRoutes(api_keys, access, limits))
+    auditor = Auditor(service.audit, access)
+    routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
+    routes += _key_routes(ApiKeyRoutes(api_keys, access, limits, auditor))
+    routes += _tenant_routes(service, access, auditor)
     if settings is not None:
         shown = SettingRoutes(settings, access)
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
@@ -145,12 +150,14 @@ def _admission(
     return admission
 
 
-def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebSocketRoute]:
+def _routes(
+    deps: EndpointDependencies, access: AuthConfig, auditor: Auditor
+) -> list[Route | WebSocketRoute]:
     service, limits = deps.service, deps.limits
     create = CreateEndpoint(deps)
     compact = CompactEndpoint(deps)
     embeddings = EmbeddingsEndpoint(deps)
-    responses = ResponseRoutes(service, limits)
+    responses = ResponseRoutes(service, limits, auditor)
     conversations = ConversationRoutes(service, limits)
     prompts = PromptRoutes(service, access, limits)
     files = FileRoutes(service, limits)
@@ -191,7 +198,7 @@ def _routes(deps: EndpointDependencies, access: AuthConfig) -> list[Route | WebS
         Route("/v1/files/{file_id}/content", files.read_content, methods=["GET"]),
         *_upload_routes(UploadRoutes(service, limits)),
         *_vector_routes(VectorStoreRoutes(service, limits)),
-        *_container_routes(ContainerRoutes(service, limits)),
+        *_container_routes(ContainerRoutes(service, limits, auditor)),
         *_skill_routes(SkillRoutes(service, limits)),
         Route("/v1/prompts", prompts.create, methods=["POST"]),
         Route("/v1/prompts", prompts.list, methods=["GET"]),
@@ -240,12 +247,12 @@ class _ActionRoute(Route):
 
 
 def _manager_routes(
-    service: Service, access: AuthConfig, manager: ManagesModels | None
+    service: Service, access: AuthConfig, manager: ManagesModels | None, auditor: Auditor
 ) -> list[Route]:
     """The routes of operators."""
     if manager is None:
         return []
-    models = ManagedModelRoutes(manager, access, service.keepalive_s)
+    models = ManagedModelRoutes(manager, access, service.keepalive_s, auditor)
     model = "/antiphon/models/{model:path}"
     return [
         Route("/antiphon/models", models.list, methods=["GET"]),
@@ -253,6 +260,16 @@ def _manager_routes(
         _ActionRoute(model + "/unload", models.unload, methods=["POST"]),
         _ActionRoute(model + "/pull", models.pull, methods=["POST"]),
         Route(model, models.retrieve, methods=["GET"]),
+    ]
+
+
+def _tenant_routes(service: Service, access: AuthConfig, auditor: Auditor) -> list[Route]:
+    tenants = TenantRoutes(service.tenants, access, auditor)
+    tenant = "/antiphon/tenants/{name:path}"
+    return [
+        Route(tenant + "/export", tenants.export, methods=["GET"]),
+        Route(tenant, tenants.delete, methods=["DELETE"]),
+        Route("/antiphon/audit", AuditRoutes(service.audit, access).list, methods=["GET"]),
     ]
 
 

@@ -41,6 +41,11 @@ class Containers:
             raise NotFound("Containers are disabled on this server.", code="containers_disabled")
         return self._registry_or_none
 
+    @property
+    def are_enabled(self) -> bool:
+        """Whether this server runs containers."""
+        return self._registry_or_none is not None
+
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
         """Create a container with copies of uploaded files."""
         with _translate_errors():

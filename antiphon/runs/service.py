@@ -20,6 +20,7 @@ from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import PageParams, make_page, page_of
+from antiphon.resources.audit import AuditTrail
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import Conversations, HeldConversation
 from antiphon.resources.embeddings import Embeddings
@@ -61,6 +62,7 @@ from .policy import Policy
 from .preparer import PreparedRequest, Preparer
 from .response_quota import ResponseQuota
 from .run_factory import RunFactory
+from .tenants import Tenants
 from .usage_counter import UsageCounter
 
 __all__ = [
@@ -193,6 +195,10 @@ class Service:
             ids=ids,
             quotas=policy.quotas,
         )
+        #: Which administrative acts there were.
+        self.audit = AuditTrail(store.audit, clock=clock, ids=ids)
+        #: Exports and deletes tenants.
+        self.tenants = Tenants(store, self.containers, cancel=self.cancel, clock=clock)
         self.usages = TenantUsages(
             store,
             policy.quotas,

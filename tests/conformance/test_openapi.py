@@ -204,6 +204,9 @@ async def call_organization(call: DocumentedClient) -> None:
     await call("rotateApiKey", "k")
     await call("revokeApiKey", "k")
     await call("revokeApiKey", "k", status=404)
+    await call("exportTenant", "t")
+    await call("deleteTenant", "t")
+    await call("listAuditEvents", params={"type": "api_key.created", "start_time": 0})
 
 
 @pytest.mark.requirement("OPENAPI-HOSTS")

@@ -19,6 +19,7 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.pagination import PageParams
+from antiphon.resources.audit import AuditTrail
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
@@ -129,6 +130,8 @@ class FakeService:
         self.vector_stores: Any = None
         self.containers: Any = None
         self.rates = MemoryStore().rates
+        self.tenants: Any = None
+        self.audit = AuditTrail(MemoryStore().audit, clock=lambda: 1000.0, ids=counted())
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
 
     def models(self) -> tuple[FakeModel, ...]:

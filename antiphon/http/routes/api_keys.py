@@ -6,13 +6,12 @@ machine.
 
 from __future__ import annotations
 
-import structlog
 from starlette.requests import Request
 
 from antiphon.errors import Forbidden, InvalidRequest
+from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
-from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.resources.api_keys import ApiKeys
@@ -23,13 +22,14 @@ from antiphon.wire.parsing.json_body import parse_json_object
 
 __all__ = ["ApiKeyRoutes"]
 
-_log = structlog.get_logger(__name__)
-
 
 class ApiKeyRoutes:
     """All routes below ``/antiphon/keys``. ``keys``: None if keys are in the settings only."""
 
-    def __init__(self, keys: ApiKeys | None, access: AuthConfig, limits: RequestLimits) -> None:
+    def __init__(
+        self, keys: ApiKeys | None, access: AuthConfig, limits: RequestLimits, auditor: Auditor
+    ) -> None:
+        self._auditor = auditor
         self._keys = keys
         self._access = access
         self._limits = limits
@@ -47,14 +47,14 @@ class ApiKeyRoutes:
         raw = parse_json_object(body, self._limits.body)
         fields = known_fields(raw, CreateApiKey.__struct_fields__, "")
         created = await keys.create(convert(fields, CreateApiKey, ""))
-        _log_change(request, "API key created", created.name)
+        await self._auditor.record(request.scope, "api_key.created", created.name)
         return json_reply(created)
 
     @operation("rotateApiKey", answer=NewApiKey, errors=(403, 404))
     async def rotate(self, request: Request) -> Reply:
         """Give an API key a new secret. The old one is refused from now on."""
         rotated = await self._checked(request).rotate(request.path_params["name"])
-        _log_change(request, "API key rotated", rotated.name)
+        await self._auditor.record(request.scope, "api_key.rotated", rotated.name)
         return json_reply(rotated)
 
     @operation("revokeApiKey", answer=Deleted, errors=(403, 404))
@@ -62,7 +62,7 @@ class ApiKeyRoutes:
         """Revoke an API key."""
         name = request.path_params["name"]
         await self._checked(request).revoke(name)
-        _log_change(request, "API key revoked", name)
+        await self._auditor.record(request.scope, "api_key.revoked", name)
         return json_reply(Deleted(id=name, object="antiphon.api_key.deleted"))
 
     def _checked(self, request: Request) -> ApiKeys:
@@ -75,8 +75,3 @@ class ApiKeyRoutes:
                 " manage them here."
             )
         return self._keys
-
-
-def _log_change(request: Request, what: str, name: str) -> None:
-    """Log a change, and the key that made it."""
-    _log.info(what, name=name, by=request_context(request.scope).key)

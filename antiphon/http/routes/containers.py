@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
+from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import header, request_context
@@ -34,7 +35,8 @@ __all__ = ["ContainerRoutes"]
 class ContainerRoutes:
     """All routes below ``/v1/containers``."""
 
-    def __init__(self, service: Service, limits: RequestLimits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._containers = service.containers
         self._limits = limits
 
@@ -61,6 +63,7 @@ class ContainerRoutes:
         """Delete a container and its files."""
         tenant, container_id = _container_key(request)
         await self._containers.delete(tenant, container_id)
+        await self._auditor.record_operator(request.scope, "container.deleted", container_id)
         return json_reply(Deleted(id=container_id, object="container.deleted"))
 
     @operation(

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import Forbidden
+from antiphon.http.auditor import Auditor
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
@@ -45,7 +46,10 @@ class ManagesModels(Protocol):
 class ManagedModelRoutes:
     """All routes below ``/antiphon/models``."""
 
-    def __init__(self, manager: ManagesModels, access: AuthConfig, keepalive_s: float) -> None:
+    def __init__(
+        self, manager: ManagesModels, access: AuthConfig, keepalive_s: float, auditor: Auditor
+    ) -> None:
+        self._auditor = auditor
         self._manager = manager
         self._access = access
         self._keepalive_s = keepalive_s
@@ -68,6 +72,7 @@ class ManagedModelRoutes:
         self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.load(request.path_params["model"])
+        await self._auditor.record(request.scope, "model.loaded", model.id)
         return json_reply(model)
 
     @operation("unloadModel", answer=ManagedModel, errors=(400, 403, 404))
@@ -76,6 +81,7 @@ class ManagedModelRoutes:
         self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.unload(request.path_params["model"])
+        await self._auditor.record(request.scope, "model.unloaded", model.id)
         return json_reply(model)
 
     @operation(
@@ -84,7 +90,10 @@ class ManagedModelRoutes:
     async def pull(self, request: Request) -> _PullStream:
         """Download the files of a model; the response is a stream of events."""
         self._check(request)
-        return _PullStream(self._manager.pull(request.path_params["model"]), self._keepalive_s)
+        name = request.path_params["model"]
+        events = self._manager.pull(name)
+        await self._auditor.record(request.scope, "model.pulled", name)
+        return _PullStream(events, self._keepalive_s)
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not manage the server."""

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
+from antiphon.http.auditor import Auditor
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics, RunTiming
@@ -305,7 +306,8 @@ _LIST_PARAMS = (
 class ResponseRoutes:
     """Endpoints over existing responses, and the token count of a request."""
 
-    def __init__(self, service: Service, limits: RequestLimits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._service = service
         self._limits = limits
 
@@ -363,6 +365,7 @@ class ResponseRoutes:
         """Delete a response."""
         tenant, response_id = _response_key(request)
         await self._service.delete(tenant, response_id)
+        await self._auditor.record_operator(request.scope, "response.deleted", response_id)
         return json_reply(Deleted(id=response_id, object="response"))
 
     @operation("cancelResponse", answer=Response)

@@ -1,0 +1,77 @@
+"""``antiphon tenant`` and ``antiphon audit``: the tenants and the audit log of a running server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from antiphon.config.load import Loaded
+from antiphon.errors import SetupError
+
+from .client import RequestFailed, find_server
+
+__all__ = ["delete_tenant", "export_tenant", "list_acts"]
+
+#: Most events that the server returns at a time.
+_PAGE = 100
+
+
+def export_tenant(loaded: Loaded, name: str, output: Path | None) -> None:
+    """Write the archive of a tenant to a file, or to standard output. An incomplete file is
+    removed. Raises ``SetupError``."""
+    path = f"/antiphon/tenants/{quote(name, safe='')}/export"
+    try:
+        server = find_server(loaded)
+        if output is None:
+            server.copy(path, sys.stdout.buffer)
+            return
+        unfinished = output.with_name(f"{output.name}.part")
+        try:
+            with unfinished.open("wb") as file:
+                server.copy(path, file)
+            unfinished.replace(output)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except (RequestFailed, OSError) as error:
+        raise SetupError(str(error)) from None
+
+
+def delete_tenant(loaded: Loaded, name: str, *, confirm: Callable[[], str] | None) -> None:
+    """Delete a tenant. ``confirm`` returns the name as the operator repeats it; None: no
+    confirmation. Raises ``SetupError``."""
+    if confirm is not None and confirm() != name:
+        raise SetupError("antiphon tenant delete: the names differ; nothing was deleted")
+    try:
+        find_server(loaded).delete(f"/antiphon/tenants/{quote(name, safe='')}")
+    except RequestFailed as error:
+        raise SetupError(str(error)) from None
+
+
+def list_acts(loaded: Loaded, filters: Mapping[str, str], *, count: int) -> list[str]:
+    """Return the latest administrative acts as lines, newest first. ``filters``: parameters of
+    ``GET /antiphon/audit``. Raises ``SetupError``."""
+    server = find_server(loaded)
+    lines: list[str] = []
+    query: dict[str, Any] = dict(filters)
+    try:
+        while len(lines) < count:
+            query["limit"] = min(_PAGE, count - len(lines))
+            page = server.get(f"/antiphon/audit?{urlencode(query)}")
+            lines += map(_line, page["data"])
+            if not page["has_more"]:
+                break
+            query["after"] = page["last_id"]
+    except RequestFailed as error:
+        raise SetupError(str(error)) from None
+    return lines
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    time = datetime.fromtimestamp(event["effective_at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    actor = event["actor"]
+    who = " ".join(filter(None, (actor["key"], actor["address"]))) or "a local command"
+    return f"{time}  {event['type']}  {event['target'] or '-'}  by {who}"

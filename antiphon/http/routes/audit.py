@@ -1,0 +1,55 @@
+"""``GET /antiphon/audit``: operators read the audit log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+from starlette.requests import Request
+
+from antiphon.errors import Forbidden
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.openapi.operation import operation
+from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
+from antiphon.resources.audit import AuditQuery, AuditTrail
+from antiphon.wire.audit import AuditEvent
+from antiphon.wire.pagination import Page
+
+__all__ = ["AuditRoutes"]
+
+_Seconds = Annotated[int, Meta(ge=0)]
+_PARAMS = (
+    *(each for each in PAGE_PARAMS if each.name != "before"),
+    QueryParam(name="type", type=str, description="Only acts of this type."),
+    QueryParam(name="key", type=str, description="Only acts with this API key, by its name."),
+    QueryParam(name="target", type=str, description="Only changes of what has this name or id."),
+    QueryParam(name="start_time", type=_Seconds, description="The first second, in unix time."),
+    QueryParam(name="end_time", type=_Seconds, description="The second after the last."),
+)
+
+
+class AuditRoutes:
+    """The audit log."""
+
+    def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
+        self._trail = trail
+        self._access = access
+
+    @operation("listAuditEvents", query=_PARAMS, answer=Page[AuditEvent], errors=(400, 403))
+    async def list(self, request: Request) -> Reply:
+        """Return a page of the administrative acts."""
+        if not holds_role(request.scope, self._access, self._access.operators):
+            raise Forbidden("You may not read the audit log of this server.")
+        query = Query(request.scope)
+        page = AuditQuery(
+            type=query.value("type"),
+            actor=query.value("key"),
+            target=query.value("target"),
+            start=query.number("start_time", low=0),
+            end=query.number("end_time", low=0),
+            after=query.value("after"),
+            newest_first=query.order() == "desc",
+            limit=query.limit(),
+        )
+        return json_reply(await self._trail.list(page))

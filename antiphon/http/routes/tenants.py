@@ -1,0 +1,85 @@
+"""Endpoints of ``/antiphon/tenants``: operators export and delete tenants.
+
+Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
+machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from antiphon.errors import Forbidden
+from antiphon.http.auditor import Auditor
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import AuthConfig, holds_role
+from antiphon.http.openapi.operation import operation
+from antiphon.runs.tenants import Tenants
+from antiphon.wire.pagination import Deleted
+
+__all__ = ["TenantRoutes"]
+
+#: Bytes that are sent at a time.
+_CHUNK_BYTES = 1 << 18
+
+
+class TenantRoutes:
+    """The archive of a tenant, and its deletion."""
+
+    def __init__(self, tenants: Tenants, access: AuthConfig, auditor: Auditor) -> None:
+        self._tenants = tenants
+        self._access = access
+        self._auditor = auditor
+
+    @operation("exportTenant", media_type="application/jsonl", errors=(403,))
+    async def export(self, request: Request) -> _Archive:
+        """Return everything that is stored of a tenant, as JSON lines."""
+        name = self._checked_name(request)
+        await self._auditor.record(request.scope, "tenant.exported", name)
+        return _Archive(self._tenants.export(name))
+
+    @operation("deleteTenant", answer=Deleted, errors=(403,))
+    async def delete(self, request: Request) -> Reply:
+        """Delete everything that is stored of a tenant, after its background runs are cancelled."""
+        name = self._checked_name(request)
+        await self._tenants.delete(name)
+        await self._auditor.record(request.scope, "tenant.deleted", name)
+        return json_reply(Deleted(id=name, object="antiphon.tenant.deleted"))
+
+    def _checked_name(self, request: Request) -> str:
+        """Return the name of the tenant. Raises ``Forbidden`` for clients that are not
+        operators."""
+        if not holds_role(request.scope, self._access, self._access.operators):
+            raise Forbidden("You may not manage the tenants of this server.")
+        name: str = request.path_params["name"]
+        return name
+
+
+class _Archive:
+    """The lines of an archive, as an ASGI app. An archive without its last line is incomplete."""
+
+    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_started = False
+        async for chunk in _chunks(self._lines):
+            if not is_started:  # an error before is an answer of its own
+                is_started = True
+                headers = [(b"content-type", b"application/jsonl")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _chunks(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Join lines to larger chunks."""
+    chunk = bytearray()
+    async for line in lines:
+        chunk += line
+        if len(chunk) >= _CHUNK_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
+    yield bytes(chunk)

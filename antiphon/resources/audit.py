@@ -1,0 +1,82 @@
+"""The audit trail: which administrative acts there were, and who did them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from msgspec.structs import replace
+
+from antiphon.errors import InvalidRequest, StoreError
+from antiphon.pagination import page_of
+from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
+from antiphon.stream.writer import Ids
+from antiphon.wire.audit import AuditActor, AuditEvent
+from antiphon.wire.pagination import Page
+
+__all__ = ["AuditQuery", "AuditTrail"]
+
+_log = structlog.get_logger(__name__)
+
+
+class AuditTrail:
+    """Adds to the audit log of a store, and reads it. ``clock`` returns unix seconds."""
+
+    def __init__(self, log: AuditLog, *, clock: Callable[[], float], ids: Ids) -> None:
+        self._audit_log = log
+        self._clock = clock
+        self._ids = ids
+
+    async def record(
+        self,
+        type: str,
+        target: str = "",
+        *,
+        key: str | None = None,
+        tenant: str = "",
+        address: str = "",
+    ) -> None:
+        """Record an act that was done. ``key``: the name of the API key that was used; ``tenant``:
+        its tenant; ``address``: of the client. If the store does not answer, an error is logged:
+        the act cannot be undone."""
+        record = AuditRecord(
+            id=self._ids("audit"),
+            at=int(self._clock()),
+            type=type,
+            target=_text(target),
+            actor=_text(key or ""),
+            actor_tenant=_text(tenant),
+            address=_text(address),
+        )
+        try:
+            await self._audit_log.add(record)
+        except StoreError as error:
+            _log.error("an act is missing in the audit log", audit=record.id, error=error.message)
+
+    async def list(self, query: AuditQuery) -> Page[AuditEvent]:
+        """Return a page of the log. Raises ``InvalidRequest`` for an unknown cursor."""
+        found = await self._audit_log.list(replace(query, limit=query.limit + 1))
+        if found is None:
+            raise InvalidRequest(f"Event with id '{query.after}' not found.", param="after")
+        events = tuple(_shown(record) for record in found[: query.limit])
+        return page_of(events, has_more=len(found) > query.limit)
+
+
+def _shown(record: AuditRecord) -> AuditEvent:
+    actor = AuditActor(
+        key=record.actor or None,
+        tenant=record.actor_tenant or None,
+        address=record.address or None,
+    )
+    return AuditEvent(
+        id=record.id,
+        type=record.type,
+        effective_at=record.at,
+        target=record.target or None,
+        actor=actor,
+    )
+
+
+def _text(name: str) -> str:
+    """Return a name as it is stored: short, and without U+0000."""
+    return name[:256].replace("\0", "\ufffd")

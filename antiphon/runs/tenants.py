@@ -1,0 +1,223 @@
+"""Whole tenants: an archive of everything that is stored of one, and its deletion.
+
+The archive is JSON lines; docs/tenants.md describes it. It is made while it is read, page by page,
+so its size does not matter.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from antiphon.errors import NotFound
+from antiphon.pagination import PageParams
+from antiphon.resources.containers import Containers
+from antiphon.store.base import Store
+from antiphon.store.files import FileQuery
+from antiphon.store.records import ItemQuery, ResponseQuery
+from antiphon.store.usage import UsageKind, UsageQuery
+from antiphon.wire.files import File
+from antiphon.wire.response import Response
+from antiphon.wire.response_list import ResponseSummary
+
+__all__ = ["Tenants"]
+
+#: Version of the archive's form.
+_VERSION = 1
+#: Objects that are read at a time.
+_PAGE = 100
+#: Bytes of a file in one line of an archive.
+_PIECE_BYTES = 3 << 18
+_DAY = 86_400
+_KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
+
+_encode = msgspec.json.Encoder().encode
+
+#: An entry of an archive: its type, and its data.
+_Entry = tuple[str, Any]
+
+
+class Tenants:
+    """Exports and deletes tenants. ``cancel`` cancels a background response; ``clock`` returns unix
+    seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        containers: Containers,
+        *,
+        cancel: Callable[[str, str], Awaitable[Response]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._containers = containers
+        self._cancel = cancel
+        self._clock = clock
+
+    async def export(self, tenant: str) -> AsyncIterator[bytes]:
+        """Yield the lines of a tenant's archive. What changes meanwhile may be missing. Raises
+        ``StoreError``."""
+        now = int(self._clock())
+        yield _line("tenant", {"name": tenant, "exported_at": now, "version": _VERSION})
+        counts: Counter[str] = Counter()
+        for entries in (
+            self._responses(tenant),
+            self._conversations(tenant),
+            self._files(tenant),
+            self._vector_stores(tenant),
+            self._skills(tenant),
+            self._container_resources(tenant),
+            self._usage(tenant, now),
+            self._keys(tenant),
+        ):
+            async for type, data in entries:
+                counts[type] += 1
+                yield _line(type, data)
+        yield _line("end", {"counts": dict(counts)})
+
+    async def delete(self, tenant: str) -> None:
+        """Delete everything of a tenant: its keys in the store, then its runs, then the rest. What
+        other requests store meanwhile may remain. Raises ``StoreError``."""
+        for key in await self._store.keys.list():
+            if key.tenant == tenant:
+                await self._store.keys.delete(key.name)
+        await self._cancel_runs(tenant)
+        async for _, container in self._container_resources(tenant):
+            await self._containers.delete(tenant, container.id)
+        await self._store.delete_tenant(tenant)
+
+    async def _cancel_runs(self, tenant: str) -> None:
+        """Cancel the background runs. The list shows them as queued until their end."""
+        query = ResponseQuery(status="queued", background=True, limit=_PAGE)
+        cancelled: set[str] = set()
+        while page := await self._store.list_responses(tenant, query):
+            ids = {summary.id for summary in page}
+            if ids <= cancelled:
+                break
+            for response_id in ids - cancelled:
+                with suppress(NotFound):  # deleted meanwhile
+                    await self._cancel(tenant, response_id)
+            cancelled |= ids
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    async def _responses(self, tenant: str) -> AsyncIterator[_Entry]:
+        query = ResponseQuery(limit=_PAGE)
+
+        async def read(after: str | None) -> tuple[ResponseSummary, ...] | None:
+            return await self._store.list_responses(tenant, replace(query, after=after))
+
+        async for summary in _all(read):
+            if (stored := await self._store.load(tenant, summary.id)) is not None:
+                yield "response", {"response": stored.response, "input": stored.input}
+
+    async def _conversations(self, tenant: str) -> AsyncIterator[_Entry]:
+        after: str | None = None
+        while page := await self._store.list_conversations(tenant, after=after, limit=_PAGE):
+            for conversation in page:
+                yield "conversation", conversation
+                query = ItemQuery(limit=_PAGE)
+                while items := await self._store.list_conversation_items(
+                    tenant, conversation.id, query
+                ):
+                    for item in items:
+                        yield "item", {"conversation": conversation.id, "item": item}
+                    query = ItemQuery(limit=_PAGE, after=items[-1].id)
+            after = page[-1].id
+
+    async def _files(self, tenant: str) -> AsyncIterator[_Entry]:
+        query = FileQuery(limit=_PAGE)
+
+        async def read(after: str | None) -> tuple[File, ...] | None:
+            return await self._store.files.list_page(tenant, replace(query, after=after))
+
+        async for file in _all(read):
+            if (content := await self._store.files.read(tenant, file.id)) is not None:
+                yield "file", file
+                for entry in _pieces({"file": file.id}, content):
+                    yield entry
+
+    async def _vector_stores(self, tenant: str) -> AsyncIterator[_Entry]:
+        for store in await self._store.vectors.list_stores(tenant):
+            yield "vector_store", store
+            for indexed in await self._store.vectors.list_files(tenant, store.id):
+                yield "vector_store_file", indexed
+
+    async def _skills(self, tenant: str) -> AsyncIterator[_Entry]:
+        for skill in await self._store.skills.list_skills(tenant):
+            yield "skill", skill
+            for version in await self._store.skills.list_versions(tenant, skill.id):
+                number = int(version.version)
+                bundle = await self._store.skills.read_bundle(tenant, skill.id, number)
+                yield "skill_version", version
+                for entry in _pieces({"skill_version": version.id}, bundle or b""):
+                    yield entry
+
+    async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
+        after: str | None = None
+        while self._containers.are_enabled:
+            page = self._containers.list(tenant, PageParams(limit=_PAGE, order="asc", after=after))
+            for container in page.data:
+                yield "container", container
+            if not page.has_more:
+                break
+            after = page.last_id
+
+    async def _usage(self, tenant: str, now: int) -> AsyncIterator[_Entry]:
+        for kind in _KINDS:
+            query = UsageQuery(
+                start=0,
+                end=now + 1,
+                width=_DAY,
+                kind=kind,
+                tenants=(tenant,),
+                group_by=frozenset(("api_key", "model")),
+            )
+            for totals in await self._store.usage_log.totals(query):
+                yield "usage", {"kind": kind, **asdict(totals), "tenant": tenant}
+
+    async def _keys(self, tenant: str) -> AsyncIterator[_Entry]:
+        for key in await self._store.keys.list():
+            if key.tenant == tenant:
+                fields = asdict(key)
+                del fields["sha256"], fields["hint"]
+                yield "api_key", fields
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_HasId)
+
+
+async def _all(
+    read: Callable[[str | None], Awaitable[tuple[_T, ...] | None]],
+) -> AsyncIterator[_T]:
+    """Yield the entries of all pages. ``read`` returns the page after an entry; None if this is
+    unknown: it was deleted meanwhile, and the one before it is tried."""
+    page = await read(None)
+    while page:
+        for entry in page:
+            yield entry
+        for entry in reversed(page):
+            if (page := await read(entry.id)) is not None:
+                break
+
+
+def _line(type: str, data: Any) -> bytes:
+    return _encode({"type": type, "data": data}) + b"\n"
+
+
+def _pieces(of: dict[str, str], content: bytes) -> Iterator[_Entry]:
+    """Yield the content of a file in pieces. ``of``: whose content it is."""
+    for offset in range(0, len(content), _PIECE_BYTES):
+        piece = content[offset : offset + _PIECE_BYTES]
+        yield "content", {**of, "offset": offset, "base64": base64.b64encode(piece).decode()}
