@@ -198,7 +198,9 @@ class Service:
         #: Which administrative acts there were.
         self.audit = AuditTrail(store.audit, clock=clock, ids=ids)
         #: Exports and deletes tenants.
-        self.tenants = Tenants(store, self.containers, cancel=self.cancel, clock=clock)
+        self.tenants = Tenants(
+            store, self.files.contents, self.containers, cancel=self.cancel, clock=clock
+        )
         self.usages = TenantUsages(
             store,
             policy.quotas,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from antiphon.errors import NotFound
 from antiphon.pagination import PageParams
 from antiphon.resources.containers import Containers
+from antiphon.resources.file_contents import ContentStore, single_chunk
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
@@ -50,12 +51,14 @@ class Tenants:
     def __init__(
         self,
         store: Store,
+        contents: ContentStore,
         containers: Containers,
         *,
         cancel: Callable[[str, str], Awaitable[Response]],
         clock: Callable[[], float],
     ) -> None:
         self._store = store
+        self._contents = contents
         self._containers = containers
         self._cancel = cancel
         self._clock = clock
@@ -138,9 +141,9 @@ class Tenants:
             return await self._store.files.list_page(tenant, replace(query, after=after))
 
         async for file in _all(read):
-            if (content := await self._store.files.read(tenant, file.id)) is not None:
+            if (stored := await self._contents.open(tenant, file)) is not None:
                 yield "file", file
-                for entry in _pieces({"file": file.id}, content):
+                async for entry in _pieces({"file": file.id}, stored.read()):
                     yield entry
 
     async def _vector_stores(self, tenant: str) -> AsyncIterator[_Entry]:
@@ -156,7 +159,8 @@ class Tenants:
                 number = int(version.version)
                 bundle = await self._store.skills.read_bundle(tenant, skill.id, number)
                 yield "skill_version", version
-                for entry in _pieces({"skill_version": version.id}, bundle or b""):
+                content = single_chunk(bundle or b"")
+                async for entry in _pieces({"skill_version": version.id}, content):
                     yield entry
 
     async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
@@ -216,8 +220,11 @@ def _line(type: str, data: Any) -> bytes:
     return _encode({"type": type, "data": data}) + b"\n"
 
 
-def _pieces(of: dict[str, str], content: bytes) -> Iterator[_Entry]:
+async def _pieces(of: dict[str, str], chunks: AsyncIterator[bytes]) -> AsyncIterator[_Entry]:
     """Yield the content of a file in pieces. ``of``: whose content it is."""
-    for offset in range(0, len(content), _PIECE_BYTES):
-        piece = content[offset : offset + _PIECE_BYTES]
-        yield "content", {**of, "offset": offset, "base64": base64.b64encode(piece).decode()}
+    offset = 0
+    async for chunk in chunks:
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            piece = chunk[start : start + _PIECE_BYTES]
+            yield "content", {**of, "offset": offset, "base64": base64.b64encode(piece).decode()}
+            offset += len(piece)
