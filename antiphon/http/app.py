@@ -159,7 +159,6 @@ def _routes(
     embeddings = EmbeddingsEndpoint(deps)
     responses = ResponseRoutes(service, limits, auditor)
     conversations = ConversationRoutes(service, limits)
-    prompts = PromptRoutes(service, access, limits)
     files = FileRoutes(service, limits)
     models = ModelRoutes(service)
     health = HealthRoutes(service, deps.metrics)
@@ -200,16 +199,22 @@ def _routes(
         *_vector_routes(VectorStoreRoutes(service, limits)),
         *_container_routes(ContainerRoutes(service, limits, auditor)),
         *_skill_routes(SkillRoutes(service, limits)),
-        Route("/v1/prompts", prompts.create, methods=["POST"]),
-        Route("/v1/prompts", prompts.list, methods=["GET"]),
-        Route("/v1/prompts/{prompt_id}", prompts.retrieve, methods=["GET"]),
-        Route("/v1/prompts/{prompt_id}", prompts.delete, methods=["DELETE"]),
+        *_prompt_routes(PromptRoutes(service, access, limits)),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.retrieve, methods=["GET"]),
         Route("/health", health.health, methods=["GET"]),
         Route("/ready", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
         *(_page_routes(PageRoutes()) if access.page else ()),
+    ]
+
+
+def _prompt_routes(prompts: PromptRoutes) -> list[Route]:
+    return [
+        Route("/v1/prompts", prompts.create, methods=["POST"]),
+        Route("/v1/prompts", prompts.list, methods=["GET"]),
+        Route("/v1/prompts/{prompt_id}", prompts.retrieve, methods=["GET"]),
+        Route("/v1/prompts/{prompt_id}", prompts.delete, methods=["DELETE"]),
     ]
 
 
