@@ -292,14 +292,12 @@ def _tenant_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    for name, help in (
-        ("type", "acts of this type, such as api_key.created"),
-        ("key", "acts with the API key of this name"),
-        ("target", "changes of what has this name or id"),
+    for flag, name, help in (
+        ("--type", "type", "acts of this type, such as api_key.created"),
+        ("--by", "key", "acts with the API key of this name"),
+        ("--target", "target", "changes of what has this name or id"),
     ):
-        parser.add_argument(
-            f"--{name}", dest=f"audit_{name}", metavar=name.upper(), help=f"only {help}"
-        )
+        parser.add_argument(flag, dest=f"audit_{name}", metavar="NAME", help=f"only {help}")
     parser.add_argument(
         "--last", type=_period_count, metavar="N", default=20, help="how many (default: 20)"
     )

@@ -72,7 +72,7 @@ def test_deletion_asks_for_the_name(
 
 
 def test_acts_are_listed_over_pages(server: _Server, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "--key", "root", "--last", "150"]) == 0
+    assert main(["audit", "--by", "root", "--last", "150"]) == 0
     assert server.calls == [
         "GET /antiphon/audit?key=root&limit=100",
         "GET /antiphon/audit?key=root&limit=100&after=audit_1",

@@ -22,7 +22,7 @@ from tests.conformance.test_skills import manifest
 from tests.runs.scripted_service import OneModel
 
 #: Shared by all tenants of a server.
-SHARED = ("/v1/models", "/v1/prompts", "/antiphon/keys")
+SHARED = ("/v1/models", "/v1/prompts", "/antiphon/keys", "/antiphon/tenants")
 BODIES: dict[str, Any] = {
     "/v1/conversations/{conversation_id}": {"metadata": {}},
     "/v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
