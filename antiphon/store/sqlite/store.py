@@ -20,7 +20,6 @@ from antiphon.store.records import (
     SweepRecord,
     TenantUsage,
 )
-from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
@@ -97,12 +96,13 @@ class SqliteStore:
             await self._database.write(self._save_work(tenant, stored, usage=usage))
             return True
         key = (tenant, stored.response.id)
-        is_locked = self.runs.is_locked(*key, lock)
+        locked = self.runs.locked(*key, lock)
         save_response = self._save_work(tenant, stored, lock.conversation, usage=usage)
 
         def work(connection: sqlite3.Connection) -> bool:
             if connection.execute(self._queries["row_of"], key).fetchone() is not None:
                 return True
+            is_locked = locked(connection)
             if is_locked:
                 save_response(connection)
             return is_locked
@@ -145,6 +145,8 @@ class SqliteStore:
             if row is None or not connection.execute(self._queries["bury"], row).rowcount:
                 return False, False
             had_run = connection.execute(self._queries["bury_run"], key).rowcount > 0
+            if had_run:
+                self.runs.forget(connection, *key)
             free_unneeded(connection, self._queries, row[0])
             return True, had_run
 
@@ -185,31 +187,17 @@ class SqliteStore:
         max_bytes: int | None,
         lease_s: float,
     ) -> bool:
-        reservations = self.runs.reservations
-        # first, so that concurrent calls count each other
-        undo = reservations.add(tenant, response_id, owner)
-        reserved = encode(reservations.ids(tenant, lease_s)).decode()
-
-        def work(connection: sqlite3.Connection) -> bool:
-            query = self._queries["response_totals"]
-            count, stored_bytes = connection.execute(query, (tenant,)).fetchone()
-            query = self._queries["unsaved_reservations"]
-            (unsaved,) = connection.execute(query, (tenant, reserved)).fetchone()
-            return not (
-                exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes)
-            )
-
-        try:
-            fits = await self._database.read(work)
-        except BaseException:
-            undo()
-            raise
-        if not fits:
-            undo()
-        return fits
+        return await self.runs.reserve_response(
+            tenant,
+            response_id,
+            owner,
+            max_responses=max_responses,
+            max_bytes=max_bytes,
+            lease_s=lease_s,
+        )
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        self.runs.reservations.remove(tenant, response_id, owner)
+        await self.runs.release_reservation(tenant, response_id, owner)
 
     async def check_writable(self) -> None:
         query = self._queries["check"]

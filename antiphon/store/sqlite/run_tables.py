@@ -1,0 +1,162 @@
+"""The tables of runs: what one transaction reads and writes of them.
+
+All functions are called in the thread that runs the transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import ExitStack, closing
+from typing import Any
+
+from antiphon.store.fair_claims import choose_fairly
+from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job
+from antiphon.store.row_mapping import claim_of
+
+__all__ = ["ClaimedFrom", "RunTables", "page_of"]
+
+#: Bytes of events after which a page ends, and from which on a batch is large.
+_PAGE_BYTES = _LARGE_BYTES = 1 << 20
+
+#: A claim, and the former owner of the run.
+ClaimedFrom = tuple[Claim, str | None]
+
+
+class RunTables:
+    """The statements of runs, by ``queries``."""
+
+    def __init__(self, queries: Mapping[str, str]) -> None:
+        self._queries = queries
+
+    def begin(
+        self,
+        connection: sqlite3.Connection,
+        job: Job,
+        batch: EventBatch,
+        *,
+        lock: ConversationLock | None,
+        api_key: str,
+    ) -> None:
+        """Add a run with its first events. ``lock``, ``api_key``: as in ``RunStore.create``."""
+        conversation = lock.conversation if lock is not None else None
+        row = (job.tenant, job.id, job.model, conversation, api_key)
+        run = connection.execute(self._queries["begin_run"], row).lastrowid
+        connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
+        self.add_batch(connection, run, batch)
+
+    def claim(
+        self,
+        connection: sqlite3.Connection,
+        owner: str,
+        models: Collection[str],
+        is_free: Callable[[str, str | None], bool],
+        *,
+        limit: int,
+        tenant_limit: int | None,
+    ) -> list[ClaimedFrom]:
+        """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free``: whether it may claim a
+        run, by the run's id and owner."""
+        running, own = Counter[str](), Counter[str]()
+        for tenant, response_id, old_owner in connection.execute(self._queries["owned"]):
+            running[tenant] += 1
+            own[tenant] += old_owner == owner and not is_free(response_id, old_owner)
+        tenants = [row[0] for row in connection.execute(self._queries["queued_tenants"])]
+        room = None
+        if tenant_limit is not None:
+            room = {tenant: tenant_limit - own[tenant] for tenant in tenants}
+        with ExitStack() as stack:
+            sources = {
+                tenant: stack.enter_context(
+                    closing(self._queued(connection, tenant, models, is_free))
+                )
+                for tenant in tenants
+            }
+            chosen = choose_fairly(sources, running, limit=limit, room=room)
+        return [(self._take(connection, run, owner), old) for run, old in chosen]
+
+    def take_over(
+        self, connection: sqlite3.Connection, tenant: str, response_id: str, owner: str
+    ) -> ClaimedFrom | None:
+        """Claim one run from its owner; None if it is unknown or has ended."""
+        row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
+        if row is None or row[3] is not None:
+            return None
+        return self._take(connection, row[0], owner), row[4]
+
+    def end(self, connection: sqlite3.Connection, claim: Claim, batch: EventBatch) -> bool:
+        """End a run with its last events. False if the claim is no longer valid."""
+        run = self.claimed_run(connection, claim)
+        if run is None:
+            return False
+        self.add_batch(connection, run[0], batch)
+        connection.execute(self._queries["end_run"], (run[0],))
+        connection.execute(self._queries["drop_job"], (run[0],))
+        return True
+
+    def _queued(
+        self,
+        connection: sqlite3.Connection,
+        tenant: str,
+        models: Collection[str],
+        is_free: Callable[[str, str | None], bool],
+    ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
+        """Yield the runs of a tenant that can be claimed: their rank, row and former owner."""
+        with closing(connection.execute(self._queries["unended"], (tenant,))) as runs:
+            for run, response_id, model, old_owner in runs:
+                if model in models and is_free(response_id, old_owner):
+                    yield run, (run, old_owner)
+
+    def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
+        connection.execute(self._queries["take_run"], (owner, run))
+        return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
+
+    def claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
+        """Return the run's row and next sequence number; None if the claim is not valid."""
+        key = (claim.job.tenant, claim.job.id)
+        row = connection.execute(self._queries["run"], key).fetchone()
+        if row is None or row[1] != claim.epoch or row[3] is not None:
+            return None
+        return row[0], row[2]
+
+    def add_batch(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
+        """Append a batch to a run, by its row."""
+        if batch.count:
+            for part in batch.rows:
+                self._add_row(connection, run, part)
+                del part  # or it stays in memory while the next one is made
+            connection.execute(self._queries["advance_run"], (batch.last + 1, run))
+
+    def _add_row(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
+        columns = {"lines": batch.lines, "tokens": batch.tokens}
+        if len(batch.lines) <= _LARGE_BYTES:
+            row = (run, batch.first, batch.count, *columns.values())
+            connection.execute(self._queries["add_batch"], row)
+            return
+        # Written in place: SQLite makes two copies of a value that it is given.
+        sizes = map(len, columns.values())
+        row = (run, batch.first, batch.count, *sizes)
+        row_id = connection.execute(self._queries["add_large_batch"], row).lastrowid
+        for name, value in columns.items():
+            if value and row_id is not None:
+                with connection.blobopen("batches", name, row_id) as blob:
+                    blob.write(value)
+
+
+def page_of(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> EventPage | None:
+    """Make a page of rows (ended, first, count, lines), reading no more rows than necessary."""
+    batches: list[EventBatch] = []
+    has_ended = None
+    size = 0
+    for ended, first, count, lines in rows:
+        has_ended = bool(ended)
+        if first is None or first + count - 1 <= after:
+            continue
+        if first > after + limit:  # sequence numbers have no gaps
+            return EventPage(tuple(batches), ended=False)
+        batches.append(EventBatch(first=first, count=count, lines=lines))
+        size += len(lines)
+        if size > _PAGE_BYTES:
+            return EventPage(tuple(batches), ended=False)
+    return None if has_ended is None else EventPage(tuple(batches), ended=has_ended)
