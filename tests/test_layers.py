@@ -37,6 +37,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
     "loop_watchdog": set(),
+    "ipc": {"errors"},
     "tracing": {"errors", "installation", "wire"},
     "config": {"errors"},
     "security": {"errors"},

@@ -1,0 +1,186 @@
+"""A client of calls: one connection to the server of another process.
+
+The connection is opened by the first call, and again by the next call after it was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import AntiphonError, BackendError
+
+from .frames import FrameConnection
+from .messages import Message, MessageKind, decode_error, encode
+
+__all__ = ["CallClient"]
+
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Any) -> Callable[[bytes], Any]:
+    return msgspec.msgpack.Decoder(kind).decode
+
+
+class CallClient:
+    """Calls the methods of an object in another process, listening at ``path``.
+
+    ``on_lost`` makes the error of a call whose connection is lost. ``wait_s``: seconds that a call
+    waits for a server that does not listen yet. Use it from one event loop only.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_lost: Callable[[], AntiphonError] = lambda: BackendError("The connection is lost."),
+        wait_s: float = 0.0,
+    ) -> None:
+        self._path = str(path)
+        self._on_lost = on_lost
+        self._wait_s = wait_s
+        self._frames: FrameConnection | None = None
+        self._opening = asyncio.Lock()
+        self._calls = 0
+        self._answers: dict[int, _Answers] = {}
+
+    async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
+        """Call a method and return its result as the type ``returns``. Cancelling the caller
+        cancels the call. Raises the error of the method, or that of ``on_lost``."""
+        frames = await self._open()
+        answers = self._begin(frames, method, arguments)
+        try:
+            message = await answers.next()
+        except asyncio.CancelledError:
+            self._cancel(answers)
+            raise
+        finally:
+            del self._answers[answers.call]
+        return _decoder(returns)(message.payload)
+
+    async def stream(self, method: str, *arguments: Any, returns: Any) -> AsyncGenerator[Any, None]:
+        """Call a method that yields items, and yield them as the type ``returns``. Closing the
+        iterator cancels the call."""
+        frames = await self._open()
+        answers = self._begin(frames, method, arguments)
+        decode = _decoder(returns)
+        has_ended = False
+        try:
+            while (message := await answers.next()).kind is MessageKind.ITEM:
+                yield decode(message.payload)
+            has_ended = True
+        finally:
+            if not has_ended:
+                self._cancel(answers)
+            del self._answers[answers.call]
+
+    def notify(self, method: str, *arguments: Any) -> None:
+        """Call a method without an answer. Nothing happens if there is no connection."""
+        if self._frames is not None:
+            self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
+
+    async def connect(self) -> None:
+        """Open the connection now. Raises the error of ``on_lost``."""
+        await self._open()
+
+    def close(self) -> None:
+        """Close the connection. Unfinished calls fail."""
+        if self._frames is not None:
+            self._frames.close()
+
+    # --- private ---------------------------------------------------------------------------------
+
+    async def _open(self) -> FrameConnection:
+        if self._frames is not None and self._frames.is_open:
+            return self._frames
+        async with self._opening:
+            if self._frames is None or not self._frames.is_open:
+                self._frames = await self._connect()
+            return self._frames
+
+    async def _connect(self) -> FrameConnection:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_s
+        while True:
+            try:
+                return await self._connect_once(loop)
+            except OSError:
+                if loop.time() >= deadline:
+                    raise self._on_lost() from None
+                await asyncio.sleep(0.05)
+
+    async def _connect_once(self, loop: asyncio.AbstractEventLoop) -> FrameConnection:
+        def on_closed() -> None:
+            for answers in self._answers.values():
+                if answers.frames is frames:
+                    answers.fail(self._on_lost())
+
+        frames = FrameConnection(self._on_frame, on_closed)
+        await loop.create_unix_connection(lambda: frames, self._path)
+        return frames
+
+    def _begin(self, frames: FrameConnection, method: str, arguments: tuple[Any, ...]) -> _Answers:
+        self._calls += 1
+        answers = self._answers[self._calls] = _Answers(self._calls, frames)
+        frames.send(encode((MessageKind.CALL, self._calls, method, arguments)))
+        return answers
+
+    def _cancel(self, answers: _Answers) -> None:
+        if not answers.has_ended:
+            answers.frames.send(encode((MessageKind.CANCEL, answers.call, "", None)))
+
+    def _on_frame(self, frame: bytes) -> None:
+        message = _decode(frame)
+        answers = self._answers.get(message.call)
+        if answers is not None:
+            answers.add(message)
+
+
+class _Answers:
+    """The answers to one call that its caller has not read yet."""
+
+    __slots__ = ("_error", "_messages", "_waiter", "call", "frames", "has_ended")
+
+    def __init__(self, call: int, frames: FrameConnection) -> None:
+        self.call = call
+        #: The connection of the call.
+        self.frames = frames
+        #: The last answer has come, or the connection is lost.
+        self.has_ended = False
+        self._messages: deque[Message] = deque()
+        self._error: AntiphonError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def add(self, message: Message) -> None:
+        self.has_ended = message.kind is not MessageKind.ITEM
+        self._messages.append(message)
+        self._wake()
+
+    def fail(self, error: AntiphonError) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            self._error = error
+            self._wake()
+
+    async def next(self) -> Message:
+        """Return the next answer: an item or the result. Raises the error of the call."""
+        while not self._messages:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        message = self._messages.popleft()
+        if message.kind is MessageKind.ERROR:
+            raise decode_error(message.payload)
+        return message
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

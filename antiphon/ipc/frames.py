@@ -1,0 +1,86 @@
+"""Frames over a stream socket: a length in four bytes, then so many bytes of MessagePack."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["FrameConnection"]
+
+_LENGTH_BYTES = 4
+#: The largest frame: a bundle or a file of the largest permitted size, and some more.
+_MAX_FRAME_BYTES = 2**31 - 1
+
+
+class FrameConnection(asyncio.Protocol):
+    """One end of a connection.
+
+    ``on_frame`` gets each received frame, ``on_closed`` is called once at the end; both on the
+    event loop.
+    """
+
+    def __init__(
+        self,
+        on_frame: Callable[[bytes], None],
+        on_closed: Callable[[], None] = lambda: None,
+        on_open: Callable[[FrameConnection], None] = lambda connection: None,
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._on_open = on_open
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; it is dropped if the connection is closed."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines((len(frame).to_bytes(_LENGTH_BYTES, "big"), frame))
+
+    async def drain(self) -> None:
+        """Wait until the other end has read most of what was sent, or is gone."""
+        await self._resumed.wait()
+
+    def close(self) -> None:
+        """Close the connection after everything is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # --- called by the event loop ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        start = 0
+        while len(received) - start >= _LENGTH_BYTES:
+            length = int.from_bytes(received[start : start + _LENGTH_BYTES], "big")
+            end = start + _LENGTH_BYTES + length
+            if length > _MAX_FRAME_BYTES:
+                self.close()
+                return
+            if len(received) < end:
+                break
+            self._on_frame(bytes(received[start + _LENGTH_BYTES : end]))
+            start = end
+        del received[:start]
+
+    def pause_writing(self) -> None:
+        self._resumed.clear()
+
+    def resume_writing(self) -> None:
+        self._resumed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._resumed.set()
+        self._on_closed()

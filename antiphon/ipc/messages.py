@@ -1,0 +1,63 @@
+"""The messages of a call: its arguments, its result, its items or its error."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon import errors
+from antiphon.errors import AntiphonError
+
+__all__ = ["Message", "MessageKind", "decode_error", "encode", "encode_error"]
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class MessageKind(IntEnum):
+    """What a message says. A one-way call (``NOTICE``) has no answer."""
+
+    CALL = 0
+    NOTICE = 1
+    RESULT = 2
+    ITEM = 3
+    ERROR = 4
+    CANCEL = 5
+
+
+class Message(Struct, frozen=True, array_like=True):
+    """A message. ``call``: the number of the call, by the caller's count. ``method``: only in calls
+    and notices. ``payload``: the arguments as a list, the result, the item or the error."""
+
+    kind: MessageKind
+    call: int
+    method: str = ""
+    payload: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ErrorFields(Struct, frozen=True):
+    """An error: the name of its class, its message and its attributes."""
+
+    name: str
+    text: str
+    fields: dict[str, Any] = {}
+
+
+_decode_fields = msgspec.msgpack.Decoder(_ErrorFields).decode
+
+
+def encode_error(error: AntiphonError) -> bytes:
+    """Return an error of this package with its attributes."""
+    return encode(_ErrorFields(type(error).__name__, str(error), vars(error)))
+
+
+def decode_error(payload: bytes) -> AntiphonError:
+    """Return the error of ``encode_error``."""
+    given = _decode_fields(payload)
+    kind = getattr(errors, given.name, errors.BackendError)
+    error: AntiphonError = kind.__new__(kind)
+    Exception.__init__(error, given.text)
+    vars(error).update(given.fields)
+    return error

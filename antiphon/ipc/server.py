@@ -1,0 +1,172 @@
+"""A server of calls: other processes call the methods of an object in this one.
+
+The socket is in a folder that only this user may enter, which is all the authentication there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from antiphon.errors import AntiphonError, BackendError
+
+from .frames import FrameConnection
+from .messages import Message, MessageKind, encode, encode_error
+
+__all__ = ["CallServer"]
+
+_log = structlog.get_logger(__name__)
+_decode = msgspec.msgpack.Decoder(Message).decode
+
+
+class CallServer:
+    """Answers calls at a Unix socket.
+
+    ``session`` makes the object that one connection calls. Its public methods can be called: plain
+    ones, coroutines, and async generators, whose items are sent one by one. Arguments are decoded
+    by their annotations. ``on_disconnect`` of the object is called when the caller is gone; its
+    unfinished calls are cancelled before.
+    """
+
+    def __init__(self, session: Callable[[], Any]) -> None:
+        self._session = session
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+
+    async def open(self, path: Path) -> None:
+        """Listen at ``path``."""
+        path.unlink(missing_ok=True)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._connect, str(path))
+
+    def _connect(self) -> FrameConnection:
+        connection = _Connection(self._session(), self._connections.discard)
+        self._connections.add(connection)
+        return connection.frames
+
+    async def close(self) -> None:
+        """Stop to listen and end all calls."""
+        if self._server is not None:
+            self._server.close()
+        connections = tuple(self._connections)
+        for connection in connections:
+            connection.frames.close()
+        await asyncio.gather(*(connection.end() for connection in connections))
+
+
+class _Connection:
+    """A caller and its unfinished calls."""
+
+    def __init__(self, target: Any, on_end: Callable[[_Connection], None]) -> None:
+        self.frames = FrameConnection(self._on_frame, self._on_closed)
+        self._target = target
+        self._on_end = on_end
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._methods: dict[str, _Method] = {}
+
+    async def end(self) -> None:
+        """Cancel the unfinished calls and wait for their ends."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _on_closed(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        on_disconnect = getattr(self._target, "on_disconnect", None)
+        if on_disconnect is not None:
+            on_disconnect()
+        self._on_end(self)
+
+    def _on_frame(self, frame: bytes) -> None:
+        message = _decode(frame)
+        if message.kind is MessageKind.CANCEL:
+            if (task := self._tasks.get(message.call)) is not None:
+                task.cancel()
+            return
+        try:
+            method = self._method(message.method)
+            arguments = method.decode(message.payload)
+        except (AttributeError, msgspec.MsgspecError) as error:
+            _log.error("a call of another process is invalid", method=message.method, exc_info=True)
+            self._send_error(message.call, BackendError(str(error)))
+            return
+        if method.is_plain:
+            self._call_plain(message, method, arguments)
+            return
+        task = asyncio.create_task(self._run(message.call, method, arguments))
+        self._tasks[message.call] = task
+        task.add_done_callback(lambda _: self._tasks.pop(message.call, None))
+
+    def _method(self, name: str) -> _Method:
+        method = self._methods.get(name)
+        if method is None:
+            if name.startswith("_") or name == "on_disconnect":
+                raise AttributeError(name)
+            method = self._methods[name] = _Method(getattr(self._target, name))
+        return method
+
+    def _call_plain(self, message: Message, method: _Method, arguments: tuple[Any, ...]) -> None:
+        try:
+            result = method.function(*arguments)
+        except Exception as error:
+            self._report(message.call, method, error)
+            return
+        if message.kind is MessageKind.CALL:
+            self._send(MessageKind.RESULT, message.call, result)
+
+    async def _run(self, call: int, method: _Method, arguments: tuple[Any, ...]) -> None:
+        try:
+            result = None
+            if method.is_stream:
+                async with aclosing(method.function(*arguments)) as items:
+                    async for item in items:
+                        self._send(MessageKind.ITEM, call, item)
+                        await self.frames.drain()
+            else:
+                result = await method.function(*arguments)
+            self._send(MessageKind.RESULT, call, result)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                self._send_error(call, BackendError("The call was cancelled."))
+            raise
+        except Exception as error:
+            self._report(call, method, error)
+
+    def _report(self, call: int, method: _Method, error: Exception) -> None:
+        if not isinstance(error, AntiphonError):
+            _log.error("a call of another process failed", method=method.name, exc_info=error)
+            error = BackendError("An internal error occurred.")
+        self._send_error(call, error)
+
+    def _send(self, kind: MessageKind, call: int, value: Any) -> None:
+        self.frames.send(encode((kind, call, "", value)))
+
+    def _send_error(self, call: int, error: AntiphonError) -> None:
+        payload = msgspec.Raw(encode_error(error))
+        self.frames.send(encode((MessageKind.ERROR, call, "", payload)))
+
+
+class _Method:
+    """A method that can be called, with the types of its arguments."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.is_stream = inspect.isasyncgenfunction(function)
+        self.is_plain = not self.is_stream and not inspect.iscoroutinefunction(function)
+        hints = typing.get_type_hints(function)
+        hints.pop("return", None)
+        self.decode: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(
+            tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]
+        ).decode
