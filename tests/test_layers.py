@@ -66,7 +66,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "backends",
     },
     # state, tools and runs
-    "store": {"errors", "installation", "plugins", "wire", "search_terms"},
+    "store": {"errors", "installation", "ipc", "plugins", "wire", "search_terms"},
     "blobs": {"errors", "installation", "security", "store"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
     "sandbox": {"errors", "fair_limiter", "installation"},

@@ -17,11 +17,11 @@ import msgspec
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
-from .messages import Message, MessageKind, decode_error, encode
+from .messages import CallMessage, MessageKind, decode_error, encode
 
 __all__ = ["CallClient"]
 
-_decode = msgspec.msgpack.Decoder(Message).decode
+_decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 @lru_cache(maxsize=256)
@@ -154,11 +154,11 @@ class _Answers:
         self.frames = frames
         #: The last answer has come, or the connection is lost.
         self.has_ended = False
-        self._messages: deque[Message] = deque()
+        self._messages: deque[CallMessage] = deque()
         self._error: AntiphonError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def add(self, message: Message) -> None:
+    def add(self, message: CallMessage) -> None:
         self.has_ended = message.kind is not MessageKind.ITEM
         self._messages.append(message)
         self._wake()
@@ -169,7 +169,7 @@ class _Answers:
             self._error = error
             self._wake()
 
-    async def next(self) -> Message:
+    async def next(self) -> CallMessage:
         """Return the next answer: an item or the result. Raises the error of the call."""
         while not self._messages:
             if self._error is not None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon import errors
 from antiphon.errors import AntiphonError
 
-__all__ = ["Message", "MessageKind", "decode_error", "encode", "encode_error"]
+__all__ = ["CallMessage", "MessageKind", "decode_error", "encode", "encode_error"]
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -27,7 +27,7 @@ class MessageKind(IntEnum):
     CANCEL = 5
 
 
-class Message(Struct, frozen=True, array_like=True):
+class CallMessage(Struct, frozen=True, array_like=True):
     """A message. ``call``: the number of the call, by the caller's count. ``method``: only in calls
     and notices. ``payload``: the arguments as a list, the result, the item or the error."""
 

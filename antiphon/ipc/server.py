@@ -19,12 +19,12 @@ import structlog
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
-from .messages import Message, MessageKind, encode, encode_error
+from .messages import CallMessage, MessageKind, encode, encode_error
 
 __all__ = ["CallServer"]
 
 _log = structlog.get_logger(__name__)
-_decode = msgspec.msgpack.Decoder(Message).decode
+_decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class CallServer:
@@ -116,7 +116,9 @@ class _Connection:
             method = self._methods[name] = _Method(getattr(self._target, name))
         return method
 
-    def _call_plain(self, message: Message, method: _Method, arguments: tuple[Any, ...]) -> None:
+    def _call_plain(
+        self, message: CallMessage, method: _Method, arguments: tuple[Any, ...]
+    ) -> None:
         try:
             result = method.function(*arguments)
         except Exception as error:

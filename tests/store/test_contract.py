@@ -11,6 +11,7 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.key_check import CHECKS as KEY_CHECKS
 from antiphon.testing.postgres import Postgres
@@ -31,6 +32,9 @@ async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
         return await open_store("memory:")
     if kind == "sqlite":
         return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db")
+    if kind == "shared":
+        folder = request.getfixturevalue("tmp_path")
+        return await SqliteStore.open(folder / "a.db", peers=folder)
     database: Postgres = request.getfixturevalue("database")
     return await open_store(await database.fresh())
 
@@ -50,7 +54,7 @@ ALL_CHECKS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "shared", "postgres"])
 @pytest.mark.parametrize("name", ALL_CHECKS)
 async def test_store_passes_the_check(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     store = await open_new(kind, request)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from antiphon.store.queued_elsewhere import QueuedElsewhere
 from antiphon.store.records import EventBatch
 from antiphon.store.runs import RunListener
 from antiphon.store.subscriptions import Subscriptions
@@ -19,7 +20,6 @@ from antiphon.store.subscriptions import Subscriptions
 from .batch_notices import BatchNotifier, process_channel
 from .followed_runs import FollowedRuns
 from .pool import ConnectionPool
-from .queued_elsewhere import QueuedElsewhere
 
 __all__ = ["NOTICES", "Notice", "RunNotifications"]
 

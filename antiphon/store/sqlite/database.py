@@ -1,5 +1,8 @@
 """An SQLite database for an event loop: one thread writes, one thread reads.
 
+One process uses a database, or several that share it: then a lock on a file, which waits, orders
+their writes, instead of SQLite's, which is tried again and again.
+
 Writes that arrive during a commit share the next commit; a single write never waits for others.
 With ``synchronous=NORMAL`` a commit has been handed to the operating system when it returns: a
 killed process loses nothing and corrupts nothing; a power failure may lose the last commits, never
@@ -14,8 +17,9 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -25,6 +29,7 @@ import structlog
 from antiphon.errors import SetupError, StoreError
 from antiphon.store.sql import migrations, queries
 
+from .file_lock import FileLock, open_lock_file, open_private
 from .wal import WalScan, scan_wal
 
 __all__ = ["Database"]
@@ -32,6 +37,9 @@ __all__ = ["Database"]
 _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
+
+#: Locks of the processes that share a database: of transactions that write, and of sweeps.
+_SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
 
 
 class _Write:
@@ -65,12 +73,21 @@ class _Write:
 
 
 class Database:
-    """One database file, locked by this process. Made by ``open``."""
+    """One database file, locked by this process, or shared. Made by ``open``."""
 
     def __init__(
-        self, lock: IO[bytes], writer: sqlite3.Connection, reader: sqlite3.Connection
+        self,
+        lock: IO[bytes],
+        writer: sqlite3.Connection,
+        reader: sqlite3.Connection,
+        shared_locks: Mapping[str, FileLock],
     ) -> None:
         self._lock = lock
+        self._shared_locks = shared_locks
+        self._write_lock: AbstractContextManager[object] = (
+            shared_locks.get(_WRITES) or contextlib.nullcontext()
+        )
+        self._sweep_lock = shared_locks.get(_SWEEPS)
         self.queries: Mapping[str, str] = queries(__package__)
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._close_task: asyncio.Future[None] | None = None
@@ -83,31 +100,33 @@ class Database:
         self.commits = 0
 
     @classmethod
-    async def open(cls, path: Path) -> Database:
-        """Open or create the database.
+    async def open(cls, path: Path, *, is_shared: bool = False) -> Database:
+        """Open or create the database. ``is_shared``: other processes may open it in the same way.
 
         Raises ``SetupError`` if another process uses it, the folder is not writable, or the file is
         not a database or belongs to a newer version.
         """
-        return await asyncio.to_thread(cls._open, path)
+        return await asyncio.to_thread(cls._open, path, is_shared)
 
     @classmethod
-    def _open(cls, path: Path) -> Database:
+    def _open(cls, path: Path, is_shared: bool) -> Database:
         with contextlib.ExitStack() as opened:  # closes everything if a step fails
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                lock = opened.enter_context(_acquire_file_lock(path))
-                wal = scan_wal(path)
+                lock = opened.enter_context(_acquire_file_lock(path, is_shared=is_shared))
+                wal = None if is_shared else scan_wal(path)
                 writer = opened.enter_context(contextlib.closing(_connect(path)))
-                _report_damage(wal, writer, path)
+                if wal is not None:
+                    _report_damage(wal, writer, path)
                 _migrate(writer, path)
                 reader = opened.enter_context(contextlib.closing(_connect(path)))
+                locks = [FileLock.open(path, name) for name in _SHARED_LOCKS if is_shared]
             except OSError as error:
                 raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
             except sqlite3.Error as error:
                 raise SetupError(f"The store {path} cannot be used: {error}.") from None
             opened.pop_all()
-        store = cls(lock, writer, reader)
+        store = cls(lock, writer, reader, dict(zip(_SHARED_LOCKS, locks, strict=False)))
         store._write_thread.start()
         return store
 
@@ -126,7 +145,22 @@ class Database:
         self._write_thread.join()
         self._read_thread.shutdown()
         self._read_connection.close()
+        for lock in self._shared_locks.values():
+            lock.close()
         self._lock.close()
+
+    @contextlib.contextmanager
+    def sweeping(self) -> Iterator[bool]:
+        """Yield whether no other process sweeps the database; none begins within the block."""
+        if self._sweep_lock is None:
+            yield True
+            return
+        is_free = self._sweep_lock.try_acquire()
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._sweep_lock.release()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -212,16 +246,17 @@ class Database:
                 self._commit(connection, [job])
 
     def _run_transaction(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            for job in group:
-                job.result = job.work(connection)
-            connection.execute("COMMIT")
-            self.commits += 1
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with self._write_lock:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for job in group:
+                    job.result = job.work(connection)
+                connection.execute("COMMIT")
+                self.commits += 1
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
 
 #: The queue is empty: wait for the next write.
@@ -233,21 +268,21 @@ def _settle_writes(jobs: list[_Write]) -> None:
         job.settle()
 
 
-def _acquire_file_lock(path: Path) -> IO[bytes]:
-    """Lock the database for this process, however it ends.
+def _acquire_file_lock(path: Path, *, is_shared: bool) -> IO[bytes]:
+    """Lock the database for this process, however it ends; or for all processes that share it.
 
     The lock is on a separate file, because closing the database file would drop SQLite's own locks.
     """
     import fcntl
 
-    # the resolved path, so that links to one database share a lock
-    lock = open(f"{path.resolve()}.lock", "wb", opener=_open_private)
+    lock = open_lock_file(path)
+    mode = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
         raise SetupError(
-            f"Another process uses the store {path}. SQLite serves one process at a time: stop it, "
+            f"Another process uses the store {path}. SQLite serves one server at a time: stop it, "
             "or give this one a store of its own with --store PATH."
         ) from None
     except OSError:
@@ -256,13 +291,9 @@ def _acquire_file_lock(path: Path) -> IO[bytes]:
     return lock
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o600)
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     if not path.exists():
-        os.close(_open_private(str(path), os.O_WRONLY))
+        os.close(open_private(str(path), os.O_WRONLY))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         for pragma in (

@@ -767,3 +767,104 @@ DELETE FROM usage_rows WHERE id IN (SELECT id FROM usage_rows WHERE tenant = ?1 
 
 -- drop_tenant_usage_sums
 DELETE FROM usage_sums WHERE rowid IN (SELECT rowid FROM usage_sums WHERE tenant = ?1 LIMIT ?2)
+
+-- beat
+INSERT INTO owners (name, heard_at) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at
+
+-- living
+SELECT name FROM owners WHERE heard_at > ?
+
+-- forget_owner
+DELETE FROM owners WHERE name = ?
+
+-- forget_owners
+DELETE FROM owners
+
+-- forget_locks
+DELETE FROM locks
+
+-- restore_locks
+INSERT INTO locks (tenant, conversation, holder, owner)
+SELECT tenant, conversation, id, '' FROM runs WHERE ended_at IS NULL AND conversation IS NOT NULL
+
+-- forget_reservations
+DELETE FROM reservations
+
+-- lock_holder
+SELECT holder, owner FROM locks WHERE tenant = ? AND conversation = ?
+
+-- put_lock
+INSERT INTO locks (tenant, conversation, holder, owner) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, conversation) DO UPDATE SET holder = excluded.holder, owner = excluded.owner
+
+-- transfer_locks
+UPDATE locks SET owner = ? WHERE tenant = ? AND holder = ?
+
+-- unlock
+DELETE FROM locks WHERE tenant = ? AND conversation = ? AND holder = ? AND NOT EXISTS (
+    SELECT 1 FROM runs
+    WHERE runs.tenant = locks.tenant AND runs.id = locks.holder AND runs.ended_at IS NULL
+)
+
+-- drop_locks
+DELETE FROM locks WHERE tenant = ? AND holder = ?
+
+-- release_locks
+DELETE FROM locks WHERE owner = ? AND NOT EXISTS (
+    SELECT 1 FROM runs
+    WHERE runs.tenant = locks.tenant AND runs.id = locks.holder AND runs.ended_at IS NULL
+)
+
+-- put_reservation
+INSERT INTO reservations (tenant, id, owner) VALUES (?, ?, ?)
+ON CONFLICT (tenant, id) DO UPDATE SET owner = excluded.owner
+
+-- reserving_owner
+SELECT owner FROM reservations WHERE tenant = ? AND id = ?
+
+-- drop_reservation
+DELETE FROM reservations WHERE tenant = ? AND id = ? AND owner = ?
+
+-- drop_tenant_holds
+DELETE FROM locks WHERE (tenant, conversation) IN (
+    SELECT tenant, conversation FROM locks WHERE tenant = ?1 LIMIT ?2
+)
+
+-- drop_tenant_reservations
+DELETE FROM reservations WHERE (tenant, id) IN (
+    SELECT tenant, id FROM reservations WHERE tenant = ?1 LIMIT ?2
+)
+
+-- rate_level
+SELECT level, at FROM rate_levels WHERE scope = ?
+
+-- put_rate_level
+INSERT INTO rate_levels (scope, level, at) VALUES (?, ?, ?)
+ON CONFLICT (scope) DO UPDATE SET level = excluded.level, at = excluded.at
+
+-- put_rate_running
+INSERT INTO rate_running (scope, owner, running, at) VALUES (?, ?, ?, ?)
+ON CONFLICT (scope, owner) DO UPDATE SET running = excluded.running, at = excluded.at
+
+-- drop_rate_running
+DELETE FROM rate_running WHERE scope = ? AND (running = 0 OR at < ?)
+
+-- rate_running_elsewhere
+SELECT coalesce(sum(running), 0) FROM rate_running WHERE scope = ? AND owner <> ?
+
+-- forget_rate_levels
+DELETE FROM rate_levels
+
+-- forget_rate_running
+DELETE FROM rate_running
+
+-- drop_dead_reservations
+DELETE FROM reservations WHERE tenant = ? AND NOT EXISTS (
+    SELECT 1 FROM owners WHERE owners.name = reservations.owner AND owners.heard_at > ?
+)
+
+-- count_reservations
+SELECT count(*) FROM reservations AS r WHERE tenant = ? AND NOT EXISTS (
+    SELECT 1 FROM responses WHERE tenant = r.tenant AND id = r.id AND live = 1
+)

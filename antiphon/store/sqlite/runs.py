@@ -31,10 +31,13 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
         SqliteEventLogs.__init__(self, database, save)
         SingleProcessRuns.__init__(self)
 
-    async def restore_locks(self) -> None:
+    async def open(self) -> None:
         """Restore the locks of conversations whose runs an earlier process has not ended."""
         for run in await self._database.rows("running", (), tuple):
             self._locks.restore_run(*run)
+
+    async def close(self) -> None:
+        """Nothing: all is in memory."""
 
     async def create(
         self,

@@ -1,4 +1,4 @@
-"""The SQLite store, for one process: responses and conversations.
+"""The SQLite store, for one process or several of one machine: responses and conversations.
 
 Bodies, inputs and outputs are stored as their JSON on the wire, token ids packed.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.memory.rates import MemoryRates
+from antiphon.store.rates import RateStore
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -43,6 +44,8 @@ from .database import Database
 from .files import SqliteFiles
 from .keys import SqliteKeys
 from .runs import SqliteRuns
+from .shared_rates import SharedSqliteRates
+from .shared_runs import SharedSqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
 from .usage import SqliteUsage, add_usage
@@ -50,32 +53,58 @@ from .vectors import SqliteVectorIndex
 
 __all__ = ["SqliteStore"]
 
+_FORGET_PROCESSES = (
+    "forget_owners",
+    "forget_locks",
+    "forget_reservations",
+    "forget_rate_levels",
+    "forget_rate_running",
+    "restore_locks",
+)
+
 
 class SqliteStore:
     """``Store`` over one database file. Made by ``open``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database
         self._queries = database.queries
-        self.runs = SqliteRuns(database, self._save_work)
+        self.runs: SqliteRuns | SharedSqliteRuns
+        self.rates: RateStore
+        if peers is None:
+            self.runs = SqliteRuns(database, self._save_work)
+            self.rates = MemoryRates(database.check_open)
+        else:
+            self.runs = SharedSqliteRuns(database, self._save_work, peers)
+            self.rates = SharedSqliteRates(database)
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
         self.keys = SqliteKeys(database)
         self.audit = SqliteAudit(database)
-        self.rates = MemoryRates(database.check_open)
         self.usage_log = SqliteUsage(database)
 
     @classmethod
-    async def open(cls, path: Path) -> SqliteStore:
-        """Open or create the database. Raises ``SetupError``; see ``Database.open``."""
-        store = cls(await Database.open(path))
+    async def open(cls, path: Path, *, peers: Path | None = None) -> SqliteStore:
+        """Open or create the database. ``peers``: a folder for the sockets of all processes that
+        share it; None: this process alone uses it. Raises ``SetupError``; see ``Database.open``."""
+        store = cls(await Database.open(path, is_shared=peers is not None), peers)
         try:
-            await store.runs.restore_locks()
+            await store.runs.open()
         except BaseException:
             await store.close()
             raise
         return store
+
+    async def forget_processes(self) -> None:
+        """Forget the processes that shared the database before, except for the locks of their
+        runs. Call it before the first one of those that will share it opens it."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            for query in _FORGET_PROCESSES:
+                connection.execute(self._queries[query])
+
+        await self._database.write(work)
 
     @property
     def commits(self) -> int:
@@ -216,7 +245,8 @@ class SqliteStore:
         await self._database.write(lambda connection: connection.execute(query, row).rowcount)
 
     async def sweep(self, retention: Retention, now: int) -> int:
-        return await SqliteSweep(self._database, retention, now).run()
+        with self._database.sweeping() as is_free:
+            return await SqliteSweep(self._database, retention, now).run() if is_free else 0
 
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
@@ -312,6 +342,7 @@ class SqliteStore:
         return await self._database.write(work)
 
     async def close(self) -> None:
+        await self.runs.close()
         await self._database.close()
 
     # --- within a write --------------------------------------------------------------------------

@@ -11,9 +11,8 @@ import asyncpg
 import pytest
 
 from antiphon.errors import RunError
-from antiphon.store import open_store
+from antiphon.store import open_store, queued_elsewhere
 from antiphon.store.base import Retention, Store
-from antiphon.store.postgres import queued_elsewhere
 from antiphon.store.records import Append
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres

@@ -1,0 +1,59 @@
+"""Locks on files next to a database. They end with their process, however it ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+__all__ = ["FileLock", "open_lock_file", "open_private"]
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file that only this user may read; create it if there is none."""
+    return os.open(path, flags | os.O_CREAT, 0o600)
+
+
+def open_lock_file(path: Path, name: str = "") -> IO[bytes]:
+    """Open the file of a lock of the database at ``path``. The path is resolved, so that links to
+    one database share a lock."""
+    suffix = f".{name}.lock" if name else ".lock"
+    return open(f"{path.resolve()}{suffix}", "wb", opener=open_private)
+
+
+class FileLock:
+    """A lock that one process at a time holds. A context manager that waits for it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        import fcntl
+
+        self._fcntl = fcntl
+        self._file = file
+
+    @classmethod
+    def open(cls, path: Path, name: str) -> FileLock:
+        """Return the lock of this name of the database at ``path``."""
+        return cls(open_lock_file(path, name))
+
+    def __enter__(self) -> FileLock:
+        self._fcntl.flock(self._file, self._fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def try_acquire(self) -> bool:
+        """Acquire the lock if it is free. Return whether it was."""
+        try:
+            self._fcntl.flock(self._file, self._fcntl.LOCK_EX | self._fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._fcntl.flock(self._file, self._fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file, which releases the lock."""
+        self._file.close()

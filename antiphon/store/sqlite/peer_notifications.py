@@ -1,0 +1,191 @@
+"""Notifications about runs between the processes that share a database.
+
+A process that has readers of a run tells the others, and gets the batches that they append. Because
+a message may be lost, followed runs are also looked up in the database every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.store.queued_elsewhere import QueuedElsewhere
+from antiphon.store.records import Claim, EventBatch
+from antiphon.store.runs import RunListener
+from antiphon.store.subscriptions import Subscription, Subscriptions
+
+from .peers import AppendedBatch, Follow, Following, PeerMessage, Peers, RunsChanged
+
+__all__ = ["PeerNotifications"]
+
+#: Seconds between looks at followed runs, and after which a process follows no more if it has not
+#: repeated that it does.
+_LOOK_S, _FOLLOWS_S = 2.0, 7.0
+#: Bytes of lines that are sent; longer ones are read from the database.
+_MAX_LINES_BYTES = 64 * 2**10
+#: Stands for runs whose ids are not known.
+_UNKNOWN = ""
+
+_Key = tuple[str, str]
+
+
+class PeerNotifications:
+    """The notifications of one process. The sockets of all processes are in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._peers = Peers(folder, self._on_message, self._on_gone)
+        self._subscriptions = Subscriptions()
+        self._subscriptions.on_wait = self._follow
+        self._listener: RunListener | None = None
+        self._queue = QueuedElsewhere(self._notify_queued)
+        #: Followed runs, and whether a batch came since the last look.
+        self._followed: dict[_Key, bool] = {}
+        #: Runs that this process has claimed: only it appends to them.
+        self._claimed: set[str] = set()
+        #: Processes that follow a run, and until when.
+        self._followers: dict[_Key, dict[str, float]] = {}
+        self._look_task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect to the other processes."""
+        await self._peers.open()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._queue.close()
+        self._peers.close()
+        if self._look_task is not None:
+            self._look_task.cancel()
+            await asyncio.wait([self._look_task])
+
+    def set_listener(self, listener: RunListener) -> None:
+        """Notify this listener from now on."""
+        self._listener = listener
+
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        """Subscribe to a run."""
+        return self._subscriptions.subscribe(tenant, response_id)
+
+    # --- changes by this process -----------------------------------------------------------------
+
+    def on_created(self, response_id: str) -> None:
+        """Notify of a new run."""
+        self._notify_queued()
+        self._peers.broadcast(RunsChanged(queued=(response_id,)))
+
+    def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
+        """Notify of runs that this process claimed, and of those that others lost by it."""
+        ids = tuple(claim.job.id for claim in claims)
+        if ids:
+            self._queue.remove(ids)
+            self._claimed.update(ids)
+            self._notify_lost(lost)
+            self._peers.broadcast(RunsChanged(claimed=ids, lost=tuple(lost)))
+
+    def on_released(self) -> None:
+        """Notify of runs that were released."""
+        self._claimed.clear()
+        self._notify_queued()
+        self._peers.broadcast(RunsChanged(released=True))
+
+    def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
+        """Deliver a committed batch."""
+        key = (tenant, response_id)
+        self._subscriptions.publish(tenant, response_id, batch)
+        if key in self._followers:
+            is_short = not batch.parts and len(batch.lines) <= _MAX_LINES_BYTES
+            lines = batch.lines if is_short else b""
+            message = AppendedBatch(key, batch.first, batch.count, lines)
+            for process_id in self._current_followers(key):
+                self._peers.send(process_id, message)
+
+    def on_over(self, tenant: str, response_id: str) -> None:
+        """Notify of a run that ended or was deleted."""
+        key = (tenant, response_id)
+        self._claimed.discard(response_id)
+        self._followers.pop(key, None)
+        self._subscriptions.mark_stale([key])
+        self._peers.broadcast(RunsChanged(over=(key,)))
+
+    # --- following -------------------------------------------------------------------------------
+
+    def _follow(self, key: _Key) -> None:
+        """Follow a run for a reader that waits, unless this process writes it."""
+        if key not in self._followed and key[1] not in self._claimed:
+            self._followed[key] = False
+            self._peers.broadcast(Follow(key))
+            if self._look_task is None or self._look_task.done():
+                self._look_task = asyncio.create_task(self._look_regularly(), name="follow runs")
+
+    async def _look_regularly(self) -> None:
+        """Repeat what this process follows, and wake the readers of runs without news."""
+        while self._followed:
+            await asyncio.sleep(_LOOK_S)
+            subscribed = set(self._subscriptions.subscribed_runs())
+            for key in self._followed.keys() - subscribed:
+                del self._followed[key]
+            for key, has_news in self._followed.items():
+                self._peers.broadcast(Follow(key))
+                if not has_news:
+                    self._subscriptions.mark_stale([key])
+                self._followed[key] = False
+
+    def _current_followers(self, key: _Key) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        followers = self._followers[key]
+        for process_id in [name for name, until in followers.items() if until < now]:
+            del followers[process_id]
+        if not followers:
+            del self._followers[key]
+        return list(followers)
+
+    # --- changes by other processes --------------------------------------------------------------
+
+    def _on_message(self, sender: str, message: PeerMessage) -> None:
+        match message:
+            case RunsChanged():
+                self._on_change(message)
+            case Follow(key):
+                followers = self._followers.setdefault(key, {})
+                is_new = sender not in followers
+                followers[sender] = asyncio.get_running_loop().time() + _FOLLOWS_S
+                if is_new:
+                    self._peers.send(sender, Following(key))
+            case Following(key):
+                self._subscriptions.mark_stale([key])
+            case AppendedBatch(key, first, count, lines):
+                if key in self._followed:
+                    self._followed[key] = True
+                if lines:
+                    batch = EventBatch(first=first, count=count, lines=lines)
+                    self._subscriptions.publish(*key, batch)
+                else:
+                    self._subscriptions.mark_stale([key])
+
+    def _on_change(self, change: RunsChanged) -> None:
+        self._subscriptions.mark_stale(change.over)
+        for key in change.over:
+            self._followers.pop(key, None)
+        self._queue.remove(change.claimed)
+        if self._listener is not None:
+            self._queue.add((*change.queued, *((_UNKNOWN,) if change.released else ())))
+        self._claimed.difference_update(run_id for run_id, _ in change.lost)
+        self._notify_lost(change.lost)
+        if change.lost:  # their readers here follow them from now on
+            lost = {run_id for run_id, _ in change.lost}
+            runs = self._subscriptions.subscribed_runs()
+            self._subscriptions.mark_stale([key for key in runs if key[1] in lost])
+
+    def _on_gone(self, process_id: str) -> None:
+        for followers in self._followers.values():
+            followers.pop(process_id, None)
+
+    def _notify_queued(self) -> None:
+        if self._listener is not None:
+            self._listener.on_run_queued()
+
+    def _notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
+        if self._listener is not None:
+            for response_id, epoch in lost:
+                self._listener.on_run_lost(response_id, epoch)

@@ -1,0 +1,170 @@
+"""Messages between the processes that share a database, over Unix sockets in one folder.
+
+Each process listens at a socket of its own and connects to those that it finds when it starts, so
+any two have a connection. A message may be lost when a process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.ipc.frames import FrameConnection
+
+__all__ = ["AppendedBatch", "Follow", "Following", "PeerMessage", "Peers", "RunsChanged"]
+
+_SUFFIX = ".peer"
+#: Seconds that another process may take to answer a new one.
+_GREETING_S = 2.0
+_Key = tuple[str, str]
+
+
+class _Hello(Struct, frozen=True, array_like=True, tag=0):
+    """The first message of a connection: the id of the process."""
+
+    process_id: str
+
+
+class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
+    """What a transaction changed.
+
+    ``queued``: new runs to claim. ``claimed``: runs that were claimed. ``released``: a process that
+    stopped has released its runs. ``lost``: runs that another owner took over, with the epoch.
+    ``over``: runs that ended or were deleted.
+    """
+
+    queued: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
+    released: bool = False
+    lost: tuple[tuple[str, int], ...] = ()
+    over: tuple[_Key, ...] = ()
+
+
+class Follow(Struct, frozen=True, array_like=True, tag=2):
+    """The sender has readers of this run."""
+
+    key: _Key
+
+
+class Following(Struct, frozen=True, array_like=True, tag=3):
+    """The sender sends the batches of this run from now on; earlier ones are in the database."""
+
+    key: _Key
+
+
+class AppendedBatch(Struct, frozen=True, array_like=True, tag=4):
+    """A batch of a followed run. ``lines`` is empty if they are too long: read the database."""
+
+    key: _Key
+    first: int
+    count: int
+    lines: bytes
+
+
+PeerMessage: TypeAlias = RunsChanged | Follow | Following | AppendedBatch
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Hello | PeerMessage).decode
+
+
+class Peers:
+    """The connections of one process to the others. ``on_message`` gets the sender's id and the
+    message, ``on_gone`` the id of a process whose connection is closed; both on the event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        on_message: Callable[[str, PeerMessage], None],
+        on_gone: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._process_id = secrets.token_hex(6)
+        self._connections: dict[str, FrameConnection] = {}
+        self._all: set[FrameConnection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen, and connect to the processes that listen already."""
+        loop = asyncio.get_running_loop()
+        own = self._folder / f"{self._process_id}{_SUFFIX}"
+        self._server = await loop.create_unix_server(self._accept, str(own))
+        greetings = []
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            if path != own:
+                greeted: asyncio.Future[None] = loop.create_future()
+                with suppress(OSError):  # of a process that ended
+                    await loop.create_unix_connection(partial(self._connect, greeted), str(path))
+                    greetings.append(greeted)
+        if greetings:
+            await asyncio.wait(greetings, timeout=_GREETING_S)
+
+    def broadcast(self, message: PeerMessage) -> None:
+        """Send a message to all other processes."""
+        if self._connections:
+            frame = _encode(message)
+            for connection in self._connections.values():
+                connection.send(frame)
+
+    def send(self, process_id: str, message: PeerMessage) -> None:
+        """Send a message to one process, if it is still there."""
+        if (connection := self._connections.get(process_id)) is not None:
+            connection.send(_encode(message))
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._server is not None:
+            self._server.close()
+            (self._folder / f"{self._process_id}{_SUFFIX}").unlink(missing_ok=True)
+        for connection in tuple(self._all):
+            connection.close()
+
+    def _connect(self, greeted: asyncio.Future[None]) -> FrameConnection:
+        """Make a connection to a process that listens. It answers the greeting."""
+
+        def on_hello() -> None:
+            if not greeted.done():
+                greeted.set_result(None)
+
+        return self._connection(self._greet, lambda connection: on_hello())
+
+    def _accept(self) -> FrameConnection:
+        return self._connection(lambda connection: None, self._greet)
+
+    def _greet(self, connection: FrameConnection) -> None:
+        connection.send(_encode(_Hello(self._process_id)))
+
+    def _connection(
+        self,
+        on_open: Callable[[FrameConnection], None],
+        on_hello: Callable[[FrameConnection], None],
+    ) -> FrameConnection:
+        names: list[str] = []
+
+        def on_frame(frame: bytes) -> None:
+            message = _decode(frame)
+            if isinstance(message, _Hello):
+                names.append(message.process_id)
+                self._connections[message.process_id] = connection
+                on_hello(connection)
+            elif names:
+                self._on_message(names[0], message)
+
+        def on_closed() -> None:
+            self._all.discard(connection)
+            if names and self._connections.get(names[0]) is connection:
+                del self._connections[names[0]]
+                self._on_gone(names[0])
+
+        connection = FrameConnection(on_frame, on_closed, on_open)
+        self._all.add(connection)
+        return connection

@@ -1,0 +1,239 @@
+"""The SQLite run store for several processes of one machine.
+
+What a single process keeps in memory is in tables: heartbeats, locks and reservations, each read
+and written in the transaction that it decides about. Their times are those of the machine's
+monotonic clock, which all processes share.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from antiphon.store.records import Claim, ConversationLock, EventBatch, Job, StoredResponse
+from antiphon.store.reservations import exceeds
+from antiphon.store.runs import RunListener
+from antiphon.store.subscriptions import Subscription
+
+from .database import Database
+from .event_logs import SaveResponse, SqliteEventLogs
+from .peer_notifications import PeerNotifications
+from .run_tables import ClaimedFrom
+from .runs import TAKEN_OVER
+
+__all__ = ["SharedSqliteRuns"]
+
+
+class SharedSqliteRuns(SqliteEventLogs):
+    """``RunStore`` over a database that several processes use. ``folder``: where their sockets
+    are."""
+
+    def __init__(self, database: Database, save: SaveResponse, folder: Path) -> None:
+        super().__init__(database, save)
+        self._notifications = PeerNotifications(folder)
+
+    async def open(self) -> None:
+        """Connect to the other processes."""
+        await self._notifications.open()
+
+    async def close(self) -> None:
+        """Close the connections to the other processes."""
+        await self._notifications.close()
+
+    async def create(
+        self,
+        job: Job,
+        stored: StoredResponse,
+        batch: EventBatch,
+        *,
+        lock: ConversationLock | None = None,
+        api_key: str = "",
+    ) -> bool:
+        save_response = self._save(job.tenant, stored, listed=False)
+
+        def work(connection: sqlite3.Connection) -> bool:
+            if lock is not None and not self._has_lock(connection, job.tenant, job.id, lock):
+                return False
+            save_response(connection)
+            self._tables.begin(connection, job, batch, lock=lock, api_key=api_key)
+            return True
+
+        def notify(created: bool) -> None:
+            if created:
+                self._notifications.on_created(job.id)
+
+        return await self._database.write(work, then=notify)
+
+    async def claim(
+        self,
+        owner: str,
+        models: Collection[str],
+        *,
+        limit: int,
+        lease_s: float,
+        held: Collection[str] | None = None,
+        tenant_limit: int | None = None,
+    ) -> tuple[Claim, ...]:
+        if limit < 1:
+            return ()
+
+        def work(connection: sqlite3.Connection) -> list[ClaimedFrom]:
+            self._record_heartbeat(connection, owner)
+            alive = {owner, *self._living_owners(connection, lease_s)}
+
+            def is_free(response_id: str, run_owner: str | None) -> bool:
+                is_forgotten = run_owner == owner and held is not None and response_id not in held
+                return is_forgotten or run_owner not in alive
+
+            claims = self._tables.claim(
+                connection, owner, models, is_free, limit=limit, tenant_limit=tenant_limit
+            )
+            for claim, _ in claims:
+                row = (owner, claim.job.tenant, claim.job.id)
+                connection.execute(self._queries["transfer_locks"], row)
+            return claims
+
+        def notify(claims: list[ClaimedFrom]) -> None:
+            lost = [(claim.job.id, claim.epoch) for claim, old_owner in claims if old_owner]
+            self._notifications.on_claimed([claim for claim, _ in claims], lost)
+
+        return tuple(claim for claim, _ in await self._database.write(work, then=notify))
+
+    async def heartbeat(self, owner: str) -> None:
+        await self._database.write(lambda connection: self._record_heartbeat(connection, owner))
+
+    async def release(self, owner: str) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._queries["release_runs"], (owner,))
+            connection.execute(self._queries["release_locks"], (owner,))
+            connection.execute(self._queries["forget_owner"], (owner,))
+
+        await self._database.write(work, then=lambda _: self._notifications.on_released())
+
+    async def take_over(self, tenant: str, response_id: str) -> Claim | None:
+        def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
+            self._record_heartbeat(connection, TAKEN_OVER)
+            return self._tables.take_over(connection, tenant, response_id, TAKEN_OVER)
+
+        def notify(claimed: ClaimedFrom | None) -> None:
+            if claimed is not None:
+                claim, old_owner = claimed
+                lost = [(claim.job.id, claim.epoch)] if old_owner else []
+                self._notifications.on_claimed([claim], lost)
+
+        claimed = await self._database.write(work, then=notify)
+        return None if claimed is None else claimed[0]
+
+    def subscribe(self, tenant: str, response_id: str) -> Subscription:
+        return self._notifications.subscribe(tenant, response_id)
+
+    async def lock_conversation(
+        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+    ) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            if self._run_has_ended(connection, tenant, holder) is True:
+                return False
+            row = connection.execute(
+                self._queries["lock_holder"], (tenant, conversation_id)
+            ).fetchone()
+            if row is not None and row[0] != holder:
+                is_active = self._run_has_ended(connection, tenant, row[0]) is False
+                if is_active or row[1] in self._living_owners(connection, lease_s):
+                    return False
+            lock = (tenant, conversation_id, holder, owner)
+            connection.execute(self._queries["put_lock"], lock)
+            self._record_heartbeat(connection, owner)
+            return True
+
+        return await self._database.write(work)
+
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
+        await self._execute("unlock", (tenant, conversation_id, holder))
+
+    def set_listener(self, listener: RunListener) -> None:
+        self._notifications.set_listener(listener)
+
+    # --- called by the store ---------------------------------------------------------------------
+
+    def locked(
+        self, tenant: str, holder: str, lock: ConversationLock
+    ) -> Callable[[sqlite3.Connection], bool]:
+        """Return the work that finds out whether the response ``holder`` has this lock."""
+        return lambda connection: self._has_lock(connection, tenant, holder, lock)
+
+    async def reserve_response(
+        self,
+        tenant: str,
+        response_id: str,
+        owner: str,
+        *,
+        max_responses: int | None,
+        max_bytes: int | None,
+        lease_s: float,
+    ) -> bool:
+        """See ``Store.reserve_response``."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            key = (tenant, response_id)
+            self._record_heartbeat(connection, owner)
+            former = connection.execute(self._queries["reserving_owner"], key).fetchone()
+            oldest = time.monotonic() - lease_s
+            connection.execute(self._queries["drop_dead_reservations"], (tenant, oldest))
+            connection.execute(self._queries["put_reservation"], (*key, owner))
+            query = self._queries["response_totals"]
+            count, stored_bytes = connection.execute(query, (tenant,)).fetchone()
+            query = self._queries["count_reservations"]
+            (unsaved,) = connection.execute(query, (tenant,)).fetchone()
+            if not (
+                exceeds(count + unsaved, max_responses) or exceeds(stored_bytes + 1, max_bytes)
+            ):
+                return True
+            if former is None:
+                connection.execute(self._queries["drop_reservation"], (*key, owner))
+            else:
+                connection.execute(self._queries["put_reservation"], (*key, former[0]))
+            return False
+
+        return await self._database.write(work)
+
+    async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
+        """See ``Store.release_reservation``."""
+        await self._execute("drop_reservation", (tenant, response_id, owner))
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Nothing: its locks and reservations are in the database."""
+
+    def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
+        connection.execute(self._queries["drop_locks"], (tenant, response_id))
+
+    def remove(self, tenant: str, response_id: str) -> None:
+        self._notifications.on_over(tenant, response_id)
+
+    def _publish(self, claim: Claim, batch: EventBatch) -> None:
+        if batch.count:
+            self._notifications.on_appended(claim.job.tenant, claim.job.id, batch)
+
+    # --- within a transaction --------------------------------------------------------------------
+
+    def _record_heartbeat(self, connection: sqlite3.Connection, owner: str) -> None:
+        connection.execute(self._queries["beat"], (owner, time.monotonic()))
+
+    def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
+        since = (time.monotonic() - lease_s,)
+        return frozenset(row[0] for row in connection.execute(self._queries["living"], since))
+
+    def _has_lock(
+        self, connection: sqlite3.Connection, tenant: str, holder: str, lock: ConversationLock
+    ) -> bool:
+        key = (tenant, lock.conversation)
+        row = connection.execute(self._queries["lock_holder"], key).fetchone()
+        return row == (holder, lock.owner)
+
+    def _run_has_ended(
+        self, connection: sqlite3.Connection, tenant: str, response_id: str
+    ) -> bool | None:
+        """Return whether the run of a response has ended; None if it has none."""
+        row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
+        return None if row is None else row[3] is not None
