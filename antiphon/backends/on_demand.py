@@ -145,9 +145,6 @@ class OnDemandBackend(BackendWrapper):
     from one event loop only.
     """
 
-    #: The state of the load.
-    status = Status(value="unloaded")
-
     def __init__(
         self,
         name: str,
@@ -160,6 +157,7 @@ class OnDemandBackend(BackendWrapper):
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         super().__init__(_Unloaded(context_size))
+        self._status = Status(value="unloaded")
         self._name = name
         self._make = make
         self._fetch = fetch
@@ -175,6 +173,11 @@ class OnDemandBackend(BackendWrapper):
         self._closings: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+
+    @property
+    def status(self) -> Status:
+        """The state of the load."""
+        return self._status
 
     @property
     def users(self) -> int:
@@ -360,13 +363,13 @@ class OnDemandBackend(BackendWrapper):
         report = partial(self._progress, instance, loop.time) if progress is None else progress
         if progress is None:
             _log.info("model is being loaded", model=self._name)
-        self.status = Status(value="loading")
+        self._status = Status(value="loading")
         if self._fetch is not None:
             instance.memory_bytes = await self._fetch(report)
-            self.status = Status(value="loading", stage="waiting for memory")
+            self._status = Status(value="loading", stage="waiting for memory")
         if not await self._budget.reserve(self._name, instance, evict=evict):
             raise _Skipped
-        self.status = Status(value="loading")
+        self._status = Status(value="loading")
         instance.is_building = True
         backend = await self._make(report)
         if progress is None:
@@ -379,7 +382,7 @@ class OnDemandBackend(BackendWrapper):
             return
         instance.backend = self._inner = backend
         instance.last_used = asyncio.get_running_loop().time()
-        self.status = Status(value="loaded")
+        self._status = Status(value="loaded")
         if not instance.loaded.done():
             instance.loaded.set_result(backend)
         self._budget.notify()
@@ -408,7 +411,7 @@ class OnDemandBackend(BackendWrapper):
     def _drop(self, instance: _Instance, status: str) -> None:
         if self._current is instance:
             self._current = None
-            self.status = Status(value=status)
+            self._status = Status(value=status)
 
     def _progress(
         self,
@@ -420,7 +423,7 @@ class OnDemandBackend(BackendWrapper):
     ) -> None:
         if self._current is not instance:
             return
-        self.status = Status(value="loading", stage=stage, bytes=loaded, total_bytes=total)
+        self._status = Status(value="loading", stage=stage, bytes=loaded, total_bytes=total)
         if (now := clock()) >= self._logged_at + _LOG_INTERVAL_S:
             self._logged_at = now
             loaded_share = f"{100 * loaded // total} %" if total else f"{loaded >> 20} MiB"
@@ -457,8 +460,8 @@ class OnDemandBackend(BackendWrapper):
         except Exception:
             _log.exception("model could not be closed", model=self._name)
         self._budget.release(instance)
-        if self._current is None and self.status.value == "unloading":
-            self.status = Status(value="unloaded")
+        if self._current is None and self._status.value == "unloading":
+            self._status = Status(value="unloaded")
         if not self._closed:
             _log.info("model is unloaded", model=self._name)
 

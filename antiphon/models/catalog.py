@@ -26,6 +26,7 @@ from .download import DEFAULT, DEFAULT_SAMPLING, Progress
 from .embedding_factories import EMBEDDERS
 from .factories import backend_factory
 from .files import estimate_memory, fetch_files
+from .hosted_models import HostedModelManager, HostedModels, is_hosted
 from .manager import ModelManager, Resident
 
 __all__ = ["Catalog", "ServedModel", "load"]
@@ -104,7 +105,7 @@ class Catalog:
         models: tuple[ServedModel, ...],
         default: str | None = None,
         *,
-        manager: ModelManager | None = None,
+        manager: ModelManager | HostedModelManager | None = None,
     ) -> None:
         self.manager = manager
         self._models = models
@@ -130,8 +131,15 @@ class Catalog:
                 stack.push_async_callback(model.backend.close)
 
 
-async def load(settings: Settings, progress: Progress | None = None, *, now: int = 0) -> Catalog:
+async def load(
+    settings: Settings,
+    progress: Progress | None = None,
+    *,
+    now: int = 0,
+    hosted: HostedModels | None = None,
+) -> Catalog:
     """Load every model of the settings and download missing files. ``now``: unix seconds.
+    ``hosted``: the models that another process runs for this one.
 
     Raises ``SetupError`` after it closes the models loaded before.
     """
@@ -140,7 +148,7 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
         models: list[ServedModel] = []
         residents: list[Resident] = []
         for name, model in settings.models.items():
-            resident = await _load_resident(name, model, settings, budget, progress)
+            resident = await _load_resident(name, model, settings, budget, progress, hosted)
             backend = resident.backend
             stack.push_async_callback(backend.close)
             residents.append(resident)
@@ -154,7 +162,11 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
                 thinking_budgets=model.thinking_budgets,
             )
             models += [served, *_adapter_models(served, model)]
-        manager = ModelManager(tuple(residents), settings, budget)
+        manager: ModelManager | HostedModelManager
+        if hosted is None:
+            manager = ModelManager(tuple(residents), settings, budget)
+        else:
+            manager = HostedModelManager(hosted.calls)
         catalog = Catalog(tuple(models), settings.default_model, manager=manager)
         stack.pop_all()
     return catalog
@@ -174,6 +186,7 @@ async def _load_resident(
     settings: Settings,
     budget: MemoryBudget,
     progress: Progress | None,
+    hosted: HostedModels | None,
 ) -> Resident:
     """Load a model, or prepare its load by the first request. One that does not fit into the memory
     budget together with those before it is left to its first request."""
@@ -186,14 +199,17 @@ async def _load_resident(
         await fetch_files(model, settings, progress)
         return await estimate_memory(model, settings)
 
-    lazy = OnDemandBackend(
-        name,
-        make,
-        fetch=fetch,
-        budget=budget,
-        idle_s=model.idle_unload_s,
-        context_size=model.context_size,
-    )
+    if hosted is not None and is_hosted(model):
+        lazy: OnDemandBackend = hosted.backend(name, model, settings)
+    else:
+        lazy = OnDemandBackend(
+            name,
+            make,
+            fetch=fetch,
+            budget=budget,
+            idle_s=model.idle_unload_s,
+            context_size=model.context_size,
+        )
     if model.load == "start":
         await lazy.load(progress or _ignore_progress, evict=False)
     embeds = model.engine in EMBEDDERS

@@ -24,7 +24,7 @@ from .dialect_factories import available_formats, create_dialect
 from .download import Progress, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, upstream_options
 
-__all__ = ["ENGINES", "Factory", "backend_factory"]
+__all__ = ["ENGINES", "Factory", "backend_factory", "local_backend"]
 
 #: Builds the backend of one model from its name, its settings, the general settings and a progress
 #: callback for downloads. Raises ``SetupError``.
@@ -40,7 +40,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
         _load_options(name, model, settings),
         projector=_projector(model),
     )
-    return await _local_backend(await load(path, options), model, settings)
+    return await local_backend(await load(path, options), model, settings)
 
 
 async def _openvino(
@@ -53,7 +53,7 @@ async def _openvino(
     if not path.is_dir():
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
     engine = await load(path, _load_options(name, model, settings))
-    return await _local_backend(engine, model, settings)
+    return await local_backend(engine, model, settings)
 
 
 async def _transformers(
@@ -65,7 +65,7 @@ async def _transformers(
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     options = replace(_load_options(name, model, settings), progress=progress)
-    return await _local_backend(await load(folder, options), model, settings)
+    return await local_backend(await load(folder, options), model, settings)
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
@@ -75,7 +75,7 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
-    return await _local_backend(engine, model, settings)
+    return await local_backend(engine, model, settings)
 
 
 async def _tensorrt_llm(
@@ -87,7 +87,7 @@ async def _tensorrt_llm(
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
-    return await _local_backend(engine, model, settings)
+    return await local_backend(engine, model, settings)
 
 
 async def _scripted(
@@ -148,7 +148,7 @@ async def _completions(
 
     options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
     engine = await load(model.source, options, key=model.api_key, model=model.upstream_model)
-    return await _local_backend(engine, model, settings)
+    return await local_backend(engine, model, settings)
 
 
 #: Engine → the function that builds its backend. Other packages add theirs as entry points of the
@@ -212,8 +212,8 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
     )
 
 
-async def _local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
-    """Combine the engine with the dialect of its model. The engine is closed if that fails."""
+async def local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
+    """Combine an engine with the dialect of its model. The engine is closed if that fails."""
     from antiphon.backends.local.backend import LocalBackend
 
     try:

@@ -70,6 +70,10 @@ class ModelManager:
         """One model, by any of its names. Raises ``NotFound``."""
         return await self._describe(self._find(name))
 
+    def on_demand(self, name: str) -> OnDemandBackend:
+        """Return what loads a model. Raises ``NotFound``, ``InvalidRequest``."""
+        return self._loader(self._find(name))
+
     async def load(self, name: str) -> ManagedModel:
         """Load a model and wait until it is loaded. Raises ``Overloaded`` with the reason if it
         cannot be loaded."""

@@ -44,6 +44,11 @@ class LocalBackend(Backend):
         self._grammars = GrammarCache()
 
     @property
+    def engine(self) -> Engine:
+        """Its engine."""
+        return self._engine
+
+    @property
     def capabilities(self) -> BackendCapabilities:
         return BackendCapabilities(
             images=self._dialect.supports_images,

@@ -1,0 +1,51 @@
+"""``Embedder`` over one that runs in another process of the same server."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from antiphon.ipc.client import CallClient
+
+from .base import EmbeddingResult, Role
+
+__all__ = ["EmbedderDescription", "HostedEmbedder", "PackedEmbeddings"]
+
+
+class EmbedderDescription(Struct, frozen=True):
+    """What does not change of an embedder."""
+
+    dimensions: int
+    vocabulary_size: int | None
+
+
+class PackedEmbeddings(Struct, frozen=True):
+    """``EmbeddingResult`` with the bytes of the vectors."""
+
+    vectors: tuple[bytes, ...]
+    tokens: int
+
+
+class HostedEmbedder:
+    """The embedder of the model ``name`` in another process, which owns it."""
+
+    def __init__(self, name: str, description: EmbedderDescription, calls: CallClient) -> None:
+        self._name = name
+        self._calls = calls
+        self.dimensions = description.dimensions
+        self.vocabulary_size = description.vocabulary_size
+
+    async def embed(
+        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+    ) -> EmbeddingResult:
+        given = [text if isinstance(text, str) else list(text) for text in texts]
+        packed: PackedEmbeddings = await self._calls.call(
+            "embed", self._name, given, role, returns=PackedEmbeddings
+        )
+        vectors = tuple(array("f", each) for each in packed.vectors)
+        return EmbeddingResult(vectors, packed.tokens)
+
+    async def close(self) -> None:
+        """Nothing: the embedder stays loaded in its process."""

@@ -1,0 +1,1 @@
+"""An engine in another process of the same server."""

@@ -1,0 +1,47 @@
+"""What another process needs to know of an engine: all that does not change."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from antiphon.engines.base import Capabilities, Engine, MeasuresImages
+from antiphon.tokens import ModelCard
+
+__all__ = ["EngineDescription", "describe_engine"]
+
+
+class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
+    """Capabilities without functions."""
+
+    grammars: None = None
+
+
+class EngineDescription(Struct, frozen=True, kw_only=True):
+    """An engine. ``checks_grammars``: whether it decides by grammar what it supports. ``pieces``:
+    the bytes of each token."""
+
+    card: ModelCard
+    capabilities: EngineCapabilities
+    checks_grammars: bool
+    measures_images: bool
+    special: dict[str, int]
+    end_ids: frozenset[int]
+    pieces: tuple[bytes, ...]
+
+
+async def describe_engine(engine: Engine) -> EngineDescription:
+    """Return the description of an engine."""
+    capabilities = engine.capabilities
+    known = {name: getattr(capabilities, name) for name in Capabilities.__struct_fields__}
+    tokenizer = engine.tokenizer
+    return EngineDescription(
+        card=engine.card,
+        capabilities=EngineCapabilities(**{**known, "grammars": None}),
+        checks_grammars=capabilities.grammars is not None,
+        measures_images=isinstance(engine, MeasuresImages),
+        special=dict(tokenizer.special),
+        end_ids=tokenizer.end_ids,
+        pieces=await asyncio.to_thread(lambda: tuple(map(tokenizer.piece, range(tokenizer.size)))),
+    )

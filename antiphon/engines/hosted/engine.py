@@ -1,0 +1,107 @@
+"""``Engine`` over one that runs in another process, reached by calls over a Unix socket.
+
+Prompts are rendered and outputs parsed here; the other process only continues token ids.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.errors import BackendError
+from antiphon.ipc.blocking_client import BlockingClient
+from antiphon.ipc.client import CallClient
+from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt
+
+from .description import EngineDescription
+
+__all__ = ["HostedEngine", "hosted_engine", "unpack_ids"]
+
+
+class HostedTokenizer:
+    """``Tokenizer`` of a hosted engine. It encodes texts there; all tokens are known here."""
+
+    def __init__(self, name: str, description: EngineDescription, host: BlockingClient) -> None:
+        self._name = name
+        self._host = host
+        self._pieces = description.pieces
+        self.special: Mapping[str, int] = description.special
+        self.end_ids = description.end_ids
+        self.size = len(description.pieces)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if not text:
+            return []
+        packed: bytes = self._host.call("encode", self._name, text, special, returns=bytes)
+        return unpack_ids(packed).tolist()
+
+    def piece(self, token: int) -> bytes:
+        return self._pieces[token] if 0 <= token < self.size else b""
+
+
+class HostedEngine:
+    """The engine of the model ``name`` in another process, which owns it."""
+
+    def __init__(
+        self, name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
+    ) -> None:
+        self._name = name
+        self._calls = calls
+        self._is_closed = False
+        self.card: ModelCard = description.card
+        self.tokenizer = HostedTokenizer(name, description, host)
+        self.capabilities = Capabilities(**asdict(description.capabilities))
+        if description.checks_grammars:
+
+            def accepts(lark: str) -> bool:
+                found: bool = host.call("accepts_grammar", name, lark, returns=bool)
+                return found
+
+            self.capabilities = replace(self.capabilities, grammars=accepts)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        if self._is_closed:
+            raise BackendError("The engine is closed.")
+        # MessagePack has no integers of more than 64 bits, which a schema may contain.
+        constraint = msgspec.json.encode(sampling.constraint)
+        plain = replace(sampling, constraint=None)
+        arguments = (self._name, prompt, plain, constraint)
+        async with aclosing(self._calls.stream("generate", *arguments, returns=Chunk)) as chunks:
+            async for chunk in chunks:
+                if self._is_closed:
+                    raise BackendError("The engine is closed.")
+                yield chunk
+
+    async def close(self) -> None:
+        """Use the engine no more. It stays loaded in its process."""
+        self._is_closed = True
+
+
+class _MeasuringEngine(HostedEngine):
+    """A hosted engine that can tell how many tokens an image takes."""
+
+    async def image_tokens(self, image: EncodedImage) -> int:
+        count: int = await self._calls.call("image_tokens", self._name, image, returns=int)
+        return count
+
+
+def hosted_engine(
+    name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
+) -> HostedEngine:
+    """Return the engine of a description."""
+    kind = _MeasuringEngine if description.measures_images else HostedEngine
+    return kind(name, description, calls, host)
+
+
+def unpack_ids(packed: bytes) -> array[int]:
+    """Return token ids that are packed as little-endian 32-bit numbers."""
+    ids = array("I", packed)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids

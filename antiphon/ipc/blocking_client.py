@@ -1,0 +1,98 @@
+"""A client of calls for threads: a call blocks its thread."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import AntiphonError, BackendError
+
+from .messages import CallMessage, MessageKind, decode_error, encode
+
+__all__ = ["BlockingClient"]
+
+_LENGTH_BYTES = 4
+_decode = msgspec.msgpack.Decoder(CallMessage).decode
+
+
+class BlockingClient:
+    """Calls methods of an object in another process that return at once. Calls of several threads
+    use several connections. ``on_lost`` makes the error of a call whose connection is lost."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_lost: Callable[[], AntiphonError] = lambda: BackendError("The connection is lost."),
+    ) -> None:
+        self._path = str(path)
+        self._on_lost = on_lost
+        #: Open connections that no thread uses.
+        self._idle: deque[socket.socket] = deque()
+
+    def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
+        """Call a method and return its result as the type ``returns``. Raises the error of the
+        method, or that of ``on_lost``."""
+        payload = encode((MessageKind.CALL, 1, method, arguments))
+        try:
+            message = _decode(self._exchange(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload))
+        except OSError:
+            raise self._on_lost() from None
+        if message.kind is MessageKind.ERROR:
+            raise decode_error(message.payload)
+        return msgspec.msgpack.decode(message.payload, type=returns)
+
+    def close(self) -> None:
+        """Close the connections that no call uses."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _exchange(self, frame: bytes) -> bytes:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return self._exchange_over(self._connect(), frame)
+        try:
+            return self._exchange_over(connection, frame)
+        except OSError:  # perhaps the server was started again
+            self.close()
+            return self._exchange_over(self._connect(), frame)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def _exchange_over(self, connection: socket.socket, frame: bytes) -> bytes:
+        try:
+            answer = _send_and_receive(connection, frame)
+        except OSError:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return answer
+
+
+def _send_and_receive(connection: socket.socket, frame: bytes) -> bytes:
+    connection.sendall(frame)
+    return _receive(connection, int.from_bytes(_receive(connection, _LENGTH_BYTES), "big"))
+
+
+def _receive(connection: socket.socket, length: int) -> bytes:
+    received = bytearray(length)
+    view = memoryview(received)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise ConnectionResetError
+        view = view[count:]
+    return bytes(received)

@@ -1,0 +1,159 @@
+"""Models that another process of the same server hosts, as backends of this one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from antiphon.backends.base import Backend, Status
+from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.backends.on_demand import OnDemandBackend, Progress
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.embeddings.hosted import EmbedderDescription, HostedEmbedder
+from antiphon.engines.hosted.description import EngineDescription
+from antiphon.engines.hosted.engine import hosted_engine
+from antiphon.errors import AntiphonError, BackendError
+from antiphon.ipc.blocking_client import BlockingClient
+from antiphon.ipc.client import CallClient
+from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
+
+from .embedding_factories import EMBEDDERS
+from .factories import local_backend
+
+__all__ = ["HostedModelManager", "HostedModels", "is_hosted"]
+
+_log = structlog.get_logger(__name__)
+
+#: Engines whose models run on another server, or take nothing: every process has its own.
+_UNSHARED_ENGINES = frozenset(
+    {"chat_completions", "completions", "embeddings", "responses", "scripted"}
+)
+#: Seconds that a call waits for the host to start again, and between attempts to follow it.
+_HOST_WAIT_S, _RETRY_S = 30.0, 0.5
+
+
+def is_hosted(model: Model) -> bool:
+    """Return whether one process hosts this model for all workers of a server."""
+    return model.engine not in _UNSHARED_ENGINES
+
+
+class HostedModels:
+    """The models of the host that listens at ``path``. Made by ``open``."""
+
+    def __init__(self, path: Path) -> None:
+        self.calls = CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
+        self.blocking = BlockingClient(path, on_lost=_host_is_gone)
+        self._statuses: Mapping[str, Status] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncIterator[HostedModels]:
+        """Connect to the host, and follow the states of its models."""
+        models = cls(path)
+        following = asyncio.create_task(models._follow(), name="states of hosted models")
+        try:
+            yield models
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+            models.calls.close()
+            models.blocking.close()
+
+    def backend(self, name: str, model: Model, settings: Settings) -> HostedBackend:
+        """Return the backend of a model."""
+        embeds = model.engine in EMBEDDERS
+        make = (
+            partial(self._embedding, name)
+            if embeds
+            else partial(self._local, name, model, settings)
+        )
+        return HostedBackend(self, name, make, context_size=model.context_size)
+
+    def status(self, name: str) -> Status:
+        """Return the state of a model in the host."""
+        return self._statuses.get(name) or Status(value="unloaded")
+
+    async def _local(
+        self, name: str, model: Model, settings: Settings, progress: Progress
+    ) -> Backend:
+        description = await self.calls.call("describe_engine", name, returns=EngineDescription)
+        engine = hosted_engine(name, description, self.calls, self.blocking)
+        return await local_backend(engine, model, settings)
+
+    async def _embedding(self, name: str, progress: Progress) -> Backend:
+        description = await self.calls.call("describe_embedder", name, returns=EmbedderDescription)
+        return EmbeddingBackend(name, HostedEmbedder(name, description, self.calls))
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                states = self.calls.stream("statuses", returns=dict[str, Status])
+                async with aclosing(states):
+                    async for statuses in states:
+                        self._statuses = statuses
+            except AntiphonError:
+                self._statuses = {}
+            await asyncio.sleep(_RETRY_S)
+
+
+class HostedBackend(OnDemandBackend):
+    """``Backend`` of a hosted model. The host loads and unloads it; here it is known from its first
+    use on."""
+
+    def __init__(
+        self,
+        models: HostedModels,
+        name: str,
+        make: Callable[[Progress], Awaitable[Backend]],
+        *,
+        context_size: int | None,
+    ) -> None:
+        super().__init__(name, make, context_size=context_size)
+        self._models = models
+
+    @property
+    def status(self) -> Status:
+        return self._models.status(self._name)
+
+    async def ready(self) -> bool:
+        is_loaded = self.status.value == "loaded"
+        if not is_loaded and not await self._models.calls.call("ready", self._name, returns=bool):
+            return False
+        return await super().ready()
+
+
+class HostedModelManager:
+    """Manages the models of the host. It knows those of other servers too."""
+
+    def __init__(self, calls: CallClient) -> None:
+        self._calls = calls
+
+    async def list(self) -> ManagedModelList:
+        found: ManagedModelList = await self._calls.call("list_models", returns=ManagedModelList)
+        return found
+
+    async def retrieve(self, name: str) -> ManagedModel:
+        return await self._call("retrieve_model", name)
+
+    async def load(self, name: str) -> ManagedModel:
+        return await self._call("load_model", name)
+
+    async def unload(self, name: str) -> ManagedModel:
+        return await self._call("unload_model", name)
+
+    def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
+        return self._calls.stream("pull_model", name, returns=PullEvent)
+
+    async def _call(self, method: str, name: str) -> ManagedModel:
+        found: ManagedModel = await self._calls.call(method, name, returns=ManagedModel)
+        return found
+
+
+def _host_is_gone() -> BackendError:
+    return BackendError("The process that runs the models has ended; it is started again.")

@@ -1,0 +1,158 @@
+"""The host of models: other processes of the same server use the models of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
+
+from antiphon.backends.base import Status
+from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.embeddings.base import Embedder, Role
+from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
+from antiphon.engines.base import Engine, MeasuresImages, Sampling
+from antiphon.engines.hosted.description import EngineDescription, describe_engine
+from antiphon.errors import SetupError
+from antiphon.tokens import Chunk, Constraint, EncodedImage, Prompt
+from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
+
+from .catalog import Catalog
+from .manager import ModelManager
+
+__all__ = ["ModelHostSession"]
+
+#: Seconds between two looks at the states of the models.
+_STATUS_S = 0.25
+#: Texts of up to this many characters are encoded in the event loop.
+_SHORT_TEXT = 2_000
+
+
+class ModelHostSession:
+    """What another process may call. ``catalog`` is done when the models are loaded."""
+
+    def __init__(self, catalog: asyncio.Future[Catalog]) -> None:
+        self._catalog = catalog
+
+    async def _manager(self) -> ModelManager:
+        manager = (await asyncio.shield(self._catalog)).manager
+        assert isinstance(manager, ModelManager)
+        return manager
+
+    @asynccontextmanager
+    async def _engine(self, name: str) -> AsyncIterator[Engine]:
+        async with (await self._manager()).on_demand(name).use() as backend:
+            if not isinstance(backend, LocalBackend):
+                raise SetupError(
+                    f"model {name}: several workers cannot share its engine: set workers to 1"
+                )
+            yield backend.engine
+
+    @asynccontextmanager
+    async def _embedder(self, name: str) -> AsyncIterator[Embedder]:
+        async with (await self._manager()).on_demand(name).use() as backend:
+            if not isinstance(backend, EmbeddingBackend):
+                raise SetupError(f"model {name} does not produce embeddings")
+            async with backend.use() as embedder:
+                yield embedder
+
+    # --- engines ---------------------------------------------------------------------------------
+
+    async def describe_engine(self, name: str) -> EngineDescription:
+        """Load a model and return what does not change of its engine."""
+        await (await self._manager()).on_demand(name).load()
+        async with self._engine(name) as engine:
+            return await describe_engine(engine)
+
+    async def generate(
+        self, name: str, prompt: Prompt, sampling: Sampling, constraint: bytes
+    ) -> AsyncGenerator[Chunk, None]:
+        """See ``Engine.generate``. ``constraint``: that of ``sampling``, as JSON."""
+        parsed = msgspec.json.decode(constraint, type=Constraint | None)
+        complete = msgspec.structs.replace(sampling, constraint=parsed)
+        async with self._engine(name) as engine:
+            async with aclosing(engine.generate(prompt, complete)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def image_tokens(self, name: str, image: EncodedImage) -> int:
+        """See ``MeasuresImages``."""
+        async with self._engine(name) as engine:
+            assert isinstance(engine, MeasuresImages)
+            return await engine.image_tokens(image)
+
+    async def encode(self, name: str, text: str, special: bool) -> bytes:
+        """Return the ids of a text, packed as little-endian 32-bit numbers."""
+        async with self._engine(name) as engine:
+            encode = engine.tokenizer.encode
+            if len(text) <= _SHORT_TEXT:
+                ids = encode(text, special=special)
+            else:
+                ids = await asyncio.to_thread(encode, text, special=special)
+        packed = array("I", ids)
+        if sys.byteorder == "big":
+            packed.byteswap()
+        return packed.tobytes()
+
+    async def accepts_grammar(self, name: str, lark: str) -> bool:
+        """Return whether the engine supports a grammar."""
+        async with self._engine(name) as engine:
+            accepts = engine.capabilities.grammars
+            return accepts is not None and await asyncio.to_thread(accepts, lark)
+
+    # --- embedders -------------------------------------------------------------------------------
+
+    async def describe_embedder(self, name: str) -> EmbedderDescription:
+        """Load a model and return what does not change of its embedder."""
+        await (await self._manager()).on_demand(name).load()
+        async with self._embedder(name) as embedder:
+            return EmbedderDescription(embedder.dimensions, embedder.vocabulary_size)
+
+    async def embed(self, name: str, texts: list[str | list[int]], role: Role) -> PackedEmbeddings:
+        """See ``Embedder.embed``."""
+        async with self._embedder(name) as embedder:
+            made = await embedder.embed(texts, role)
+        return PackedEmbeddings(tuple(each.tobytes() for each in made.vectors), made.tokens)
+
+    # --- managing --------------------------------------------------------------------------------
+
+    async def ready(self, name: str) -> bool:
+        """See ``Backend.ready``."""
+        return await (await self._manager()).on_demand(name).ready()
+
+    async def statuses(self) -> AsyncGenerator[dict[str, Status], None]:
+        """Yield the states of all models, now and after each change."""
+        shown: dict[str, Status] = {}
+        while True:
+            models = self._catalog.result().all() if self._catalog.done() else ()
+            found = {model.name: model.status for model in models}
+            if found != shown:
+                shown = found
+                yield found
+            await asyncio.sleep(_STATUS_S)
+
+    async def list_models(self) -> ManagedModelList:
+        """See ``ModelManager.list``."""
+        return await (await self._manager()).list()
+
+    async def retrieve_model(self, name: str) -> ManagedModel:
+        """See ``ModelManager.retrieve``."""
+        return await (await self._manager()).retrieve(name)
+
+    async def load_model(self, name: str) -> ManagedModel:
+        """See ``ModelManager.load``."""
+        return await (await self._manager()).load(name)
+
+    async def unload_model(self, name: str) -> ManagedModel:
+        """See ``ModelManager.unload``."""
+        return await (await self._manager()).unload(name)
+
+    async def pull_model(self, name: str) -> AsyncGenerator[PullEvent, None]:
+        """See ``ModelManager.pull``."""
+        async with aclosing((await self._manager()).pull(name)) as steps:
+            async for step in steps:
+                yield step
