@@ -59,8 +59,7 @@ class FairLimiter:
 
         Raises the error that ``reject_newest`` was given for this caller.
         """
-        if self.has_free_slot(tenant):
-            self._grant(tenant)
+        if self.try_acquire(tenant):
             return
         turn = _Turn(priority, asyncio.get_running_loop().create_future())
         self._enqueue(self._queues.setdefault(tenant, deque()), turn)
@@ -73,6 +72,13 @@ class FairLimiter:
             elif turn.granted.exception() is None:  # the slot was granted at the same moment
                 self.release(tenant)
             raise
+
+    def try_acquire(self, tenant: str) -> bool:
+        """Take a slot if one is free. Returns whether it was."""
+        is_free = self.has_free_slot(tenant)
+        if is_free:
+            self._grant(tenant)
+        return is_free
 
     def release(self, tenant: str) -> None:
         """Free a slot that this tenant holds."""

@@ -7,12 +7,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import Overloaded
 from antiphon.fair_limiter import FairLimiter
 
-__all__ = ["AdmissionQueue"]
+if TYPE_CHECKING:
+    from .middleware.auth import RequestLimits
+
+__all__ = ["Admission", "AdmissionQueue", "admission_queue"]
+
+
+class Admission(Protocol):
+    """Limits the requests in progress."""
+
+    @property
+    def running(self) -> int:
+        """The number of admitted requests."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of queued requests."""
+
+    def running_of(self, tenant: str) -> int:
+        """The number of admitted requests of this tenant."""
+
+    def waiting_of(self, tenant: str) -> int:
+        """The number of queued requests of this tenant."""
+
+    def slot(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
 
 
 class AdmissionQueue:
@@ -60,13 +85,32 @@ class AdmissionQueue:
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
-        limiter = self._limiter
-        if limiter.waiting >= self._max_queued and not limiter.has_free_slot(tenant):
+        await self.acquire(tenant)
+        try:
+            yield
+        finally:
+            self.release(tenant)
+
+    def try_acquire(self, tenant: str) -> bool:
+        """Take a slot if one is free. Returns whether it was."""
+        is_free = self._limiter.try_acquire(tenant)
+        if is_free:
+            self._on_admitted(0.0)
+        return is_free
+
+    async def acquire(self, tenant: str) -> None:
+        """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
+        if self.try_acquire(tenant):
+            return
+        if self._limiter.waiting >= self._max_queued:
             self._make_room(tenant)
         arrived = self._clock()
-        async with limiter.slot(tenant):
-            self._on_admitted(self._clock() - arrived)
-            yield
+        await self._limiter.acquire(tenant)
+        self._on_admitted(self._clock() - arrived)
+
+    def release(self, tenant: str) -> None:
+        """Free a slot that this tenant holds."""
+        self._limiter.release(tenant)
 
     def _make_room(self, tenant: str) -> None:
         """Reject a queued request of the tenant with the most, or raise ``Overloaded``."""
@@ -79,3 +123,19 @@ class AdmissionQueue:
         if largest is None or limiter.waiting_of(largest) <= limiter.waiting_of(tenant) + 1:
             raise error
         limiter.reject_newest(largest, error)
+
+
+def admission_queue(
+    limits: RequestLimits,
+    clock: Callable[[], float] = time.monotonic,
+    on_admitted: Callable[[float], None] = lambda seconds: None,
+) -> AdmissionQueue:
+    """Return the queue of these limits."""
+    return AdmissionQueue(
+        limits.max_concurrent_requests,
+        limits.max_queued_requests,
+        max_per_tenant=limits.max_requests_per_tenant,
+        retry_after_s=limits.retry_after_s,
+        clock=clock,
+        on_admitted=on_admitted,
+    )

@@ -58,7 +58,7 @@ from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
 from antiphon.wire.settings import SettingList
 
-from .admission import AdmissionQueue
+from .admission import Admission, admission_queue
 from .endpoint_context import EndpointDependencies
 from .metrics import Metrics
 
@@ -77,6 +77,7 @@ def create_app(
     log: Any,
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
+    admission: Admission | None = None,
     manager: ManagesModels | None = None,
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
@@ -86,7 +87,8 @@ def create_app(
 ) -> ASGIApp:
     """Build the app over an open service; the caller closes the service.
 
-    ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
+    ``admission``: limits the requests instead of a queue of this app. ``cors``: origins whose pages
+    may call, "*" for all. ``log``: a structlog logger. ``clock``
     returns monotonic seconds. ``manager`` adds ``/antiphon/models``, ``settings``
     ``/antiphon/settings``. ``api_keys``: the keys in the store, if any. ``tracer``: without one,
     nothing is traced. ``reraise``: let unexpected exceptions through (tests).
@@ -95,7 +97,8 @@ def create_app(
     limits = limits or RequestLimits()
     metrics = metrics or Metrics()
     tracer = tracer or Tracer()
-    admission = _admission(limits, metrics, clock)
+    admission = admission or admission_queue(limits, clock, metrics.observe_wait)
+    metrics.observe_queue(admission)
     rates = RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
     metrics.observe_models(
         lambda: {model.name: model.status.value == "loaded" for model in service.models()}
@@ -133,21 +136,6 @@ def create_app(
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=tracer
     )
-
-
-def _admission(
-    limits: RequestLimits, metrics: Metrics, clock: Callable[[], float]
-) -> AdmissionQueue:
-    admission = AdmissionQueue(
-        limits.max_concurrent_requests,
-        limits.max_queued_requests,
-        max_per_tenant=limits.max_requests_per_tenant,
-        retry_after_s=limits.retry_after_s,
-        clock=clock,
-        on_admitted=metrics.observe_wait,
-    )
-    metrics.observe_queue(admission)
-    return admission
 
 
 def _routes(

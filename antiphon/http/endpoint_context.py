@@ -16,7 +16,7 @@ from antiphon.resources.rate_limits import RateLimits
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
 
-from .admission import AdmissionQueue
+from .admission import Admission
 from .metrics import Metrics
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     """``clock`` returns monotonic seconds; ``log`` is a structlog logger."""
 
     service: Service
-    admission: AdmissionQueue
+    admission: Admission
     rates: RateLimits
     metrics: Metrics
     clock: Callable[[], float]

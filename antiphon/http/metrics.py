@@ -7,7 +7,7 @@ served models and the settings, never from client input. Many names resemble vLL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakSet
@@ -21,10 +21,14 @@ from antiphon.tracing.metrics import MetricsExporter
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response, Usage
 
-from .admission import AdmissionQueue
+from .admission import Admission
 from .metric_names import MetricNames, OtherNames
+from .metric_sums import MetricSnapshot, SummedMetrics, take_snapshot
 
 __all__ = ["Metrics", "RunTiming"]
+
+#: Returns the metrics of all processes of a server, given those of this one.
+CollectMetrics = Callable[[tuple[MetricSnapshot, ...]], Awaitable[tuple[MetricSnapshot, ...]]]
 
 _DELTAS = frozenset(event for name, event in EVENTS.items() if name.endswith(".delta"))
 
@@ -261,12 +265,13 @@ class Metrics:
         self._store.followers.set_function(lambda: len(self._followers))
         self._store.lag.set_function(self._follower_lag)
         self._models: Callable[[], Mapping[str, bool]] = dict
+        self._collect: CollectMetrics | None = None
         if names != "antiphon":
             collectors = [self._running, self._waiting, self._wait, self._http, self._runs]
             collectors += [getattr(self._parents, each) for each in _Series.__struct_fields__]
             registry.register(OtherNames(collectors, names))
 
-    def observe_queue(self, admission: AdmissionQueue) -> None:
+    def observe_queue(self, admission: Admission) -> None:
         """Read the gauges from this admission queue."""
         self._running.set_function(lambda: admission.running)
         self._waiting.set_function(lambda: admission.waiting)
@@ -395,12 +400,22 @@ class Metrics:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def exposition(self, accept: str) -> tuple[bytes, str]:
-        """Return all metrics in the requested exposition format, and its media type."""
+    def collect_from(self, collect: CollectMetrics) -> None:
+        """Show what ``collect`` returns, the sums over several processes."""
+        self._collect = collect
+
+    def snapshot(self) -> tuple[MetricSnapshot, ...]:
+        """Return the metrics of this process."""
         for model, is_loaded in self._models().items():
             self._loaded.labels(model).set(is_loaded)
+        return take_snapshot(self.registry)
+
+    async def exposition(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics in the requested exposition format, and its media type."""
         encode, media_type = choose_encoder(accept)
-        return encode(self.registry), media_type
+        own = self.snapshot()
+        shown = own if self._collect is None else await self._collect(own)
+        return encode(SummedMetrics(shown)), media_type
 
     def _series_of(self, model: str) -> _Series:
         found = self._children.get(model)

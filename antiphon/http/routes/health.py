@@ -41,5 +41,5 @@ class HealthRoutes:
     @operation("getMetrics", media_type="text/plain", security="metrics")
     async def metrics(self, request: Request) -> Reply:
         """Return the metrics in the text format that the scraper accepts."""
-        content, media_type = self._metrics.exposition(request.headers.get("accept", ""))
+        content, media_type = await self._metrics.exposition(request.headers.get("accept", ""))
         return Reply(content, media_type=media_type)

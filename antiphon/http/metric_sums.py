@@ -1,0 +1,92 @@
+"""Metrics of several processes as one: snapshots, and their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+__all__ = ["MetricSnapshot", "SummedMetrics", "sum_metrics", "take_snapshot"]
+
+#: Metrics of which the largest counts: whether a model is loaded, and what the slowest reader lags.
+_LARGEST = ("antiphon_model_loaded", "antiphon_event_log_follower_lag_batches")
+_GAUGE = "gauge"
+
+#: Name, labels and value.
+_Sample = tuple[str, dict[str, str], float]
+_SampleKey = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class MetricSnapshot(Struct, frozen=True):
+    """A metric of one process at one time. ``kind``: Prometheus' type of it."""
+
+    name: str
+    help: str
+    kind: str
+    samples: tuple[_Sample, ...]
+
+
+def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
+    """Return all metrics of a registry."""
+    return tuple(
+        MetricSnapshot(
+            metric.name,
+            metric.documentation,
+            metric.type,
+            tuple((sample.name, dict(sample.labels), sample.value) for sample in metric.samples),
+        )
+        for metric in registry.collect()
+    )
+
+
+def sum_metrics(
+    living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
+) -> tuple[MetricSnapshot, ...]:
+    """Return the sums over processes. ``dead``: the last snapshots of processes that have ended:
+    what they counted still counts, their gauges do not."""
+    sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
+    for snapshots, is_alive in ((living, True), (dead, False)):
+        for snapshot in snapshots:
+            for metric in snapshot:
+                if is_alive or metric.kind != _GAUGE:
+                    _, values = sums.setdefault(metric.name, (metric, {}))
+                    _add(metric, values)
+    return tuple(
+        MetricSnapshot(
+            metric.name,
+            metric.help,
+            metric.kind,
+            tuple((name, dict(labels), value) for (name, labels), value in values.items()),
+        )
+        for metric, values in sums.values()
+    )
+
+
+def _add(metric: MetricSnapshot, values: dict[_SampleKey, float]) -> None:
+    for name, labels, value in metric.samples:
+        key = (name, tuple(labels.items()))
+        before = values.get(key)
+        if before is None:
+            values[key] = value
+        elif name.endswith("_created"):
+            values[key] = min(before, value)
+        elif name in _LARGEST:
+            values[key] = max(before, value)
+        else:
+            values[key] = before + value
+
+
+class SummedMetrics(Collector):
+    """Snapshots as metrics that can be shown."""
+
+    def __init__(self, snapshots: Iterable[MetricSnapshot]) -> None:
+        self._snapshots = tuple(snapshots)
+
+    def collect(self) -> Iterator[Metric]:
+        for snapshot in self._snapshots:
+            metric = Metric(snapshot.name, snapshot.help, snapshot.kind)
+            for name, labels, value in snapshot.samples:
+                metric.add_sample(name, labels, value)
+            yield metric
