@@ -8,14 +8,16 @@ import asyncio
 import hashlib
 import random
 import secrets
+import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from msgspec import Struct, structs
+from msgspec import structs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.attachments.documents import Documents
@@ -27,6 +29,7 @@ from antiphon.blobs.locations import open_blobs
 from antiphon.capabilities import Capability, list_capabilities
 from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
+from antiphon.config.load import Loaded, SettingsSources
 from antiphon.config.report import shown_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
@@ -38,10 +41,11 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
 from antiphon.installation import antiphon_command
+from antiphon.ipc.server import CallServer
 from antiphon.logs import capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
-from antiphon.models.catalog import ServedModel
 from antiphon.models.download import progress_bar
+from antiphon.models.hosted_models import HostedModels
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
 from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.api_keys import ApiKeys
@@ -69,9 +73,12 @@ from antiphon.wire.tools import HostedTool
 
 from .models import catalog
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
+from .workers.context import WorkerContext
+from .workers.setup import AnnouncedModel, ChildSetup, Serving
 
 __all__ = [
     "FILES_IN_STORE",
+    "AnnouncedModel",
     "App",
     "Serving",
     "address",
@@ -83,19 +90,13 @@ __all__ = [
     "page_is_served",
     "request_limits",
     "serve",
+    "serve_with_workers",
+    "serve_worker",
 ]
 
 
 #: Value of the setting ``files``.
 FILES_IN_STORE = "store"
-
-
-class Serving(Struct, frozen=True, kw_only=True):
-    """A server that has started: its URL, its models and what it can do."""
-
-    url: str
-    models: tuple[ServedModel, ...]
-    capabilities: tuple[Capability, ...] = ()
 
 
 class App:
@@ -130,20 +131,93 @@ async def serve(
     goes to standard error. ``warnings``: lines about the settings, to be logged. ``origins``:
     as in ``open_app``. Raises ``SetupError``.
     """
+    log = _check(settings, warnings)
+    sockets = uvicorn_server.bind(settings.host, settings.port)
+    async with AsyncExitStack() as stack:
+        for listener in sockets:
+            stack.callback(listener.close)
+        await _serve_sockets(settings, sockets, announce, log=log, origins=origins or {})
+
+
+async def serve_with_workers(
+    loaded: Loaded, sources: SettingsSources, announce: Callable[[Serving], None]
+) -> None:
+    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: what the
+    settings were loaded from. Raises ``SetupError``."""
+    from .workers.shared_store import shared_store
+    from .workers.supervisor import Supervisor
+
+    settings = loaded.settings
+    log = _check(settings, loaded.warnings)
+    async with shared_store(settings.store):
+        supervisor = Supervisor(loaded, sources, announce, limits=request_limits(settings), log=log)
+        await supervisor.run()
+
+
+async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+    """Serve as one of the workers until SIGTERM. Raises ``SetupError``."""
+    loaded = setup.sources.load()
+    uvicorn_server.raise_file_limit()
+    log = _open_log(loaded.settings).bind(worker=setup.number)
+    capture_libraries(log)
+    async with WorkerContext.open(setup) as worker:
+        await _serve_sockets(
+            loaded.settings,
+            [socket.socket(fileno=number) for number in setup.listeners],
+            announce,
+            log=log,
+            origins=loaded.origins,
+            worker=worker,
+        )
+
+
+async def serve_host(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+    """Host the models of all workers until SIGTERM. Raises ``SetupError``."""
+    from .models.model_host import ModelHostSession
+
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    settings = with_packaged_embedder(setup.sources.load().settings)
+    log = _open_log(settings).bind(process="host")
+    capture_libraries(log)
+    loaded: asyncio.Future[catalog.Catalog] = loop.create_future()
+    server = CallServer(lambda: ModelHostSession(loaded))
+    async with AsyncExitStack() as stack:
+        await server.open(setup.folder.host)
+        stack.push_async_callback(server.close)
+        models = await _load_models(settings, owns_process=True)
+        stack.push_async_callback(models.close)
+        loaded.set_result(models)
+        announce(Serving(url="", models=()))
+        loop.add_signal_handler(signal.SIGTERM, stopped.set)
+        await stopped.wait()
+
+
+def _check(settings: Settings, warnings: Iterable[str]) -> Any:
+    """Prepare the process to serve, and return its log. Raises ``SetupError``."""
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
     uvicorn_server.raise_file_limit()
-    sockets = uvicorn_server.bind(settings.host, settings.port)
     log = _open_log(settings)
     capture_libraries(log)
     for line in warnings:
         log.warning("deprecated setting", why=line)
-    async with AsyncExitStack() as stack:
-        for listener in sockets:
-            stack.callback(listener.close)
-        app = await stack.enter_async_context(
-            open_app(settings, log=log, origins=origins, owns_process=True)
-        )
+    return log
+
+
+async def _serve_sockets(
+    settings: Settings,
+    sockets: Sequence[socket.socket],
+    announce: Callable[[Serving], None],
+    *,
+    log: Any,
+    origins: Mapping[str, str],
+    worker: WorkerContext | None = None,
+) -> None:
+    """Open the app and serve it at these sockets until SIGTERM or SIGINT."""
+    async with open_app(
+        settings, log=log, origins=origins, owns_process=True, worker=worker
+    ) as app:
         url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:
@@ -155,7 +229,11 @@ async def serve(
                     ready=[each.name for each in app.capabilities if each.problem is None],
                     missing={each.name: each.problem for each in app.capabilities if each.problem},
                 )
-            announce(Serving(url=url, models=app.models.all(), capabilities=app.capabilities))
+            models = tuple(
+                AnnouncedModel(model.name, model.aliases, model.context_size)
+                for model in app.models.all()
+            )
+            announce(Serving(url=url, models=models, capabilities=app.capabilities))
 
         await uvicorn_server.serve(
             app,
@@ -177,6 +255,7 @@ async def open_app(
     log: Any = None,
     origins: Mapping[str, str] | None = None,
     owns_process: bool = False,
+    worker: WorkerContext | None = None,
 ) -> AsyncIterator[App]:
     """Open store, models, tools and service, and yield the ASGI app over them.
 
@@ -184,19 +263,23 @@ async def open_app(
     have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; by
     default lines on standard error. ``origins``: where settings come from, by name, as ``load``
     returns them; operators see them. ``owns_process``: nothing else runs in this process until the
-    app is open; then memory that models have cleared but not used goes back to the system. Raises
-    ``SetupError``.
+    app is open; then memory that models have cleared but not used goes back to the system.
+    ``worker``: what this process shares with other workers. Raises ``SetupError``.
     """
     log = log or _open_log(settings)
     shown = _shown_settings(settings, origins or {})
     settings = with_packaged_embedder(settings)
+    if worker is not None:
+        settings = worker.own_settings(settings)
     prompts = Prompts(settings.prompts_dir, ids=_new_id)
     prompts.check()
     async with AsyncExitStack() as stack:
         tracer = _tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
-        metrics = await _open_metrics(stack, settings)
-        opened = await open_store(settings.store)
+        metrics = await _open_metrics(stack, settings, worker)
+        opened = await open_store(
+            settings.store, peers=None if worker is None else worker.folder.peers
+        )
         stack.push_async_callback(opened.close)
         store = measured(opened, metrics, time.monotonic)
         seal = await open_encryptor(settings, store)
@@ -205,7 +288,8 @@ async def open_app(
         for client in (sender, fetcher):
             if client is not None:
                 stack.push_async_callback(client.close)
-        models = await _load_models(settings, owns_process=owns_process)
+        hosted = None if worker is None else worker.models
+        models = await _load_models(settings, hosted=hosted, owns_process=owns_process)
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
@@ -228,7 +312,7 @@ async def open_app(
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        asgi = _app(settings, service, log, metrics, models, tracer, shown, store)
+        asgi = _app(settings, service, log, metrics, models, tracer, shown, store, worker)
         async with _watchdog(settings, log, metrics):
             yield App(asgi, service, models, abilities)
 
@@ -259,12 +343,17 @@ async def _start_store_tasks(
         )
 
 
-async def _open_metrics(stack: AsyncExitStack, settings: Settings) -> Metrics:
+async def _open_metrics(
+    stack: AsyncExitStack, settings: Settings, worker: WorkerContext | None
+) -> Metrics:
     """Return the metrics, exported if the settings say so."""
     exporter = _metrics_exporter(settings)
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
-    return Metrics(tenants, names=settings.metrics_names, exporter=exporter)
+    metrics = Metrics(tenants, names=settings.metrics_names, exporter=exporter)
+    if worker is not None:
+        await stack.enter_async_context(worker.sharing_metrics(metrics))
+    return metrics
 
 
 def _run_dependencies(
@@ -298,10 +387,12 @@ def _watchdog(
     return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
 
 
-async def _load_models(settings: Settings, *, owns_process: bool) -> catalog.Catalog:
+async def _load_models(
+    settings: Settings, *, owns_process: bool, hosted: HostedModels | None = None
+) -> catalog.Catalog:
     ranges = writable_ranges() if owns_process else ()
     with progress_bar() as progress:
-        models = await catalog.load(settings, progress, now=int(_clock()))
+        models = await catalog.load(settings, progress, now=int(_clock()), hosted=hosted)
     if owns_process:
         release_zero_pages(new_ranges(ranges, writable_ranges()))
     return models
@@ -343,7 +434,11 @@ def _app(
     tracer: Tracer,
     shown: SettingList,
     store: Store,
+    worker: WorkerContext | None,
 ) -> ASGIApp:
+    admission = None
+    if worker is not None:
+        admission = worker.admission(time.monotonic, metrics.observe_wait)
     return create_app(
         service,
         _access(settings),
@@ -352,6 +447,7 @@ def _app(
         log=log,
         cors=settings.cors_origins,
         metrics=metrics,
+        admission=admission,
         manager=models.manager,
         api_keys=_api_keys(settings, store),
         tracer=tracer,

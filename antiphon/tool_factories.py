@@ -50,6 +50,7 @@ SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
 _BUBBLEWRAP, _AUTO, _OFF = "bubblewrap", "auto", "off"
 _BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP)
 _PROGRAMS = "programmatic_tool_calling"
+_NO_SHARED_CONTAINERS = "Workers cannot share containers yet: set workers to 1 to run code."
 _SANDBOX_GROUP = "antiphon.sandboxes"
 
 
@@ -97,6 +98,11 @@ async def open_containers(
     """
     if settings.sandbox == _OFF:
         yield OpenedContainers()
+        return
+    if settings.workers > 1:
+        if settings.sandbox != _AUTO:
+            raise SetupError(f"sandbox {settings.sandbox}: {_NO_SHARED_CONTAINERS}")
+        yield OpenedContainers(None, _NO_SHARED_CONTAINERS)
         return
     policy = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,

@@ -25,6 +25,7 @@ from .parsers import parsers
 from .process import CONTEXT, FEW, WORDS, running
 from .schemas import schemas
 from .table import Line, median, show
+from .workers import workers
 
 Bench = Callable[[], Iterator[Line]]
 
@@ -357,6 +358,7 @@ BENCHES: dict[str, Bench] = {
     "commits": eventlogs.commits,
     "many": state.many,
     "takeover": state.takeover,
+    "workers": workers,
 }
 
 

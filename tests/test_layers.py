@@ -52,11 +52,12 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "grammar_check", "wire", "stream"},
     "upstream": {"errors", "installation", "sampling"},
-    "engines": {*ROOTS, "dialects", "upstream"},
-    "embeddings": {*ROOTS, "engines", "upstream"},
+    "engines": {*ROOTS, "dialects", "ipc", "upstream"},
+    "embeddings": {*ROOTS, "engines", "ipc", "upstream"},
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
     "models": {
         *ROOTS,
+        "ipc",
         "plugins",
         "config",
         "wire",
@@ -129,7 +130,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security", "pagination"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
-COMPOSITION = {"__init__", "server", "cli", "__main__", "testing"}
+COMPOSITION = {"__init__", "server", "workers", "cli", "__main__", "testing"}
 
 
 def layer(path: Path) -> str:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from antiphon import __version__
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import FILE, Loaded, load
+from antiphon.config.load import FILE, Loaded, SettingsSources
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import (
@@ -85,7 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             for name, value in given.items()
             if name.startswith(_MODEL_PREFIX)
         }
-        loaded = load(flags, model_flags=model_flags, file=arguments.config)
+        arguments.sources = SettingsSources(
+            flags=flags,
+            model_flags=model_flags,
+            file=None if arguments.config is None else str(arguments.config),
+        )
+        loaded = arguments.sources.load()
         if arguments.command != "serve":  # the server logs them
             for line in loaded.warnings:
                 sys.stderr.write(f"antiphon: {line}\n")
@@ -362,7 +367,7 @@ def _files_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
-    from antiphon.server import Serving, page_is_served, serve
+    from antiphon.server import Serving, page_is_served, serve, serve_with_workers
 
     from .doctor import summary
 
@@ -385,6 +390,10 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             style="dim",
         )
 
+    if loaded.settings.workers > 1:
+        shown = announce if human else _silent
+        run_loop(serve_with_workers(loaded, arguments.sources, shown))
+        return
     run_loop(
         serve(
             loaded.settings,

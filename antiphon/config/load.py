@@ -42,6 +42,7 @@ from .tenants import Tenant
 __all__ = [
     "FILE",
     "Loaded",
+    "SettingsSources",
     "child_environment",
     "disable_usage_statistics",
     "environment_variable",
@@ -90,6 +91,20 @@ class Loaded(Struct, frozen=True):
     settings: Settings
     origins: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+
+
+class SettingsSources(Struct, frozen=True, kw_only=True):
+    """The arguments of ``load``, to read the settings again later or in another process. The
+    environment and the file are read each time."""
+
+    flags: dict[str, str | list[str]] = {}
+    model_flags: dict[str, str] = {}
+    file: str | None = None
+
+    def load(self) -> Loaded:
+        """Load the settings. Raises ``SetupError``."""
+        file = None if self.file is None else Path(self.file)
+        return load(self.flags, model_flags=self.model_flags, file=file)
 
 
 def disable_usage_statistics() -> None:

@@ -60,6 +60,15 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, _server("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, _server("Port to listen on; 0 picks a free one.", ge=0, le=65535)] = 8000
+    workers: Annotated[
+        int,
+        _server(
+            "Processes that serve the port together, for more than one CPU core. They need a store "
+            "that processes share: SQLite or PostgreSQL. See scaling.md.",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
     cors_origins: Annotated[
         tuple[str, ...],
         _server('Origins whose web pages may call the server (CORS); "*" for all.'),

@@ -112,10 +112,11 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Open listening sockets on every address of ``host``; port 0 picks one free port for all.
 
-    Call it before anything slow: clients that connect early wait in the backlog. Raises
+    Call it before anything slow: clients that connect early wait in the backlog. ``reuse_port``:
+    the port may be bound again; on Linux, connections are spread over all its sockets. Raises
     ``SetupError`` with a one-line message.
     """
     try:
@@ -129,7 +130,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
         chosen = sockets[0].getsockname()[1] if sockets else port
         try:
-            sockets.append(_listener(family, (address[0], chosen, *address[2:])))
+            sockets.append(_listener(family, (address[0], chosen, *address[2:]), reuse_port))
         except (OSError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno in _NO_SUCH_ADDRESS:
                 absent = error  # "localhost" names ::1 even where there is no IPv6
@@ -142,11 +143,13 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
+def _listener(family: int, address: tuple[Any, ...], reuse_port: bool) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if sys.platform != "win32":  # on Windows it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)

@@ -20,9 +20,11 @@ _ENTRY_POINT_GROUP = "antiphon.stores"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
 
-async def open_store(url: str) -> Store:
-    """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
-    ``SetupError``.
+async def open_store(url: str, *, peers: Path | None = None) -> Store:
+    """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
+
+    ``peers``: a folder for the sockets of several processes of this machine that share an SQLite
+    database; PostgreSQL needs none. Raises ``SetupError``.
     """
     if url == "memory:":
         from antiphon.store.memory.store import MemoryStore
@@ -44,4 +46,4 @@ async def open_store(url: str) -> Store:
         return await factory(url)
     from antiphon.store.sqlite.store import SqliteStore
 
-    return await SqliteStore.open(Path(path).expanduser())
+    return await SqliteStore.open(Path(path).expanduser(), peers=peers)

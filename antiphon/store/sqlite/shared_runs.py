@@ -229,7 +229,7 @@ class SharedSqliteRuns(SqliteEventLogs):
     ) -> bool:
         key = (tenant, lock.conversation)
         row = connection.execute(self._queries["lock_holder"], key).fetchone()
-        return row == (holder, lock.owner)
+        return row is not None and tuple(row) == (holder, lock.owner)
 
     def _run_has_ended(
         self, connection: sqlite3.Connection, tenant: str, response_id: str

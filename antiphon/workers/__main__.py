@@ -1,0 +1,10 @@
+"""A child process of the supervisor. Its argument: the descriptor of the socket to it."""
+
+import sys
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    from antiphon.workers.process import run_child
+
+    sys.exit(run_child(int(sys.argv[1])))

@@ -1,0 +1,123 @@
+"""A child process of the supervisor: started, watched, started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+
+from antiphon.config.load import child_environment
+from antiphon.ipc.frames import FrameConnection
+
+from .setup import ChildSetup, Failed, StartReport, decode_report, encode
+
+__all__ = ["Child"]
+
+_log = structlog.get_logger(__name__)
+
+#: A child that lived shorter than this many seconds is started again after a pause, which doubles.
+_STABLE_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class Child:
+    """One child. ``setup`` makes its setup for each start; ``on_report`` gets what it reports when
+    it has started or cannot start. ``on_end`` is called when its process has ended."""
+
+    def __init__(
+        self,
+        name: str,
+        setup: Callable[[], ChildSetup],
+        on_report: Callable[[StartReport], None] = lambda report: None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._setup = setup
+        self._on_report = on_report
+        self._on_end = on_end
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+        self._stop = asyncio.Event()
+        self.has_started = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, if the child runs."""
+        return self._process.pid if self._process is not None else None
+
+    async def run(self) -> None:
+        """Run the child, again and again until ``stop``."""
+        loop = asyncio.get_running_loop()
+        pause_s = 0.0
+        while not self._is_stopping:
+            started = loop.time()
+            returncode = await self._run_once()
+            self._process = None
+            self._on_end()
+            if self._is_stopping:
+                return
+            if loop.time() - started >= _STABLE_S:
+                pause_s = 0.0
+            else:
+                pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            _log.error(
+                "a process of the server has ended and is started again",
+                process=self.name,
+                reason=_reason(returncode),
+                in_s=pause_s,
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), pause_s)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the child, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Let the child finish its work and end. Again: end it soon."""
+        self._is_stopping = True
+        self._stop.set()
+        self.signal(signal.SIGTERM)
+
+    async def _run_once(self) -> int:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            setup = self._setup()
+            path = os.pathsep.join(each for each in sys.path if each)
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "antiphon.workers", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(), *setup.listeners),
+                env=child_environment({"PYTHONPATH": path}),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal goes to the supervisor alone
+            )
+        control = FrameConnection(self._on_frame)
+        await asyncio.get_running_loop().create_connection(lambda: control, sock=ours)
+        control.send(encode(setup))
+        if self._is_stopping:  # meanwhile
+            self.signal(signal.SIGTERM)
+        try:
+            return await self._process.wait()
+        finally:
+            control.close()
+
+    def _on_frame(self, frame: bytes) -> None:
+        report = decode_report(frame)
+        if not isinstance(report, Failed):
+            self.has_started.set()
+        self._on_report(report)
+
+
+def _reason(returncode: int) -> str:
+    if returncode < 0:
+        with suppress(ValueError):
+            return signal.Signals(-returncode).name
+    return f"exit code {returncode}"

@@ -1,0 +1,96 @@
+"""What a worker shares with the other processes of its server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+from msgspec.structs import replace
+
+from antiphon.config.settings import Settings
+from antiphon.errors import AntiphonError, Overloaded
+from antiphon.http.metric_sums import MetricSnapshot
+from antiphon.http.metrics import Metrics
+from antiphon.ipc.client import CallClient
+from antiphon.ipc.server import CallServer
+from antiphon.models.hosted_models import HostedModels
+
+from .setup import ChildSetup
+from .shared_admission import SharedAdmission
+
+__all__ = ["WorkerContext"]
+
+_log = structlog.get_logger(__name__)
+
+
+class WorkerContext:
+    """The connections of one worker. Made by ``open``."""
+
+    def __init__(self, setup: ChildSetup, hub: CallClient, models: HostedModels | None) -> None:
+        self.number = setup.number
+        self.folder = setup.folder
+        #: The models that another process hosts for all workers; None if there are none.
+        self.models = models
+        self._hub = hub
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, setup: ChildSetup) -> AsyncIterator[WorkerContext]:
+        """Connect to the supervisor and the host. Raises ``Overloaded`` if the supervisor is
+        gone."""
+        async with AsyncExitStack() as stack:
+            hub = CallClient(setup.folder.hub, on_lost=_supervisor_is_gone)
+            await hub.connect()
+            stack.callback(hub.close)
+            models = None
+            if setup.has_host:
+                models = await stack.enter_async_context(HostedModels.open(setup.folder.host))
+            yield cls(setup, hub, models)
+
+    def own_settings(self, settings: Settings) -> Settings:
+        """Return the settings with this worker's part of what is divided among the workers."""
+        part, rest = divmod(settings.max_background_runs, settings.workers)
+        return replace(settings, max_background_runs=part + (self.number <= rest))
+
+    def admission(
+        self, clock: Callable[[], float], on_admitted: Callable[[float], None]
+    ) -> SharedAdmission:
+        """Return the admission of this worker."""
+        return SharedAdmission(self._hub, clock=clock, on_admitted=on_admitted)
+
+    @asynccontextmanager
+    async def sharing_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
+        """Let other workers read the metrics of this one, and show those of all."""
+        server = CallServer(lambda: _MetricsSession(metrics))
+        await server.open(self.folder.worker(self.number))
+        metrics.collect_from(self._collect)
+        try:
+            yield
+        finally:
+            await server.close()
+
+    async def _collect(self, own: tuple[MetricSnapshot, ...]) -> tuple[MetricSnapshot, ...]:
+        try:
+            found: tuple[MetricSnapshot, ...] = await self._hub.call(
+                "metrics", self.number, own, returns=tuple[MetricSnapshot, ...]
+            )
+        except AntiphonError:
+            _log.warning("the metrics of other workers cannot be read")
+            return own
+        return found
+
+
+class _MetricsSession:
+    """What the supervisor may call."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def metrics(self) -> tuple[MetricSnapshot, ...]:
+        """Return the metrics of this worker."""
+        return self._metrics.snapshot()
+
+
+def _supervisor_is_gone() -> Overloaded:
+    return Overloaded("The server is stopping.", retry_after_s=1, status=503)

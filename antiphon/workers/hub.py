@@ -1,0 +1,105 @@
+"""What the workers share in the memory of the supervisor: slots for requests, and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from antiphon.errors import RunError
+from antiphon.http.admission import AdmissionQueue, admission_queue
+from antiphon.http.metric_sums import MetricSnapshot, sum_metrics
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.ipc.client import CallClient
+
+__all__ = ["Hub", "HubSession"]
+
+#: Seconds that a worker may take to return its metrics.
+_METRICS_S = 2.0
+
+
+class Hub:
+    """The shared state. ``limits``: of all workers together."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.admission = admission_queue(limits)
+        self._workers: dict[int, CallClient] = {}
+        #: The last metrics of each worker that runs, and of those that ended.
+        self._last: dict[int, tuple[MetricSnapshot, ...]] = {}
+        self._ended: tuple[MetricSnapshot, ...] = ()
+
+    def open(self, workers: Sequence[Path]) -> None:
+        """Connect to the workers at these sockets, numbered from 1, when they are needed."""
+        self._workers = {number: CallClient(path) for number, path in enumerate(workers, 1)}
+
+    def close(self) -> None:
+        """Close the connections to the workers."""
+        for client in self._workers.values():
+            client.close()
+
+    def session(self) -> HubSession:
+        """Return what one worker may call."""
+        return HubSession(self)
+
+    def on_worker_ended(self, number: int) -> None:
+        """Keep what a worker had counted when its metrics were last read."""
+        if (last := self._last.pop(number, None)) is not None:
+            self._ended = sum_metrics([], [self._ended, last])
+
+    async def metrics(
+        self, caller: int, own: tuple[MetricSnapshot, ...]
+    ) -> tuple[MetricSnapshot, ...]:
+        """Return the metrics of all workers. ``own``: those of the worker that asks."""
+        self._last[caller] = own
+        others = [number for number in self._workers if number != caller]
+        await asyncio.gather(*map(self._read_metrics, others))
+        return sum_metrics(self._last.values(), [self._ended])
+
+    async def _read_metrics(self, number: int) -> None:
+        """Read the metrics of a worker. Those of one that does not answer stay as they were."""
+        with suppress(RunError, TimeoutError):
+            async with asyncio.timeout(_METRICS_S):
+                self._last[number] = await self._workers[number].call(
+                    "metrics", returns=tuple[MetricSnapshot, ...]
+                )
+
+
+class HubSession:
+    """What one worker may call. Its slots are free again when it is gone."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        #: The queue of each slot, which a reload replaces, and the tenant, by the slot's number.
+        self._slots: dict[int, tuple[AdmissionQueue, str]] = {}
+
+    def try_enter(self, slot: int, tenant: str) -> bool:
+        """Take a slot if one is free. ``slot``: the number that the worker gives it."""
+        queue = self._hub.admission
+        if not queue.try_acquire(tenant):
+            return False
+        self._slots[slot] = (queue, tenant)
+        return True
+
+    async def enter(self, slot: int, tenant: str) -> None:
+        """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
+        queue = self._hub.admission
+        await queue.acquire(tenant)
+        self._slots[slot] = (queue, tenant)
+
+    def leave(self, slot: int) -> None:
+        """Free a slot, if the worker has it."""
+        if (held := self._slots.pop(slot, None)) is not None:
+            queue, tenant = held
+            queue.release(tenant)
+
+    async def metrics(
+        self, worker: int, own: tuple[MetricSnapshot, ...]
+    ) -> tuple[MetricSnapshot, ...]:
+        """Return the metrics of all workers. ``own``: those of this one."""
+        return await self._hub.metrics(worker, own)
+
+    def on_disconnect(self) -> None:
+        """Free all slots of the worker."""
+        for slot in tuple(self._slots):
+            self.leave(slot)

@@ -1,0 +1,49 @@
+"""The life of a child process: it reads its setup, serves, and ends with its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+
+from antiphon.errors import SetupError
+from antiphon.ipc.frames import FrameConnection
+
+from .setup import ChildSetup, Failed, StartReport, decode_setup, encode
+
+__all__ = ["run_child"]
+
+
+def run_child(descriptor: int) -> int:
+    """Run the child process whose socket to the supervisor is ``descriptor``. Returns its exit
+    code."""
+    from antiphon.http.uvicorn_server import run
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
+    return run(_run(socket.socket(fileno=descriptor)))
+
+
+async def _run(to_supervisor: socket.socket) -> int:
+    from antiphon.server import serve_host, serve_worker
+
+    loop = asyncio.get_running_loop()
+    setup: asyncio.Future[ChildSetup] = loop.create_future()
+    control = FrameConnection(lambda frame: setup.set_result(decode_setup(frame)), _end_process)
+    await loop.create_connection(lambda: control, sock=to_supervisor)
+
+    def report(what: StartReport) -> None:
+        control.send(encode(what))
+
+    try:
+        serve = {"worker": serve_worker, "host": serve_host}[(await setup).role]
+        await serve(await setup, report)
+    except SetupError as error:
+        report(Failed(str(error)))
+        return 2
+    return 0
+
+
+def _end_process() -> None:
+    """Drain and end, without a supervisor: nobody would close the port later."""
+    os.kill(os.getpid(), signal.SIGTERM)

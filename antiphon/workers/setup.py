@@ -1,0 +1,95 @@
+"""What the supervisor and its child processes say to each other when a child starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.capabilities import Capability
+from antiphon.config.load import SettingsSources
+
+__all__ = [
+    "AnnouncedModel",
+    "ChildSetup",
+    "Failed",
+    "Role",
+    "Serving",
+    "StartReport",
+    "WorkerFolder",
+    "decode_report",
+    "decode_setup",
+    "encode",
+]
+
+Role: TypeAlias = Literal["worker", "host"]
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+class WorkerFolder(Struct, frozen=True):
+    """The folder with the sockets of one server's processes."""
+
+    path: str
+
+    @property
+    def peers(self) -> Path:
+        """Where the sockets of the processes that share the database are."""
+        return Path(self.path)
+
+    @property
+    def hub(self) -> Path:
+        """The socket of the supervisor."""
+        return Path(self.path, "hub")
+
+    @property
+    def host(self) -> Path:
+        """The socket of the process that hosts models and containers."""
+        return Path(self.path, "host")
+
+    def worker(self, number: int) -> Path:
+        """The socket of a worker."""
+        return Path(self.path, f"worker{number}")
+
+
+class ChildSetup(Struct, frozen=True, kw_only=True):
+    """The first message to a child. ``number``: of the worker, from 1. ``listeners``: descriptors
+    of the sockets that it accepts connections from. ``has_host``: whether there is a process that
+    hosts models."""
+
+    role: Role
+    number: int = 0
+    sources: SettingsSources
+    folder: WorkerFolder
+    listeners: tuple[int, ...] = ()
+    has_host: bool = False
+
+
+class AnnouncedModel(Struct, frozen=True):
+    """A served model, as it is announced."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    context_size: int | None = None
+
+
+class Serving(Struct, frozen=True, kw_only=True, tag=True):
+    """A server that has started: its URL, its models and what it can do."""
+
+    url: str
+    models: tuple[AnnouncedModel, ...]
+    capabilities: tuple[Capability, ...] = ()
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """A child could not start: what the operator must change."""
+
+    reason: str
+
+
+StartReport: TypeAlias = Serving | Failed
+
+decode_setup = msgspec.msgpack.Decoder(ChildSetup).decode
+decode_report = msgspec.msgpack.Decoder(StartReport).decode

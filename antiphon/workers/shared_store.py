@@ -1,0 +1,45 @@
+"""The store that the workers of one server share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from antiphon.errors import SetupError
+
+__all__ = ["shared_store"]
+
+
+@asynccontextmanager
+async def shared_store(url: str) -> AsyncIterator[None]:
+    """Make a store ready for several processes, which may open it within the block.
+
+    An SQLite database is checked and migrated, and the processes that used it before are forgotten.
+    Raises ``SetupError`` if the store cannot be shared or another server uses it.
+    """
+    if url.startswith(("postgresql://", "postgres://")):
+        yield
+        return
+    path = url.removeprefix("sqlite:")
+    if url == "memory:" or (path == url and "://" in url):
+        raise SetupError(
+            f"workers: processes cannot share the store {url.partition(':')[0]}: use a SQLite file"
+            " or postgresql://…, or set workers to 1"
+        )
+    from antiphon.store.sqlite.file_lock import FileLock
+    from antiphon.store.sqlite.store import SqliteStore
+
+    file = Path(path).expanduser()
+    store = await SqliteStore.open(file)
+    try:
+        await store.forget_processes()
+    finally:
+        await store.close()
+    lock = FileLock.open(file, "workers")
+    try:
+        if not lock.try_acquire():
+            raise SetupError(f"Another server uses the store {file}: stop it.")
+        yield
+    finally:
+        lock.close()

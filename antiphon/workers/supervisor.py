@@ -1,0 +1,180 @@
+"""The supervisor: it binds the port, runs the workers, and keeps what they share in memory.
+
+It serves no request itself and runs no model, so it does not die of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from antiphon.config.load import Loaded, SettingsSources
+from antiphon.errors import SetupError
+from antiphon.http import uvicorn_server
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.ipc.server import CallServer
+from antiphon.models.hosted_models import is_hosted
+from antiphon.models.packaged_embedder import with_packaged_embedder
+
+from .child import Child
+from .hub import Hub
+from .setup import ChildSetup, Failed, Role, Serving, StartReport, WorkerFolder
+
+__all__ = ["Supervisor"]
+
+#: Seconds that a child gets to end, beyond ``drain_s``.
+_END_S = 15.0
+_FIRST = asyncio.FIRST_COMPLETED
+
+
+class Supervisor:
+    """Runs ``settings.workers`` workers. ``announce`` is called when all have started. ``limits``:
+    of all workers together."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        sources: SettingsSources,
+        announce: Callable[[Serving], None],
+        *,
+        limits: RequestLimits,
+        log: Any,
+    ) -> None:
+        self._settings = with_packaged_embedder(loaded.settings)
+        self._sources = sources
+        self._announce = announce
+        self._log = log
+        self._folder = WorkerFolder("")
+        self._sockets: list[list[socket.socket]] = []
+        self._workers: list[Child] = []
+        #: Hosts the models that all workers use, if there are any.
+        self._host: Child | None = None
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._serving: Serving | None = None
+        self._is_announced = False
+        self._hub = Hub(limits)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises ``SetupError`` if the first start fails."""
+        async with AsyncExitStack() as stack:
+            self._folder = WorkerFolder(tempfile.mkdtemp(prefix="antiphon-"))
+            stack.callback(shutil.rmtree, self._folder.path, ignore_errors=True)
+            stack.callback(self._close_sockets)
+            self._bind()
+            server = CallServer(self._hub.session)
+            await server.open(self._folder.hub)
+            stack.push_async_callback(server.close)
+            if any(map(is_hosted, self._settings.models.values())):
+                self._host = Child("host", self._setup_of("host"), self._on_report)
+            self._workers = [
+                Child(
+                    f"worker {number}",
+                    self._setup_of("worker", number),
+                    self._on_report,
+                    partial(self._hub.on_worker_ended, number),
+                )
+                for number in range(1, self._settings.workers + 1)
+            ]
+            self._hub.open([self._folder.worker(n + 1) for n in range(len(self._workers))])
+            stack.callback(self._hub.close)
+            await self._run_children()
+
+    # --- the sockets -----------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        """Open the listening sockets: each worker gets its own where the system spreads connections
+        over them, so that no worker takes more than its share."""
+        settings = self._settings
+        spreads = sys.platform == "linux"
+        first = uvicorn_server.bind(settings.host, settings.port, reuse_port=spreads)
+        self._sockets = [first]
+        port = first[0].getsockname()[1]
+        for _ in range(1, settings.workers):
+            more = uvicorn_server.bind(settings.host, port, reuse_port=True) if spreads else first
+            self._sockets.append(more)
+
+    def _close_sockets(self) -> None:
+        for sockets in self._sockets:
+            for each in sockets:
+                each.close()
+
+    # --- the children ----------------------------------------------------------------------------
+
+    def _setup_of(self, role: Role, number: int = 0) -> Callable[[], ChildSetup]:
+        def setup() -> ChildSetup:
+            sockets: Sequence[socket.socket] = self._sockets[number - 1] if number else ()
+            return ChildSetup(
+                role=role,
+                number=number,
+                sources=self._sources,
+                folder=self._folder,
+                listeners=tuple(each.fileno() for each in sockets),
+                has_host=self._host is not None,
+            )
+
+        return setup
+
+    @property
+    def _children(self) -> list[Child]:
+        return [*self._workers, *([] if self._host is None else [self._host])]
+
+    def _on_report(self, report: StartReport) -> None:
+        if isinstance(report, Failed):
+            if not self._is_announced and not self._failure.done():
+                self._failure.set_exception(SetupError(report.reason))
+            else:
+                self._log.error("a process of the server cannot start", reason=report.reason)
+            return
+        if report.models:
+            self._serving = report
+        is_complete = all(each.has_started.is_set() for each in self._children)
+        if self._serving is not None and is_complete and not self._is_announced:
+            self._is_announced = True
+            self._announce(self._serving)
+
+    async def _run_children(self) -> None:
+        host = asyncio.create_task(self._host.run()) if self._host is not None else None
+        workers = [asyncio.create_task(each.run(), name=each.name) for each in self._workers]
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        try:
+            await asyncio.wait((asyncio.gather(*workers), self._failure), return_when=_FIRST)
+        finally:
+            self._stop()
+            await _end(self._workers, workers, self._settings.drain_s + _END_S)
+            if self._host is not None and host is not None:
+                self._host.stop()
+                await _end([self._host], [host], _END_S)
+        if self._failure.done():
+            self._failure.result()
+
+    def _stop(self) -> None:
+        """Accept no more connections, and let the workers finish their work. Again: end soon."""
+        self._close_sockets()
+        for child in self._workers:
+            child.stop()
+
+    def _reload(self) -> None:
+        for child in self._children:
+            child.signal(signal.SIGHUP)
+
+
+async def _end(
+    children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
+) -> None:
+    """Wait for children that were stopped, and kill those that do not end."""
+    _, late = await asyncio.wait(tasks, timeout=wait_s)
+    if late:
+        for child in children:
+            child.signal(signal.SIGKILL)
+        await asyncio.wait(tasks)

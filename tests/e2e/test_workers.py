@@ -1,0 +1,194 @@
+"""Several workers on one port: requests spread, a worker that dies, limits in sum, the drain.
+
+One server for all tests of this file, which run in order: the last one stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.server import Server, serving
+
+WAIT_S = 60
+WORDS = " ".join(f"w{number}" for number in range(40))
+SETTINGS = """workers = 2
+drain_s = 20
+lease_s = 1
+max_concurrent_requests = 45
+max_queued_requests = 1
+file_search_embeddings = "off"
+"""
+MODELS = f"""[models.fast]
+engine = "scripted"
+source = "Hello there."
+[models.slow]
+engine = "scripted"
+source = "{WORDS}"
+[models.slow.template_kwargs]
+wait_s = 0.05
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("workers")
+    with serving(folder, SETTINGS, model=MODELS) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=server.url, timeout=WAIT_S, limits=limits) as made:
+        yield made
+
+
+def workers(server: Server) -> list[int]:
+    """Return the process ids of the workers."""
+    pid = server.process.pid
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def connections(pid: int, port: int) -> int:
+    """Return how many connections to ``port`` a process has accepted."""
+    inodes = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(os.readlink(link))
+        except OSError:
+            continue
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    local = f"0100007F:{port:04X}"
+    return sum(
+        row[1] == local and row[3] == "01" and f"socket:[{row[9]}]" in inodes for row in rows
+    )
+
+
+def port_of(server: Server) -> int:
+    return int(server.root.rsplit(":", 1)[1])
+
+
+async def answer(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    given = await client.post("/responses", json={"input": "Hi", **body})
+    assert given.status_code == 200, given.text
+    result: dict[str, Any] = given.json()
+    return result
+
+
+async def stream(client: httpx.AsyncClient, **body: Any) -> list[dict[str, Any]]:
+    """Read a stream to its end."""
+    request = {"input": "Hi", "stream": True, **body}
+    async with client.stream("POST", "/responses", json=request) as given:
+        assert given.status_code == 200, await given.aread()
+        return [json.loads(line[6:]) async for line in given.aiter_lines() if line[:7] == "data: {"]
+
+
+def text_of(response: dict[str, Any]) -> str:
+    return str(response["output"][0]["content"][0]["text"])
+
+
+async def test_parallel_requests_spread_over_the_workers(
+    server: Server, client: httpx.AsyncClient
+) -> None:
+    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(40)]
+    async with asyncio.timeout(WAIT_S):
+        while server.running() < 40:
+            await asyncio.sleep(0.05)
+    counts = [connections(pid, port_of(server)) for pid in workers(server)]
+    assert len(counts) == 2 and min(counts) >= 5 and sum(counts) >= 40
+    for events in await asyncio.gather(*streams):
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert text_of(events[-1]["response"]) == WORDS
+
+
+async def test_what_one_worker_stores_others_read(client: httpx.AsyncClient) -> None:
+    previous = None
+    for _ in range(6):  # each over a new connection
+        response = await answer(client, model="fast", previous_response_id=previous)
+        previous = response["id"]
+        found = (await client.get(f"/responses/{previous}")).json()
+        assert text_of(found) == "Hello there."
+
+
+async def test_limits_and_metrics_are_those_of_all_workers(
+    server: Server, client: httpx.AsyncClient
+) -> None:
+    before = completed(server)
+    given = await asyncio.gather(
+        *(client.post("/responses", json={"model": "slow", "input": "Hi"}) for _ in range(60))
+    )
+    codes = [each.status_code for each in given]
+    assert sorted(set(codes)) == [200, 429]
+    assert 45 <= codes.count(200) <= 46
+    assert completed(server) == before + codes.count(200)
+
+
+def completed(server: Server) -> int:
+    found = re.search(
+        r'^antiphon_requests_total\{model="slow",status="completed"\} (\d+)',
+        server.get("/metrics"),
+        re.M,
+    )
+    return int(found[1]) if found is not None else 0
+
+
+async def test_a_worker_that_dies_loses_its_foreground_requests_only(
+    server: Server, client: httpx.AsyncClient
+) -> None:
+    background = [(await answer(client, model="slow", background=True))["id"] for _ in range(8)]
+    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(12)]
+    before = workers(server)
+    async with asyncio.timeout(WAIT_S):
+        while server.running() < 12:
+            await asyncio.sleep(0.05)
+    victim = max(before, key=lambda pid: connections(pid, port_of(server)))
+    lost = connections(victim, port_of(server))
+    os.kill(victim, signal.SIGKILL)
+    ends = await asyncio.gather(*streams, return_exceptions=True)
+    broken = [end for end in ends if isinstance(end, BaseException)]
+    assert all(isinstance(end, httpx.HTTPError) for end in broken)
+    assert 0 < len(broken) <= lost
+    for end in ends:
+        if not isinstance(end, BaseException):
+            assert text_of(end[-1]["response"]) == WORDS
+    async with asyncio.timeout(WAIT_S):
+        for response_id in background:
+            response = {"status": "queued"}
+            while response["status"] in ("queued", "in_progress"):
+                await asyncio.sleep(0.1)
+                response = (await client.get(f"/responses/{response_id}")).json()
+            assert response["status"] == "completed", response
+            assert text_of(response) == WORDS
+            events = [
+                json.loads(line[6:])
+                for line in (await client.get(f"/responses/{response_id}?stream=true")).text.split(
+                    "\n"
+                )
+                if line[:7] == "data: {"
+            ]
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        while len(workers(server)) < 2 or victim in workers(server):
+            await asyncio.sleep(0.1)
+        for _ in range(8):  # also those that the kernel gives to the new worker
+            await answer(client, model="fast")
+
+
+async def test_stop_drains_all_workers(server: Server, client: httpx.AsyncClient) -> None:
+    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(10)]
+    async with asyncio.timeout(WAIT_S):
+        while server.running() < 10:
+            await asyncio.sleep(0.05)
+        server.process.terminate()
+        for events in await asyncio.gather(*streams):
+            assert text_of(events[-1]["response"]) == WORDS
+        assert await asyncio.to_thread(server.process.wait, WAIT_S) == 0
