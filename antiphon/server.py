@@ -45,7 +45,6 @@ from antiphon.ipc.server import CallServer
 from antiphon.logs import capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.download import progress_bar
-from antiphon.models.hosted_models import HostedModels
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
 from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.api_keys import ApiKeys
@@ -90,6 +89,7 @@ __all__ = [
     "page_is_served",
     "request_limits",
     "serve",
+    "serve_host",
     "serve_with_workers",
     "serve_worker",
 ]
@@ -145,12 +145,14 @@ async def serve_with_workers(
     """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: what the
     settings were loaded from. Raises ``SetupError``."""
     from .workers.shared_store import shared_store
-    from .workers.supervisor import Supervisor
+    from .workers.supervisor import WorkerSupervisor
 
     settings = loaded.settings
     log = _check(settings, loaded.warnings)
     async with shared_store(settings.store):
-        supervisor = Supervisor(loaded, sources, announce, limits=request_limits(settings), log=log)
+        supervisor = WorkerSupervisor(
+            loaded, sources, announce, limits=request_limits(settings), log=log
+        )
         await supervisor.run()
 
 
@@ -277,19 +279,14 @@ async def open_app(
         tracer = _tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
         metrics = await _open_metrics(stack, settings, worker)
-        opened = await open_store(
-            settings.store, peers=None if worker is None else worker.folder.peers
-        )
-        stack.push_async_callback(opened.close)
-        store = measured(opened, metrics, time.monotonic)
+        store = await _open_store(stack, settings, metrics, worker)
         seal = await open_encryptor(settings, store)
         blobs = await _open_blobs(stack, settings, store, seal, log)
         sender, fetcher = _sender(settings), open_fetcher(settings)
         for client in (sender, fetcher):
             if client is not None:
                 stack.push_async_callback(client.close)
-        hosted = None if worker is None else worker.models
-        models = await _load_models(settings, hosted=hosted, owns_process=owns_process)
+        models = await _load_models(settings, worker, owns_process=owns_process)
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
@@ -315,6 +312,16 @@ async def open_app(
         asgi = _app(settings, service, log, metrics, models, tracer, shown, store, worker)
         async with _watchdog(settings, log, metrics):
             yield App(asgi, service, models, abilities)
+
+
+async def _open_store(
+    stack: AsyncExitStack, settings: Settings, metrics: Metrics, worker: WorkerContext | None
+) -> Store:
+    """Open the store, with its operations measured."""
+    peers = None if worker is None else worker.folder.peers
+    opened = await open_store(settings.store, peers=peers)
+    stack.push_async_callback(opened.close)
+    return measured(opened, metrics, time.monotonic)
 
 
 async def _open_blobs(
@@ -388,8 +395,9 @@ def _watchdog(
 
 
 async def _load_models(
-    settings: Settings, *, owns_process: bool, hosted: HostedModels | None = None
+    settings: Settings, worker: WorkerContext | None = None, *, owns_process: bool
 ) -> catalog.Catalog:
+    hosted = None if worker is None else worker.models
     ranges = writable_ranges() if owns_process else ()
     with progress_bar() as progress:
         models = await catalog.load(settings, progress, now=int(_clock()), hosted=hosted)

@@ -26,7 +26,7 @@ from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEve
 from .embedding_factories import EMBEDDERS
 from .factories import local_backend
 
-__all__ = ["HostedModelManager", "HostedModels", "is_hosted"]
+__all__ = ["HostedBackend", "HostedModelManager", "HostedModels", "is_hosted"]
 
 _log = structlog.get_logger(__name__)
 

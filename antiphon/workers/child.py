@@ -15,7 +15,7 @@ import structlog
 from antiphon.config.load import child_environment
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildSetup, Failed, StartReport, decode_report, encode
+from .setup import ChildSetup, StartFailure, StartReport, decode_report, encode
 
 __all__ = ["Child"]
 
@@ -111,7 +111,7 @@ class Child:
 
     def _on_frame(self, frame: bytes) -> None:
         report = decode_report(frame)
-        if not isinstance(report, Failed):
+        if not isinstance(report, StartFailure):
             self.has_started.set()
         self._on_report(report)
 

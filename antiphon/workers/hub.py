@@ -13,13 +13,13 @@ from antiphon.http.metric_sums import MetricSnapshot, sum_metrics
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
 
-__all__ = ["Hub", "HubSession"]
+__all__ = ["HubSession", "WorkerHub"]
 
 #: Seconds that a worker may take to return its metrics.
 _METRICS_S = 2.0
 
 
-class Hub:
+class WorkerHub:
     """The shared state. ``limits``: of all workers together."""
 
     def __init__(self, limits: RequestLimits) -> None:
@@ -68,7 +68,7 @@ class Hub:
 class HubSession:
     """What one worker may call. Its slots are free again when it is gone."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
         #: The queue of each slot, which a reload replaces, and the tenant, by the slot's number.
         self._slots: dict[int, tuple[AdmissionQueue, str]] = {}

@@ -10,7 +10,7 @@ import socket
 from antiphon.errors import SetupError
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildSetup, Failed, StartReport, decode_setup, encode
+from .setup import ChildSetup, StartFailure, StartReport, decode_setup, encode
 
 __all__ = ["run_child"]
 
@@ -39,7 +39,7 @@ async def _run(to_supervisor: socket.socket) -> int:
         serve = {"worker": serve_worker, "host": serve_host}[(await setup).role]
         await serve(await setup, report)
     except SetupError as error:
-        report(Failed(str(error)))
+        report(StartFailure(str(error)))
         return 2
     return 0
 

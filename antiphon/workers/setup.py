@@ -14,9 +14,9 @@ from antiphon.config.load import SettingsSources
 __all__ = [
     "AnnouncedModel",
     "ChildSetup",
-    "Failed",
     "Role",
     "Serving",
+    "StartFailure",
     "StartReport",
     "WorkerFolder",
     "decode_report",
@@ -83,13 +83,13 @@ class Serving(Struct, frozen=True, kw_only=True, tag=True):
     capabilities: tuple[Capability, ...] = ()
 
 
-class Failed(Struct, frozen=True, tag=True):
+class StartFailure(Struct, frozen=True, tag=True):
     """A child could not start: what the operator must change."""
 
     reason: str
 
 
-StartReport: TypeAlias = Serving | Failed
+StartReport: TypeAlias = Serving | StartFailure
 
 decode_setup = msgspec.msgpack.Decoder(ChildSetup).decode
 decode_report = msgspec.msgpack.Decoder(StartReport).decode

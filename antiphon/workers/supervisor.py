@@ -25,17 +25,17 @@ from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
 
 from .child import Child
-from .hub import Hub
-from .setup import ChildSetup, Failed, Role, Serving, StartReport, WorkerFolder
+from .hub import WorkerHub
+from .setup import ChildSetup, Role, Serving, StartFailure, StartReport, WorkerFolder
 
-__all__ = ["Supervisor"]
+__all__ = ["WorkerSupervisor"]
 
 #: Seconds that a child gets to end, beyond ``drain_s``.
 _END_S = 15.0
 _FIRST = asyncio.FIRST_COMPLETED
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Runs ``settings.workers`` workers. ``announce`` is called when all have started. ``limits``:
     of all workers together."""
 
@@ -60,7 +60,7 @@ class Supervisor:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving: Serving | None = None
         self._is_announced = False
-        self._hub = Hub(limits)
+        self._hub = WorkerHub(limits)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises ``SetupError`` if the first start fails."""
@@ -127,7 +127,7 @@ class Supervisor:
         return [*self._workers, *([] if self._host is None else [self._host])]
 
     def _on_report(self, report: StartReport) -> None:
-        if isinstance(report, Failed):
+        if isinstance(report, StartFailure):
             if not self._is_announced and not self._failure.done():
                 self._failure.set_exception(SetupError(report.reason))
             else:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from antiphon.engines.base import Capabilities, Engine, MeasuresImages
 from antiphon.tokens import ModelCard
 
-__all__ = ["EngineDescription", "describe_engine"]
+__all__ = ["EngineCapabilities", "EngineDescription", "describe_engine"]
 
 
 class EngineCapabilities(Capabilities, frozen=True, kw_only=True):

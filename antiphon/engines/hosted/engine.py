@@ -21,7 +21,7 @@ from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt
 
 from .description import EngineDescription
 
-__all__ = ["HostedEngine", "hosted_engine", "unpack_ids"]
+__all__ = ["HostedEngine", "HostedTokenizer", "hosted_engine", "unpack_ids"]
 
 
 class HostedTokenizer:
