@@ -209,6 +209,8 @@ class Metrics:
     metrics are also shown under these names. ``exporter`` receives a part of the metrics.
     """
 
+    _collect: CollectMetrics | None = None
+
     def __init__(
         self,
         tenants: Collection[str] = ("default",),
@@ -265,7 +267,6 @@ class Metrics:
         self._store.followers.set_function(lambda: len(self._followers))
         self._store.lag.set_function(self._follower_lag)
         self._models: Callable[[], Mapping[str, bool]] = dict
-        self._collect: CollectMetrics | None = None
         if names != "antiphon":
             collectors = [self._running, self._waiting, self._wait, self._http, self._runs]
             collectors += [getattr(self._parents, each) for each in _Series.__struct_fields__]
