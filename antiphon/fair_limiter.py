@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Protocol
 
-__all__ = ["FairLimiter", "tenant_share"]
+__all__ = ["FairLimiter", "LimiterSlot", "tenant_share"]
 
 
 def tenant_share(total: int, share: float) -> int:
@@ -27,6 +26,34 @@ class _Turn(NamedTuple):
 
     priority: int
     granted: asyncio.Future[None]
+
+
+class _Limiter(Protocol):
+    async def acquire(self, tenant: str, *, priority: int = 0) -> None: ...
+
+    def release(self, tenant: str) -> None: ...
+
+
+class LimiterSlot:
+    """Waits for a slot of a limiter and holds it for the duration of a block."""
+
+    __slots__ = ("_limiter", "_priority", "_tenant")
+
+    def __init__(self, limiter: _Limiter, tenant: str, priority: int = 0) -> None:
+        self._limiter = limiter
+        self._tenant = tenant
+        self._priority = priority
+
+    async def __aenter__(self) -> None:
+        await self._limiter.acquire(self._tenant, priority=self._priority)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._limiter.release(self._tenant)
 
 
 class FairLimiter:
@@ -43,15 +70,10 @@ class FairLimiter:
         self.running = 0
         self.waiting = 0
 
-    @asynccontextmanager
-    async def slot(self, tenant: str, *, priority: int = 0) -> AsyncIterator[None]:
+    def slot(self, tenant: str, *, priority: int = 0) -> LimiterSlot:
         """Wait for a slot and hold it for the duration of the block. ``priority``: as in
         ``acquire``."""
-        await self.acquire(tenant, priority=priority)
-        try:
-            yield
-        finally:
-            self.release(tenant)
+        return LimiterSlot(self, tenant, priority)
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
         """Wait for a slot. The caller passes the same tenant to ``release``. ``priority``: among
