@@ -131,6 +131,8 @@ def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
     """Check that no call has several outputs. ``names``: what is called, by call id."""
+    if not names:
+        return
     counts: Counter[str] = Counter()
     for item in items:
         call_id, kind = getattr(item, "call_id", None), KINDS[type(item)]
