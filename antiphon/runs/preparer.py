@@ -116,21 +116,19 @@ class Preparer:
         response will run the calls that the request approves. Raises ``RequestError`` for
         everything that cannot be honoured."""
 
-        async def prepare(max_past_tokens: int | None) -> PreparedRequest:
-            return await self._prepare(
-                tenant,
-                request,
-                model,
-                response_id,
-                session_chains,
-                prompt_items,
-                claim=claim,
-                max_past_tokens=max_past_tokens,
-            )
-
-        prepared = await prepare(_max_past_tokens(request, model))
+        prepare = partial(
+            self._prepare,
+            tenant,
+            request,
+            model,
+            response_id,
+            session_chains,
+            prompt_items,
+            claim=claim,
+        )
+        prepared = await prepare(max_past_tokens=_max_past_tokens(request, model))
         if prepared.context.is_partial and not prepared.reply.dropped_ids:
-            return await prepare(None)  # the context can hold more
+            return await prepare(max_past_tokens=None)  # the context can hold more
         return prepared
 
     async def _prepare(
