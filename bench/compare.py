@@ -1,4 +1,4 @@
-"""``python -m bench.compare FOLDER [ROUNDS]``: the CPU cost of a request, against another source tree.
+"""``python -m bench.compare FOLDER [ROUNDS]``: the CPU of a request, against another source tree.
 
 The servers of both trees run at the same time and are measured in turns: on a shared machine the
 CPU time of unchanged code varies by a factor of two, and only ratios of neighbouring measurements
@@ -52,7 +52,7 @@ def _compare(model: str, stream: bool, ours: Process, theirs: Process, rounds: i
         value=median(a / b for a, b in zip(new, old, strict=True)),
         unit="x",
         at_most=1.0,
-        note=f"median {median(new):.3f} to {median(old):.3f} ms, min {min(new):.3f} to {min(old):.3f}",
+        note=f"{median(new):.3f} to {median(old):.3f} ms; least {min(new):.3f} to {min(old):.3f}",
     )
 
 
