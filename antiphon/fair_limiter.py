@@ -143,7 +143,7 @@ class FairLimiter:
         queue.insert(position, turn)
 
     def _next_tenant(self) -> str | None:
-        if self.running >= self._max_concurrent:
+        if not self._queues or self.running >= self._max_concurrent:
             return None
         candidates = (name for name in self._queues if self._held[name] < self._max_per_tenant)
         return min(
