@@ -95,8 +95,9 @@ def request_context(scope: Scope) -> RequestContext:
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return the first header of that (lower-case) name."""
-    by_name: dict[bytes, bytes] | None = scope.get("antiphon.headers")
-    if by_name is None:  # a request is asked for about ten of them
+    try:
+        by_name: dict[bytes, bytes] = scope["antiphon.headers"]
+    except KeyError:  # built once: about ten headers of each request are looked up
         by_name = scope["antiphon.headers"] = dict(reversed(list(scope["headers"])))
     return by_name.get(name)
 
@@ -183,7 +184,7 @@ class RequestContextMiddleware:
         status = context.status or 500
         route = "unknown" if scope.get("route") is None else scope["route"].path
         self._count_request(method, route, status)
-        if self._tracer.enabled:
+        if context.span.is_recording:
             self._end_span(context, method, route, status)
         log = self._log.debug if route_path(scope) in _QUIET else self._log.info
         fields: dict[str, Any] = {
