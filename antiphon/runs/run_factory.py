@@ -13,7 +13,7 @@ from antiphon.errors import ConversationLost
 from antiphon.resources.conversations import HeldConversation
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun
-from antiphon.runs.execution.recorder import ExtraFields, Recorder
+from antiphon.runs.execution.recorder import ReasoningFields, Recorder
 from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.context import chain_items
@@ -81,7 +81,7 @@ class RunFactory:
             self._supervisor,
             recorder=Recorder(
                 writer,
-                extra_fields=self._extra_fields(tenant, request),
+                reasoning_fields=self._reasoning_fields(tenant, request),
                 hidden_types=hidden_item_types(request),
                 prompt=spec.reply.prompt_tokens.ids if spec.reply.prompt_tokens is not None else (),
             ),
@@ -122,7 +122,7 @@ class RunFactory:
         recorder = Recorder(
             writer,
             restored.tokens,
-            extra_fields=self._extra_fields(tenant, request),
+            reasoning_fields=self._reasoning_fields(tenant, request),
             hidden_types=hidden_item_types(request),
             prompt=restored.prompt,
         )
@@ -186,12 +186,12 @@ class RunFactory:
 
         return save
 
-    def _extra_fields(self, tenant: str, request: CreateResponse) -> ExtraFields:
+    def _reasoning_fields(self, tenant: str, request: CreateResponse) -> ReasoningFields:
         """Encrypt reasoning if the client asked for it or ``store`` is false. Reasoning that an
         upstream encrypted is always encrypted again, so that the client can send it back."""
         encrypt = TenantSealer(self._dependencies.seal, tenant).encrypted_reasoning
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
-            return lambda item: encrypt(item) if getattr(item, "encrypted_content", None) else {}
+            return lambda item: encrypt(item) if item.encrypted_content else {}
         return encrypt
 
 
