@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable
-from functools import cached_property
 
 from msgspec import Struct
 
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 
-class ConversationContext(Struct, frozen=True, kw_only=True, dict=True):
+class ConversationContext(Struct, frozen=True, kw_only=True):
     """The conversation of a request.
 
     ``visible``: the items that the model sees. ``input``: the items of this request, with ids and
@@ -54,7 +53,7 @@ class ConversationContext(Struct, frozen=True, kw_only=True, dict=True):
     #: The conversation is so long that not all of its older items were loaded.
     is_partial: bool = False
 
-    @cached_property
+    @property
     def conversation(self) -> Conversation:
         """The conversation for the backend. The request's own items come last: errors name their
         paths."""
