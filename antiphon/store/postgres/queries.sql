@@ -737,6 +737,15 @@ SELECT body FROM vector_stores WHERE tenant = $1 AND id = $2
 -- count_other_vector_stores
 SELECT count(*) FROM vector_stores WHERE tenant = $1 AND id <> $2
 
+-- hold_vector_store_alone
+SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR UPDATE
+
+-- vector_store_row
+SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2
+
+-- vector_file_rows
+SELECT seq FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
+
 -- hold_vector_store
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
