@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 #: Rows of a vector store that are compared one by one, in some 10 ms. More get an index.
 SMALL_ROWS = 10_000
-#: Rows of a large vector store that a filter leaves and that are compared one by one, in some 30 ms.
+#: Rows that a filter leaves of a large one and that are compared one by one, in some 30 ms.
 EXACT_ROWS = 30_000
 #: Chunks that are copied from ``chunk_vectors`` at a time.
 _COPIED_ROWS = 2_000
@@ -230,11 +230,14 @@ class Pgvector:
         found = await transaction.rows("vector_file_rows", store, sorted(files))
         numbers = [row[0] for row in found]
         ((part,),) = await transaction.fetch(
-            f"SELECT count(*) FROM large_vectors_{id} WHERE file = ANY($1::bigint[])", numbers
+            f"SELECT count(*) FROM (SELECT FROM large_vectors_{id}"
+            " WHERE file = ANY($1::bigint[]) LIMIT $2) AS part",
+            numbers,
+            EXACT_ROWS + 1,
         )
         if part > EXACT_ROWS:
-            ((total,),) = await transaction.fetch(f"SELECT count(*) FROM large_vectors_{id}")
-            candidates = _CANDIDATES_PER_RESULT * limit * total // part
+            all_files = await transaction.value("vector_file_count", store)
+            candidates = _CANDIDATES_PER_RESULT * limit * all_files // len(numbers)
             rows = await self._search_index(transaction, id, floats, limit, candidates, numbers)
             if len(rows) == limit:
                 return rows

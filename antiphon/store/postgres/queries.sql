@@ -746,6 +746,9 @@ SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2
 -- vector_file_rows
 SELECT seq FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
 
+-- vector_file_count
+SELECT count(*) FROM vector_files WHERE store = $1
+
 -- hold_vector_store
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
