@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from types import TracebackType
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-__all__ = ["FairLimiter", "LimiterSlot", "tenant_share"]
+__all__ = ["FairLimiter", "tenant_share"]
 
 
 def tenant_share(total: int, share: float) -> int:
@@ -26,34 +27,6 @@ class _Turn(NamedTuple):
 
     priority: int
     granted: asyncio.Future[None]
-
-
-class _Limiter(Protocol):
-    async def acquire(self, tenant: str, *, priority: int = 0) -> None: ...
-
-    def release(self, tenant: str) -> None: ...
-
-
-class LimiterSlot:
-    """Waits for a slot of a limiter and holds it for the duration of a block."""
-
-    __slots__ = ("_limiter", "_priority", "_tenant")
-
-    def __init__(self, limiter: _Limiter, tenant: str, priority: int = 0) -> None:
-        self._limiter = limiter
-        self._tenant = tenant
-        self._priority = priority
-
-    async def __aenter__(self) -> None:
-        await self._limiter.acquire(self._tenant, priority=self._priority)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._limiter.release(self._tenant)
 
 
 class FairLimiter:
@@ -70,10 +43,21 @@ class FairLimiter:
         self.running = 0
         self.waiting = 0
 
-    def slot(self, tenant: str, *, priority: int = 0) -> LimiterSlot:
+    @asynccontextmanager
+    async def slot(self, tenant: str, *, priority: int = 0) -> AsyncIterator[None]:
         """Wait for a slot and hold it for the duration of the block. ``priority``: as in
         ``acquire``."""
-        return LimiterSlot(self, tenant, priority)
+        await self.acquire(tenant, priority=priority)
+        try:
+            yield
+        finally:
+            self.release(tenant)
+
+    def set_limits(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
+        """Change the limits. Slots that are held stay held, also beyond a smaller limit."""
+        self._max_concurrent = max_concurrent
+        self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
+        self._grant_waiting()
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
         """Wait for a slot. The caller passes the same tenant to ``release``. ``priority``: among
@@ -106,12 +90,16 @@ class FairLimiter:
         """Free a slot that this tenant holds."""
         self.running -= 1
         self._held[tenant] -= 1
+        self._grant_waiting()
+        self._forget_idle(tenant)
+
+    def _grant_waiting(self) -> None:
+        """Grant the free slots to those who wait."""
         while (waiting := self._next_tenant()) is not None:
             granted = self._take_turn(waiting, 0).granted
             if not granted.done():  # else: cancelled, and its caller has not run yet
                 self._grant(waiting)
                 granted.set_result(None)
-        self._forget_idle(tenant)
 
     def has_free_slot(self, tenant: str) -> bool:
         """Whether ``acquire`` would not wait."""
@@ -143,7 +131,7 @@ class FairLimiter:
         queue.insert(position, turn)
 
     def _next_tenant(self) -> str | None:
-        if not self._queues or self.running >= self._max_concurrent:
+        if self.running >= self._max_concurrent:
             return None
         candidates = (name for name in self._queues if self._held[name] < self._max_per_tenant)
         return min(

@@ -33,11 +33,19 @@ class Quotas(Struct, frozen=True, kw_only=True):
         return self.max_responses is not None or self.max_responses_bytes is not None
 
 
-class TenantQuotas(Struct, frozen=True):
-    """The quotas of all tenants: ``default``, and those of tenants with quotas of their own."""
+class TenantQuotas:
+    """The quotas of all tenants: ``default``, and those of tenants with quotas of their own. A
+    reload of the settings changes them."""
 
-    default: Quotas = Quotas()
-    tenants: Mapping[str, Quotas] = {}
+    def __init__(
+        self, default: Quotas | None = None, tenants: Mapping[str, Quotas] | None = None
+    ) -> None:
+        self.default = default or Quotas()
+        self.tenants = tenants or {}
+
+    def update(self, other: TenantQuotas) -> None:
+        """Change the quotas to those of ``other``."""
+        self.default, self.tenants = other.default, other.tenants
 
     def of(self, tenant: str) -> Quotas:
         """Return the quotas of a tenant."""

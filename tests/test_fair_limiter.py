@@ -140,3 +140,18 @@ async def test_priorities_order_the_callers_of_a_tenant() -> None:
     await asyncio.gather(*tasks[2:], tasks[0])
     assert granted == [-1, 0, 1, 2]
     assert (limiter.running, limiter.waiting) == (0, 0)
+
+
+async def test_larger_limit_admits_who_waits() -> None:
+    limiter = FairLimiter(1)
+    await limiter.acquire("a")
+    waiting = asyncio.create_task(limiter.acquire("b"))
+    await asyncio.sleep(0)
+    assert limiter.waiting == 1
+    limiter.set_limits(2)
+    await asyncio.wait_for(waiting, 5)
+    limiter.set_limits(1)
+    limiter.release("a")
+    assert not limiter.has_free_slot("a")
+    limiter.release("b")
+    assert limiter.has_free_slot("a")

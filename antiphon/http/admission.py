@@ -6,12 +6,12 @@ refused, and the others are not."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import Overloaded
-from antiphon.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.fair_limiter import FairLimiter
 
 if TYPE_CHECKING:
     from .middleware.auth import RequestLimits
@@ -38,6 +38,9 @@ class Admission(Protocol):
 
     def slot(self, tenant: str) -> AbstractAsyncContextManager[None]:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
+
+    def update(self, limits: RequestLimits) -> None:
+        """Apply new limits to later requests."""
 
 
 class AdmissionQueue:
@@ -82,9 +85,21 @@ class AdmissionQueue:
         """The number of queued requests of this tenant."""
         return self._limiter.waiting_of(tenant)
 
-    def slot(self, tenant: str) -> LimiterSlot:
+    @asynccontextmanager
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
-        return LimiterSlot(self, tenant)
+        await self.acquire(tenant)
+        try:
+            yield
+        finally:
+            self.release(tenant)
+
+    def update(self, limits: RequestLimits) -> None:
+        """Apply new limits. Requests in progress and in the queue stay."""
+        self._max_queued = limits.max_queued_requests
+        self._limiter.set_limits(
+            limits.max_concurrent_requests, max_per_tenant=limits.max_requests_per_tenant
+        )
 
     def try_acquire(self, tenant: str) -> bool:
         """Take a slot if one is free. Returns whether it was."""
@@ -93,14 +108,14 @@ class AdmissionQueue:
             self._on_admitted(0.0)
         return is_free
 
-    async def acquire(self, tenant: str, *, priority: int = 0) -> None:
+    async def acquire(self, tenant: str) -> None:
         """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
         if self.try_acquire(tenant):
             return
         if self._limiter.waiting >= self._max_queued:
             self._make_room(tenant)
         arrived = self._clock()
-        await self._limiter.acquire(tenant, priority=priority)
+        await self._limiter.acquire(tenant)
         self._on_admitted(self._clock() - arrived)
 
     def release(self, tenant: str) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
 
 __all__ = ["SharedAdmission"]
@@ -42,6 +43,9 @@ class SharedAdmission:
 
     def waiting_of(self, tenant: str) -> int:
         return self._waiting.get(tenant, 0)
+
+    def update(self, limits: RequestLimits) -> None:
+        """Nothing: the supervisor applies new limits."""
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
