@@ -17,11 +17,22 @@ import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.processors import StackInfoRenderer, TimeStamper, add_log_level, format_exc_info
 
-__all__ = ["Style", "capture_libraries", "open_log", "redact"]
+__all__ = ["LogLevel", "Style", "capture_libraries", "open_log", "redact"]
 
 Style = Literal["json", "human"]
 
 REDACTED = "[redacted]"
+
+#: Methods of loggers, and how severe their lines are.
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
 
 #: Names whose values are never logged.
 _SECRET = frozenset(
@@ -50,7 +61,6 @@ _SECRET_RUN = re.compile(r"[^\s'\"\\,;@]*")
 _SECRET_HINTS = ("bearer", "sk-", "://")
 #: Containers of other values.
 _CONTAINERS = (dict, list, tuple)
-_PLAIN = frozenset({bool, float, int, str, type(None)})
 #: Values that structlog's console renderer lays out in columns or paragraphs of their own.
 _LAID_OUT = frozenset({"exception", "logger", "logger_name", "stack"})
 #: Characters that make it quote a text.
@@ -89,19 +99,6 @@ def _is_secret(name: str) -> bool:
     return name.lower() in _SECRET
 
 
-@lru_cache(1024)
-def _has_secret(names: tuple[str, ...]) -> bool:
-    return any(map(_is_secret, names))
-
-
-def _redact_event(event: _Event) -> _Event:
-    """Redact the values of an event. Nearly every event has known names and plain values."""
-    if _has_secret(tuple(event)) or not _PLAIN.issuperset(map(type, event.values())):
-        redacted: _Event = _redact_values(event)
-        return redacted
-    return event
-
-
 def _redact_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {
@@ -130,7 +127,7 @@ def _line_processor(render: _Renderer) -> _Renderer:
             event = stack_info(logger, method, event)
         if "exc_info" in event:
             event = format_exc_info(logger, method, event)
-        return redact(render(logger, method, _redact_event(event)))
+        return redact(render(logger, method, _redact_values(event)))
 
     return process
 
@@ -161,17 +158,37 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
-def open_log(stream: TextIO, *, style: Style = "json", level: str = "info") -> Any:
+class LogLevel:
+    """The lowest level of lines that are written: debug, info, warning or error. It can change."""
+
+    def __init__(self, name: str) -> None:
+        self.set(name)
+
+    def set(self, name: str) -> None:
+        """Write lines from this level on."""
+        self._number = _LEVELS[name]
+
+    def filter(self, logger: Any, method: str, event: _Event) -> _Event:
+        """Drop a line below the level. A processor of structlog."""
+        if _LEVELS.get(method, self._number) < self._number:
+            raise structlog.DropEvent
+        return event
+
+
+def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Any:
     """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
-    error.
+    error; a ``LogLevel`` can be changed later, and costs a little more for each line that is not
+    written.
 
     Context variables bound with structlog (``request_id``) are on every line.
     """
     render = _render_json if style == "json" else _human_renderer(colors=stream.isatty())
+    lowest = level if isinstance(level, str) else "debug"
+    filters = [] if isinstance(level, str) else [level.filter]
     return structlog.wrap_logger(
         structlog.PrintLogger(stream),
-        processors=[_line_processor(render)],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        processors=[*filters, _line_processor(render)],
+        wrapper_class=structlog.make_filtering_bound_logger(lowest),
         cache_logger_on_first_use=True,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from antiphon.logs import Style, capture_libraries, open_log, redact
+from antiphon.logs import LogLevel, Style, capture_libraries, open_log, redact
 
 CANARY = "CANARY-3fd1"
 
@@ -167,3 +167,17 @@ def test_secrets_between_near_misses_are_redacted(text: str) -> None:
 @pytest.mark.parametrize("text", ["://x:", "://:@", "://x:y z@", "http://host:80/a"])
 def test_texts_without_secrets_stay(text: str) -> None:
     assert redact(text) == text
+
+
+def test_level_can_change() -> None:
+    stream, level = io.StringIO(), LogLevel("warning")
+    log = open_log(stream, level=level).bind(worker=1)
+    log.info("hidden")
+    log.warning("first")
+    level.set("debug")
+    log.debug("second")
+    level.set("error")
+    log.warning("hidden")
+    log.error("third")
+    lines = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert lines == ["first", "second", "third"]
