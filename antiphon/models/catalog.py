@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -106,8 +107,18 @@ class Catalog:
         default: str | None = None,
         *,
         manager: ModelManager | HostedModelManager | None = None,
+        residents: tuple[Resident, ...] = (),
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.manager = manager
+        self.residents = residents
+        self.budget = budget or MemoryBudget()
+        self._set_models(models, default)
+        #: Backends that are no longer served, whose requests may not have ended.
+        self._former: list[Backend] = []
+        self._closings: set[asyncio.Task[None]] = set()
+
+    def _set_models(self, models: tuple[ServedModel, ...], default: str | None) -> None:
         self._models = models
         self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
         able = (model for model in models if model.embedding is None)
@@ -124,11 +135,41 @@ class Catalog:
             raise model_not_found(str(name))
         return found
 
+    def replace(self, new: Catalog) -> None:
+        """Serve the models of ``new`` from now on, which must not be used itself. Requests to
+        models that are no longer served finish first; then their engines are closed."""
+        kept = {id(each) for each in new.residents}
+        removed = [each for each in self.residents if id(each) not in kept]
+        self.manager, self.residents = new.manager, new.residents
+        self._set_models(new._models, new._default.name)
+        for resident in removed:
+            if resident.on_demand is None:
+                self._former.append(resident.backend)
+                continue
+            closing = asyncio.create_task(_close_idle(resident.on_demand))
+            self._closings.add(closing)
+            closing.add_done_callback(self._closings.discard)
+
+    async def close_unlike(self, other: Catalog) -> None:
+        """Close the models that ``other`` does not have: this catalog is given up."""
+        kept = {id(each) for each in other.residents}
+        for resident in self.residents:
+            if id(resident) not in kept:
+                await resident.backend.close()
+
     async def close(self) -> None:
         """Close every backend, the last one first, even if some fail."""
         async with AsyncExitStack() as stack:
-            for model in self._models:
-                stack.push_async_callback(model.backend.close)
+            for backend in (*self._former, *(model.backend for model in self._models)):
+                stack.push_async_callback(backend.close)
+            for closing in self._closings:
+                stack.callback(closing.cancel)
+
+
+async def _close_idle(on_demand: OnDemandBackend) -> None:
+    """Close a model after its running requests."""
+    await on_demand.unload()
+    await on_demand.close()
 
 
 async def load(
@@ -137,39 +178,56 @@ async def load(
     *,
     now: int = 0,
     hosted: HostedModels | None = None,
+    earlier: Catalog | None = None,
 ) -> Catalog:
     """Load every model of the settings and download missing files. ``now``: unix seconds.
-    ``hosted``: the models that another process runs for this one.
+    ``hosted``: the models that another process runs for this one. ``earlier``: models of this
+    catalog whose settings are the same are taken from it; see ``Catalog.replace``.
 
-    Raises ``SetupError`` after it closes the models loaded before.
+    Raises ``SetupError`` after it closes the models that it has loaded.
     """
+    known = {} if earlier is None else {each.name: each for each in earlier.residents}
     budget = MemoryBudget(settings.model_memory_mb * _MIB or None)
+    budget = budget if earlier is None else earlier.budget
     async with AsyncExitStack() as stack:
         models: list[ServedModel] = []
         residents: list[Resident] = []
         for name, model in settings.models.items():
-            resident = await _load_resident(name, model, settings, budget, progress, hosted)
-            backend = resident.backend
-            stack.push_async_callback(backend.close)
+            resident = known.get(name)
+            if resident is None or resident.model != model:
+                resident = await _load_resident(name, model, settings, budget, progress, hosted)
+                stack.push_async_callback(resident.backend.close)
             residents.append(resident)
-            served = ServedModel(
-                name=name,
-                aliases=model.aliases,
-                backend=backend,
-                created=now,
-                operator_defaults=_operator_defaults(model),
-                recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
-                thinking_budgets=model.thinking_budgets,
-            )
-            models += [served, *_adapter_models(served, model)]
+            models += _served_models(resident, now)
         manager: ModelManager | HostedModelManager
         if hosted is None:
             manager = ModelManager(tuple(residents), settings, budget)
         else:
             manager = HostedModelManager(hosted.calls)
-        catalog = Catalog(tuple(models), settings.default_model, manager=manager)
+        catalog = Catalog(
+            tuple(models),
+            settings.default_model,
+            manager=manager,
+            residents=tuple(residents),
+            budget=budget,
+        )
         stack.pop_all()
     return catalog
+
+
+def _served_models(resident: Resident, now: int) -> list[ServedModel]:
+    """Return a model, also under the names of its adapters."""
+    model = resident.model
+    served = ServedModel(
+        name=resident.name,
+        aliases=model.aliases,
+        backend=resident.backend,
+        created=now,
+        operator_defaults=_operator_defaults(model),
+        recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
+        thinking_budgets=model.thinking_budgets,
+    )
+    return [served, *_adapter_models(served, model)]
 
 
 def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:

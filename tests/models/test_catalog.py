@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -196,3 +197,32 @@ async def test_option_the_engine_ignores_is_refused() -> None:
 async def test_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"The template .*absent\.jinja cannot be read"):
         read_template(tmp_path / "absent.jinja")
+
+
+async def test_reload_keeps_unchanged_models_and_closes_the_others() -> None:
+    models = {"same": scripted(), "other": scripted(), "gone": scripted()}
+    catalog = await load(Settings(models=models), now=1)
+    backends = {model.name: model.backend for model in catalog.all()}
+    changed = {"same": scripted(), "other": scripted("New."), "new": scripted()}
+    new = await load(Settings(models=changed, default_model="new"), now=2, earlier=catalog)
+    catalog.replace(new)
+    assert [model.name for model in catalog.all()] == ["same", "other", "new"]
+    assert catalog.find(None).name == "new"
+    assert catalog.find("same").backend is backends["same"]
+    assert catalog.find("other").backend is not backends["other"]
+    with pytest.raises(NotFound):
+        catalog.find("gone")
+    async with asyncio.timeout(5):
+        while backends["gone"].status.value != "unloaded":
+            await asyncio.sleep(0.01)
+    assert backends["same"].status.value == "loaded"
+    await catalog.close()
+
+
+async def test_invalid_reload_closes_what_it_has_loaded() -> None:
+    catalog = await load(Settings(models={"one": scripted()}))
+    broken = {"one": scripted(), "two": scripted(), "three": Model(source="x", engine="none")}
+    with pytest.raises(SetupError, match="no engine"):
+        await load(Settings(models=broken), earlier=catalog)
+    assert catalog.find("one").backend.status.value == "loaded"
+    await catalog.close()

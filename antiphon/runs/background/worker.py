@@ -64,12 +64,12 @@ ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 class BackgroundWorker:
     """``Listener`` of a run store; one instance per process. Works between ``start`` and
-    ``drain``."""
+    ``drain``. ``models`` returns the names of the models that this process serves."""
 
     def __init__(
         self,
         store: RunStore,
-        models: Sequence[str],
+        models: Callable[[], Sequence[str]],
         resume: ResumeClaim,
         *,
         owner: str,
@@ -148,7 +148,7 @@ class BackgroundWorker:
                 try:
                     claims = await self._store.claim(
                         self.owner,
-                        self._models,
+                        self._models(),
                         limit=free,
                         lease_s=self._lease.lease_s,
                         held=tuple(self._tasks),
