@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
-__all__ = ["Digest", "SamplingOptions", "Session"]
-
-
-class Digest(Protocol):
-    """Returns a digest with a secret key, which reveals nothing of its arguments."""
-
-    def __call__(self, content: bytes, *, purpose: str, tenant: str) -> str: ...
+__all__ = ["SamplingOptions", "Session"]
 
 
 class Session(Struct, frozen=True, kw_only=True):
     """The conversation that a request belongs to, for routers in front of several engines.
 
-    ``identity``: what identifies the conversation of the tenant. Both keys are digests, and are
-    computed when they are needed: most models have one engine and no router.
+    Both values are digests with a secret key: they reveal neither the conversation nor the tenant.
+    ``key``: the same for all requests of a conversation. ``tenant_key``: the same for all requests
+    of a tenant.
     """
 
-    tenant: str
-    identity: str
-    digest: Digest
-
-    @property
-    def key(self) -> str:
-        """The same for all requests of a conversation."""
-        content = self.identity.encode("utf-8", "surrogatepass")
-        return self.digest(content, purpose="session", tenant=self.tenant)
-
-    @property
-    def tenant_key(self) -> str:
-        """The same for all requests of a tenant."""
-        return self.digest(b"", purpose="session tenant", tenant=self.tenant)
+    key: str
+    tenant_key: str
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):

@@ -12,12 +12,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from msgspec import structs
+from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.attachments.documents import Documents
@@ -37,12 +37,13 @@ from antiphon.engines.llama.zero_pages import new_ranges, release_zero_pages, wr
 from antiphon.errors import SetupError
 from antiphon.fair_limiter import tenant_share
 from antiphon.http import uvicorn_server
+from antiphon.http.admission import Admission, admission_queue
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
 from antiphon.installation import antiphon_command
 from antiphon.ipc.server import CallServer
-from antiphon.logs import capture_libraries, open_log
+from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
@@ -71,6 +72,7 @@ from antiphon.wire.settings import SettingEntry, SettingList
 from antiphon.wire.tools import HostedTool
 
 from .models import catalog
+from .reload import Reloads
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 from .workers.context import WorkerContext
 from .workers.setup import AnnouncedModel, ChildSetup, Serving
@@ -108,14 +110,23 @@ class App:
         service: Service,
         models: catalog.Catalog,
         capabilities: tuple[Capability, ...] = (),
+        rebuild: Callable[[Loaded], Awaitable[ASGIApp]] | None = None,
     ) -> None:
         self._asgi = asgi
+        self._rebuild = rebuild
         self.capabilities = capabilities
         self.service = service
         self.models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asgi(scope, receive, send)
+
+    async def reload(self, loaded: Loaded) -> None:
+        """Apply the keys, limits and models of new settings to later requests; see
+        ``RELOADED_SETTINGS``. Raises ``SetupError``, and nothing is changed, if they are invalid.
+        """
+        if self._rebuild is not None:
+            self._asgi = await self._rebuild(loaded)
 
 
 async def serve(
@@ -124,19 +135,24 @@ async def serve(
     *,
     warnings: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
+    sources: SettingsSources | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT stops the server.
 
     ``announce`` is called when requests are answered; earlier requests wait. The process's logging
     goes to standard error. ``warnings``: lines about the settings, to be logged. ``origins``:
-    as in ``open_app``. Raises ``SetupError``.
+    as in ``open_app``. ``sources``: where a SIGHUP reads the settings again; without them it stops
+    the server. Raises ``SetupError``.
     """
-    log = _check(settings, warnings)
+    level = LogLevel(settings.log_level)
+    log = _check(settings, warnings, level)
     sockets = uvicorn_server.bind(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
-        await _serve_sockets(settings, sockets, announce, log=log, origins=origins or {})
+        loaded = Loaded(settings, origins or {})
+        reload = None if sources is None else _Reload(sources, level)
+        await _serve_sockets(loaded, sockets, announce, log=log, reload=reload)
 
 
 async def serve_with_workers(
@@ -148,10 +164,11 @@ async def serve_with_workers(
     from .workers.supervisor import WorkerSupervisor
 
     settings = loaded.settings
-    log = _check(settings, loaded.warnings)
+    level = LogLevel(settings.log_level)
+    log = _check(settings, loaded.warnings, level)
     async with shared_store(settings.store):
         supervisor = WorkerSupervisor(
-            loaded, sources, announce, limits=request_limits(settings), log=log
+            loaded, sources, announce, limits=request_limits, log=log, level=level
         )
         await supervisor.run()
 
@@ -160,47 +177,69 @@ async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -
     """Serve as one of the workers until SIGTERM. Raises ``SetupError``."""
     loaded = setup.sources.load()
     uvicorn_server.raise_file_limit()
-    log = _open_log(loaded.settings).bind(worker=setup.number)
+    level = LogLevel(loaded.settings.log_level)
+    log = _open_log(loaded.settings, level).bind(worker=setup.number)
     capture_libraries(log)
     async with WorkerContext.open(setup) as worker:
         await _serve_sockets(
-            loaded.settings,
+            loaded,
             [socket.socket(fileno=number) for number in setup.listeners],
             announce,
             log=log,
-            origins=loaded.origins,
             worker=worker,
+            reload=_Reload(setup.sources, level),
         )
 
 
-async def serve_host(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
-    """Host the models of all workers until SIGTERM. Raises ``SetupError``."""
+async def serve_host(
+    setup: ChildSetup,
+    announce: Callable[[Serving], None],
+    on_reloaded: Callable[[bool], None] = lambda is_valid: None,
+) -> None:
+    """Host the models of all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP,
+    with whether the new settings are valid. Raises ``SetupError``."""
     from .models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    settings = with_packaged_embedder(setup.sources.load().settings)
-    log = _open_log(settings).bind(process="host")
+    loaded = setup.sources.load()
+    level = LogLevel(loaded.settings.log_level)
+    log = _open_log(loaded.settings, level).bind(process="host")
     capture_libraries(log)
-    loaded: asyncio.Future[catalog.Catalog] = loop.create_future()
-    server = CallServer(lambda: ModelHostSession(loaded))
+    hosted: asyncio.Future[catalog.Catalog] = loop.create_future()
+    server = CallServer(lambda: ModelHostSession(hosted))
     async with AsyncExitStack() as stack:
         await server.open(setup.folder.host)
         stack.push_async_callback(server.close)
-        models = await _load_models(settings, owns_process=True)
+        models = await _load_models(with_packaged_embedder(loaded.settings), owns_process=True)
         stack.push_async_callback(models.close)
-        loaded.set_result(models)
-        announce(Serving(url="", models=()))
+        hosted.set_result(models)
+
+        async def apply(new: Loaded) -> None:
+            await _reload_models(models, with_packaged_embedder(new.settings), None)
+
+        reloads = Reloads(
+            loaded, setup.sources, apply, log=log, level=level, on_reloaded=on_reloaded
+        )
+        loop.add_signal_handler(signal.SIGHUP, reloads.start)
         loop.add_signal_handler(signal.SIGTERM, stopped.set)
+        announce(Serving(url="", models=()))
         await stopped.wait()
 
 
-def _check(settings: Settings, warnings: Iterable[str]) -> Any:
+class _Reload(Struct, frozen=True):
+    """What a reload needs: where the settings come from, and the level of the log."""
+
+    sources: SettingsSources
+    level: LogLevel
+
+
+def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
     """Prepare the process to serve, and return its log. Raises ``SetupError``."""
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
     uvicorn_server.raise_file_limit()
-    log = _open_log(settings)
+    log = _open_log(settings, level)
     capture_libraries(log)
     for line in warnings:
         log.warning("deprecated setting", why=line)
@@ -208,18 +247,24 @@ def _check(settings: Settings, warnings: Iterable[str]) -> Any:
 
 
 async def _serve_sockets(
-    settings: Settings,
+    loaded: Loaded,
     sockets: Sequence[socket.socket],
     announce: Callable[[Serving], None],
     *,
     log: Any,
-    origins: Mapping[str, str],
     worker: WorkerContext | None = None,
+    reload: _Reload | None = None,
 ) -> None:
     """Open the app and serve it at these sockets until SIGTERM or SIGINT."""
+    settings = loaded.settings
     async with open_app(
-        settings, log=log, origins=origins, owns_process=True, worker=worker
+        settings, log=log, origins=loaded.origins, owns_process=True, worker=worker
     ) as app:
+        on_hangup = None
+        if reload is not None:
+            on_hangup = Reloads(
+                loaded, reload.sources, app.reload, log=log, level=reload.level
+            ).start
         url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:
@@ -243,6 +288,7 @@ async def _serve_sockets(
             drain=app.service.drain,
             grace_s=settings.drain_s,
             started=started,
+            on_hangup=on_hangup,
             max_frame_bytes=settings.max_body_bytes,
             limits=uvicorn_server.ConnectionLimits(
                 per_address=settings.max_connections_per_address
@@ -294,8 +340,9 @@ async def open_app(
         containers, providers = await _tools(
             stack, settings, store, files, seal, fetcher, documents, log
         )
+        dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics)
         service = Service(
-            _run_dependencies(settings, models, store, seal, tracer, metrics),
+            dependencies,
             OptionalFeatures(
                 prompts=prompts,
                 fetcher=fetcher,
@@ -309,9 +356,13 @@ async def open_app(
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
-        asgi = _app(settings, service, log, metrics, models, tracer, shown, store, worker)
+        admission = _admission(settings, metrics, worker)
+        factory = _AppFactory(
+            dependencies, models, containers, service, metrics, admission, worker, log
+        )
+        asgi = factory.build(settings, shown)
         async with _watchdog(settings, log, metrics):
-            yield App(asgi, service, models, abilities)
+            yield App(asgi, service, models, abilities, factory.rebuild)
 
 
 async def _open_store(
@@ -319,7 +370,7 @@ async def _open_store(
 ) -> Store:
     """Open the store, with its operations measured."""
     peers = None if worker is None else worker.folder.peers
-    opened = await open_store(settings.store, vectors=settings.vectors, peers=peers)
+    opened = await open_store(settings.store, peers=peers)
     stack.push_async_callback(opened.close)
     return measured(opened, metrics, time.monotonic)
 
@@ -429,38 +480,73 @@ def address(host: str, port: int) -> str:
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
-def _open_log(settings: Settings) -> Any:
-    return open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
+def _open_log(settings: Settings, level: LogLevel | None = None) -> Any:
+    return open_log(sys.stderr, style=settings.log_format, level=level or settings.log_level)
 
 
-def _app(
-    settings: Settings,
-    service: Service,
-    log: Any,
-    metrics: Metrics,
-    models: catalog.Catalog,
-    tracer: Tracer,
-    shown: SettingList,
-    store: Store,
-    worker: WorkerContext | None,
-) -> ASGIApp:
-    admission = None
+def _admission(settings: Settings, metrics: Metrics, worker: WorkerContext | None) -> Admission:
+    """Return the admission of this process, or its view of the one of all workers."""
     if worker is not None:
-        admission = worker.admission(time.monotonic, metrics.observe_wait)
-    return create_app(
-        service,
-        _access(settings),
-        request_limits(settings),
-        ids=_new_id,
-        log=log,
-        cors=settings.cors_origins,
-        metrics=metrics,
-        admission=admission,
-        manager=models.manager,
-        api_keys=_api_keys(settings, store),
-        tracer=tracer,
-        settings=shown,
-    )
+        return worker.admission(time.monotonic, metrics.observe_wait)
+    return admission_queue(request_limits(settings), time.monotonic, metrics.observe_wait)
+
+
+class _AppFactory(Struct, frozen=True):
+    """The parts of a server that stay when its settings are reloaded."""
+
+    dependencies: RunDependencies
+    models: catalog.Catalog
+    containers: ContainerRegistry | None
+    service: Service
+    metrics: Metrics
+    admission: Admission
+    worker: WorkerContext | None
+    log: Any
+
+    def build(self, settings: Settings, shown: SettingList) -> ASGIApp:
+        """Return the ASGI app of these settings."""
+        return create_app(
+            self.service,
+            _access(settings),
+            request_limits(settings),
+            ids=_new_id,
+            log=self.log,
+            cors=settings.cors_origins,
+            metrics=self.metrics,
+            admission=self.admission,
+            manager=self.models.manager,
+            api_keys=_api_keys(settings, self.dependencies.store),
+            tracer=self.dependencies.tracer,
+            settings=shown,
+        )
+
+    async def rebuild(self, loaded: Loaded) -> ASGIApp:
+        """Apply new settings and return their app. Raises ``SetupError``, and nothing is
+        changed, if they are invalid."""
+        shown = _shown_settings(loaded.settings, loaded.origins)
+        settings = with_packaged_embedder(loaded.settings)
+        _check_exposure(settings)
+        _access(settings)
+        await _reload_models(self.models, settings, self.worker)
+        self.admission.update(request_limits(settings))
+        self.dependencies.policy.quotas.update(_quotas(settings))
+        if self.containers is not None:
+            self.containers.quotas.update(_quotas(settings))
+        return self.build(settings, shown)
+
+
+async def _reload_models(
+    models: catalog.Catalog, settings: Settings, worker: WorkerContext | None
+) -> None:
+    """Serve the models of new settings. Raises ``SetupError``, and nothing is changed."""
+    hosted = None if worker is None else worker.models
+    new = await catalog.load(settings, now=int(_clock()), hosted=hosted, earlier=models)
+    try:
+        _check_embeddings(settings.file_search_embeddings, new)
+    except SetupError:
+        await new.close_unlike(models)
+        raise
+    models.replace(new)
 
 
 def _shown_settings(settings: Settings, origins: Mapping[str, str]) -> SettingList:

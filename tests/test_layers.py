@@ -130,7 +130,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security", "pagination"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
-COMPOSITION = {"__init__", "server", "workers", "cli", "__main__", "testing"}
+COMPOSITION = {"__init__", "server", "reload", "workers", "cli", "__main__", "testing"}
 
 
 def layer(path: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import io
 import json
 import os
 import signal
@@ -19,12 +21,14 @@ import pytest
 from antiphon import server as module
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.keys import ApiKey
+from antiphon.config.load import Loaded, SettingsSources
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
-from antiphon.logs import capture_libraries
+from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
+from antiphon.reload import Reloads
 from antiphon.server import Serving, address, serve
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
@@ -333,3 +337,75 @@ async def test_quotas_of_single_tenants_replace_the_global_ones() -> None:
         assert [answer.status_code for answer in answers] == [200, 429]
 
     await run_server(use, tenants=tenants, max_files=7, max_responses=9)
+
+
+async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Path) -> None:
+    """The stream goes on, later requests see the new settings, and invalid ones change nothing."""
+    file = tmp_path / "antiphon.toml"
+    secret = "sk-reload"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+
+    def write(*lines: str, words: str = "new") -> None:
+        base = (
+            'port = 0\nstore = "memory:"\nsandbox = "off"\nfile_search_embeddings = "off"\n'
+            f'prompts_dir = "{tmp_path}/prompts"\nlog_level = "error"\n'
+        )
+        models = (
+            f'[models.slow]\nengine = "scripted"\nsource = "{"word " * 30}"\n'
+            "template_kwargs = { wait_s = 0.02 }\n"
+            f'[models.{words}]\nengine = "scripted"\nsource = "{words}"\n'
+        )
+        file.write_text(base + "\n".join(lines) + "\n" + models)
+
+    write(words="old")
+    sources = SettingsSources(file=str(file))
+    loaded = sources.load()
+    started: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(serve(loaded.settings, started.set_result, sources=sources))
+    async with asyncio.timeout(WAIT_S):
+        serving = await started
+        async with httpx.AsyncClient(base_url=f"{serving.url}/v1/", timeout=WAIT_S) as client:
+
+            async def status(model: str, **headers: str) -> int:
+                body = {"model": model, "input": "Hi"}
+                return (await client.post("responses", json=body, headers=headers)).status_code
+
+            assert (await status("old"), await status("new")) == (200, 404)
+            body = {"model": "slow", "input": "Hi", "stream": True}
+            async with client.stream("POST", "responses", json=body) as stream:
+                lines = stream.aiter_lines()
+                await anext(lines)
+                write("max_responses = 'many'")
+                os.kill(os.getpid(), signal.SIGHUP)  # invalid: nothing changes
+                write(f'[[keys]]\ntenant = "t"\nsha256 = "{digest}"')
+                os.kill(os.getpid(), signal.SIGHUP)
+                while await status("old") != 401:
+                    await asyncio.sleep(0.01)
+                text = "\n".join([line async for line in lines])
+                assert "response.completed" in text and "response.failed" not in text
+            key = {"authorization": f"Bearer {secret}"}
+            assert (await status("new", **key), await status("old", **key)) == (200, 404)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+
+
+async def test_hangup_names_what_needs_a_restart(tmp_path: Path) -> None:
+    file, stream = tmp_path / "antiphon.toml", io.StringIO()
+    file.write_text("lease_s = 3\n")
+    sources = SettingsSources(file=str(file))
+    applied: list[int] = []
+
+    async def apply(loaded: Loaded) -> None:
+        applied.append(loaded.settings.requests_per_minute)
+
+    level = LogLevel("info")
+    log = open_log(stream, level=level)
+    reloads = Reloads(sources.load(), sources, apply, log=log, level=level)
+    file.write_text('lease_s = 4\nrequests_per_minute = 5\nlog_level = "warning"\n')
+    assert await reloads.reload()
+    file.write_text("lease_s = 'x'\n")
+    assert not await reloads.reload()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert applied == [5]
+    assert [line.get("settings") for line in lines if "settings" in line] == [["lease_s"]]
+    assert "lease_s" in lines[-1]["reason"]

@@ -400,6 +400,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
             announce if human else _silent,
             warnings=loaded.warnings,
             origins=loaded.origins,
+            sources=arguments.sources,
         )
     )
 

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import gc
 import ipaddress
+import os
 import signal
 import socket
 import sys
@@ -31,7 +32,7 @@ from antiphon.http.middleware.errors import error_reply
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, DirectWrite
 
-__all__ = ["ConnectionLimits", "bind", "raise_file_limit", "run", "serve"]
+__all__ = ["ConnectionLimits", "bind", "has_terminal", "raise_file_limit", "run", "serve"]
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ _GC_THRESHOLD = 10_000
 #: Chunks up to this size are copied behind the headers; larger ones are sent separately.
 _MAX_JOINED_BYTES = 2**16
 
-#: Signals that drain and stop the server. SIGHUP comes when its terminal is closed.
+#: Signals that drain and stop the server. SIGHUP also comes when its terminal is closed.
 _STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -178,6 +179,7 @@ async def serve(
     drain: Drain,
     grace_s: float = 30.0,
     started: Callable[[], None] = lambda: None,
+    on_hangup: Callable[[], None] | None = None,
     max_frame_bytes: int = 64 * 2**20,
     limits: ConnectionLimits | None = None,
 ) -> None:
@@ -185,6 +187,7 @@ async def serve(
 
     ``drain`` may take ``grace_s`` seconds; a second signal ends that time. The sockets are closed
     at the end. ``started`` is called when requests are answered and signals are handled.
+    ``on_hangup`` is called for a SIGHUP that does not come from a terminal that was closed.
     ``max_frame_bytes``: largest message of a WebSocket. ``limits``: of each connection.
     """
     config = uvicorn.Config(
@@ -206,7 +209,8 @@ async def serve(
         timeout_graceful_shutdown=_FLUSH_S,
     )
     with _frozen_gc():
-        await _Server(config, drain, grace_s, started).serve(sockets=list(sockets))
+        server = _Server(config, drain, grace_s, started, on_hangup)
+        await server.serve(sockets=list(sockets))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -264,7 +268,6 @@ class _Protocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _in_head = True
-    _in_body = False
     _body_bytes = 0
     #: When the body began to arrive, in the loop's time.
     _body_start = 0.0
@@ -306,6 +309,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._clear_deadline()
+        self._set_head_deadline()
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
 
@@ -315,8 +319,10 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None:  # none for a WebSocket
             self.cycle.transport = self._output  # type: ignore[assignment]
-            self._in_body = True
-            self._body_bytes = 0
+        if self.cycle is not None and self.limits.body_grace_s:
+            self._body_bytes, self._body_start = 0, self.loop.time()
+            delay = self.limits.body_grace_s
+            self._deadline = self.loop.call_later(delay, self._check_body_rate)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -324,7 +330,6 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._continues_request = True
-        self._in_body = False
         self._clear_deadline()
         super().on_message_complete()
 
@@ -339,22 +344,10 @@ class _Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(*_HEAD_TOO_LARGE)
-        # Only now, because nearly every request arrives in one piece, which needs no deadline.
-        if self._deadline is None and not self.transport.is_closing():
-            if self._in_head:
-                self._set_head_deadline()
-            elif self._in_body:
-                self._set_body_deadline()
 
     def _set_head_deadline(self) -> None:
         if self.limits.head_s:
             self._deadline = self.loop.call_later(self.limits.head_s, self._end_slow_head)
-
-    def _set_body_deadline(self) -> None:
-        if self.limits.body_grace_s:
-            self._body_start = self.loop.time()
-            delay = self.limits.body_grace_s
-            self._deadline = self.loop.call_later(delay, self._check_body_rate)
 
     def _end_slow_head(self) -> None:
         """Refuse a request whose headers do not arrive; close a connection that sent nothing."""
@@ -467,8 +460,11 @@ class _Server(uvicorn.Server):
         drain: Drain,
         grace_s: float,
         started: Callable[[], None],
+        on_hangup: Callable[[], None] | None,
     ) -> None:
         super().__init__(config)
+        self._on_hangup = on_hangup
+        self._has_terminal = has_terminal()
         self._drain = drain
         self._grace_s = grace_s
         self._on_started = started
@@ -508,6 +504,9 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
 
         def stop(number: int, frame: FrameType | None) -> None:
+            if self._is_reload(number):
+                loop.call_soon_threadsafe(self._on_hangup or _do_nothing)
+                return
             if self.should_exit:
                 loop.call_soon_threadsafe(self._force_exit.set)
             self.should_exit = True
@@ -518,3 +517,20 @@ class _Server(uvicorn.Server):
         finally:
             for number, previous in before.items():
                 signal.signal(number, previous)
+
+    def _is_reload(self, number: int) -> bool:
+        """Return whether a signal asks to reload the settings."""
+        is_hangup = self._on_hangup is not None and number == getattr(signal, "SIGHUP", None)
+        return is_hangup and has_terminal() == self._has_terminal
+
+
+def _do_nothing() -> None: ...
+
+
+def has_terminal() -> bool:
+    """Return whether the process has a controlling terminal. It has none after it is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import structlog
 from antiphon.config.load import child_environment
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildSetup, StartFailure, StartReport, decode_report, encode
+from .setup import ChildReport, ChildSetup, StartFailure, decode_report, encode
 
 __all__ = ["Child"]
 
@@ -34,7 +34,7 @@ class Child:
         self,
         name: str,
         setup: Callable[[], ChildSetup],
-        on_report: Callable[[StartReport], None] = lambda report: None,
+        on_report: Callable[[ChildReport], None] = lambda report: None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name

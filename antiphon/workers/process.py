@@ -10,7 +10,7 @@ import socket
 from antiphon.errors import SetupError
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildSetup, StartFailure, StartReport, decode_setup, encode
+from .setup import ChildReport, ChildSetup, Reloaded, StartFailure, decode_setup, encode
 
 __all__ = ["run_child"]
 
@@ -32,12 +32,14 @@ async def _run(to_supervisor: socket.socket) -> int:
     control = FrameConnection(lambda frame: setup.set_result(decode_setup(frame)), _end_process)
     await loop.create_connection(lambda: control, sock=to_supervisor)
 
-    def report(what: StartReport) -> None:
+    def report(what: ChildReport) -> None:
         control.send(encode(what))
 
     try:
-        serve = {"worker": serve_worker, "host": serve_host}[(await setup).role]
-        await serve(await setup, report)
+        if (await setup).role == "host":
+            await serve_host(await setup, report, lambda is_valid: report(Reloaded(is_valid)))
+        else:
+            await serve_worker(await setup, report)
     except SetupError as error:
         report(StartFailure(str(error)))
         return 2

@@ -13,11 +13,12 @@ from antiphon.config.load import SettingsSources
 
 __all__ = [
     "AnnouncedModel",
+    "ChildReport",
     "ChildSetup",
+    "Reloaded",
     "Role",
     "Serving",
     "StartFailure",
-    "StartReport",
     "WorkerFolder",
     "decode_report",
     "decode_setup",
@@ -89,7 +90,13 @@ class StartFailure(Struct, frozen=True, tag=True):
     reason: str
 
 
-StartReport: TypeAlias = Serving | StartFailure
+class Reloaded(Struct, frozen=True, tag=True):
+    """A child has read its settings again. ``is_valid``: it has applied them."""
+
+    is_valid: bool
+
+
+ChildReport: TypeAlias = Serving | StartFailure | Reloaded
 
 decode_setup = msgspec.msgpack.Decoder(ChildSetup).decode
-decode_report = msgspec.msgpack.Decoder(StartReport).decode
+decode_report = msgspec.msgpack.Decoder(ChildReport).decode

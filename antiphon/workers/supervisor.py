@@ -17,27 +17,32 @@ from functools import partial
 from typing import Any
 
 from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.server import CallServer
+from antiphon.logs import LogLevel
 from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
+from antiphon.reload import Reloads
 
 from .child import Child
 from .hub import WorkerHub
-from .setup import ChildSetup, Role, Serving, StartFailure, StartReport, WorkerFolder
+from .setup import ChildReport, ChildSetup, Reloaded, Role, Serving, StartFailure, WorkerFolder
 
 __all__ = ["WorkerSupervisor"]
 
 #: Seconds that a child gets to end, beyond ``drain_s``.
 _END_S = 15.0
+#: Seconds that the host may take to load new models.
+_RELOAD_S = 1800.0
 _FIRST = asyncio.FIRST_COMPLETED
 
 
 class WorkerSupervisor:
-    """Runs ``settings.workers`` workers. ``announce`` is called when all have started. ``limits``:
-    of all workers together."""
+    """Runs ``settings.workers`` workers. ``announce`` is called when all have started. ``limits``
+    returns those of all workers together."""
 
     def __init__(
         self,
@@ -45,8 +50,9 @@ class WorkerSupervisor:
         sources: SettingsSources,
         announce: Callable[[Serving], None],
         *,
-        limits: RequestLimits,
+        limits: Callable[[Settings], RequestLimits],
         log: Any,
+        level: LogLevel,
     ) -> None:
         self._settings = with_packaged_embedder(loaded.settings)
         self._sources = sources
@@ -60,7 +66,11 @@ class WorkerSupervisor:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving: Serving | None = None
         self._is_announced = False
-        self._hub = WorkerHub(limits)
+        self._has_terminal = uvicorn_server.has_terminal()
+        self._limits = limits
+        self._hub = WorkerHub(limits(loaded.settings))
+        self._reloads = Reloads(loaded, sources, self._apply, log=log, level=level)
+        self._host_reloaded: asyncio.Future[bool] | None = None
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises ``SetupError`` if the first start fails."""
@@ -126,12 +136,16 @@ class WorkerSupervisor:
     def _children(self) -> list[Child]:
         return [*self._workers, *([] if self._host is None else [self._host])]
 
-    def _on_report(self, report: StartReport) -> None:
+    def _on_report(self, report: ChildReport) -> None:
         if isinstance(report, StartFailure):
             if not self._is_announced and not self._failure.done():
                 self._failure.set_exception(SetupError(report.reason))
             else:
                 self._log.error("a process of the server cannot start", reason=report.reason)
+            return
+        if isinstance(report, Reloaded):
+            if self._host_reloaded is not None and not self._host_reloaded.done():
+                self._host_reloaded.set_result(report.is_valid)
             return
         if report.models:
             self._serving = report
@@ -146,7 +160,7 @@ class WorkerSupervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             await asyncio.wait((asyncio.gather(*workers), self._failure), return_when=_FIRST)
         finally:
@@ -164,8 +178,28 @@ class WorkerSupervisor:
         for child in self._workers:
             child.stop()
 
-    def _reload(self) -> None:
-        for child in self._children:
+    def _on_hangup(self) -> None:
+        """Reload the settings; stop if the terminal was closed."""
+        if uvicorn_server.has_terminal() == self._has_terminal:
+            self._reloads.start()
+        else:
+            self._stop()
+
+    async def _apply(self, loaded: Loaded) -> None:
+        """Reload the host first: workers ask it for the new models. Raises ``SetupError``."""
+        if self._host is None and any(map(is_hosted, loaded.settings.models.values())):
+            raise SetupError("models: the first model that this server runs itself needs a restart")
+        if self._host is not None:
+            self._host_reloaded = asyncio.get_running_loop().create_future()
+            self._host.signal(signal.SIGHUP)
+            try:
+                is_valid = await asyncio.wait_for(self._host_reloaded, _RELOAD_S)
+            except TimeoutError:
+                is_valid = False
+            if not is_valid:
+                raise SetupError("the host of the models cannot apply them")
+        self._hub.admission.update(self._limits(loaded.settings))
+        for child in self._workers:
             child.signal(signal.SIGHUP)
 
 

@@ -40,8 +40,12 @@ wait_s = 0.05
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("workers")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workers")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
     with serving(folder, SETTINGS, model=MODELS) as running:
         yield running
 
@@ -181,6 +185,27 @@ async def test_a_worker_that_dies_loses_its_foreground_requests_only(
             await asyncio.sleep(0.1)
         for _ in range(8):  # also those that the kernel gives to the new worker
             await answer(client, model="fast")
+
+
+async def test_hangup_reloads_all_workers_under_streams(
+    server: Server, folder: Path, client: httpx.AsyncClient
+) -> None:
+    before = workers(server)
+    streams = [asyncio.create_task(stream(client, model="slow")) for _ in range(6)]
+    async with asyncio.timeout(WAIT_S):
+        while server.running() < 6:
+            await asyncio.sleep(0.05)
+        file = folder / "antiphon.toml"
+        file.write_text(f'{file.read_text()}\n[models.new]\nengine = "scripted"\nsource = "New."\n')
+        server.process.send_signal(signal.SIGHUP)
+        found = 0
+        while found < 10:  # each over a new connection, so of both workers
+            given = await client.post("/responses", json={"model": "new", "input": "Hi"})
+            found = found + 1 if given.status_code == 200 else 0
+            await asyncio.sleep(0.02)
+        for events in await asyncio.gather(*streams):
+            assert text_of(events[-1]["response"]) == WORDS
+    assert workers(server) == before
 
 
 async def test_stop_drains_all_workers(server: Server, client: httpx.AsyncClient) -> None:

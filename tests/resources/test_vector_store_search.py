@@ -12,7 +12,6 @@ from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import PageParams
-from antiphon.resources.file_contents import single_chunk
 from antiphon.resources.files import Upload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
@@ -50,13 +49,7 @@ class SearchService:
     async def filled(self, **texts: str) -> VectorStore:
         store = await self.stores.create("t", CreateVectorStore())
         for name, text in texts.items():
-            content = text.encode()
-            upload = Upload(
-                filename=name,
-                purpose="assistants",
-                bytes=len(content),
-                chunks=single_chunk(content),
-            )
+            upload = Upload(filename=name, purpose="assistants", content=text.encode())
             file = await self.service.files.create("t", upload)
             added = AddFile(file_id=file.id, attributes={"name": name})
             await self.stores.add_file("t", store.id, added)

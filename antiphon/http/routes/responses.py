@@ -231,10 +231,8 @@ class StoredEventStream:
                 async for lines in batches:
                     self._after += len(lines)
                     async with keepalive.sending():
-                        for piece in sse.frame_pieces(lines):
-                            if (rest := stream.write(piece)) is not None:
-                                await rest
-                    del lines  # they may be as long as the response
+                        if (rest := stream.write(sse.frame_lines(lines))) is not None:
+                            await rest
         await stream.end()
 
     def _keepalive(self, stream: EventStream) -> Callable[[], Awaitable[None]]:

@@ -1,0 +1,57 @@
+"""Which settings a running server can apply."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .settings import Settings
+
+__all__ = ["RELOADED_SETTINGS", "SettingsChange", "compare_settings"]
+
+#: Settings that a running server applies. All others need a restart.
+RELOADED_SETTINGS = frozenset(
+    {
+        "allowed_hosts",
+        "cors_origins",
+        "default_model",
+        "keys",
+        "log_level",
+        "max_body_bytes",
+        "max_concurrent_requests",
+        "max_containers",
+        "max_file_bytes",
+        "max_files",
+        "max_files_bytes",
+        "max_items",
+        "max_nesting",
+        "max_queued_requests",
+        "max_responses",
+        "max_responses_bytes",
+        "max_tools",
+        "max_vector_stores",
+        "metrics",
+        "models",
+        "operators",
+        "prompt_editors",
+        "requests_per_minute",
+        "tenants",
+    }
+)
+
+
+class SettingsChange(Struct, frozen=True):
+    """Names of settings that differ: those that are applied, and those that need a restart."""
+
+    applied: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
+def compare_settings(old: Settings, new: Settings) -> SettingsChange:
+    """Return what differs between the settings of a running server and new ones."""
+    changed = [
+        name for name in Settings.__struct_fields__ if getattr(old, name) != getattr(new, name)
+    ]
+    return SettingsChange(
+        tuple(name for name in changed if name in RELOADED_SETTINGS),
+        tuple(name for name in changed if name not in RELOADED_SETTINGS),
+    )

@@ -1,0 +1,80 @@
+"""Reloads of the settings: a running server applies new keys, limits, models and log level.
+
+Requests in progress go on with what they started with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.reload import compare_settings
+from antiphon.config.settings import Settings
+from antiphon.errors import SetupError
+from antiphon.logs import LogLevel
+
+__all__ = ["Reloads", "check_reload"]
+
+
+class Reloads:
+    """The reloads of one process, one after the other. ``apply`` applies new settings, all or none,
+    and may raise ``SetupError``; ``level`` is that of ``log``. ``on_reloaded`` is called after a
+    reload that ``start`` began, with its result."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        sources: SettingsSources,
+        apply: Callable[[Loaded], Awaitable[None]],
+        *,
+        log: Any,
+        level: LogLevel,
+        on_reloaded: Callable[[bool], None] = lambda is_valid: None,
+    ) -> None:
+        self._loaded = loaded
+        self._sources = sources
+        self._apply = apply
+        self._log = log
+        self._level = level
+        self._on_reloaded = on_reloaded
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin a reload."""
+        task = asyncio.create_task(self._reload(), name="reload")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self) -> None:
+        self._on_reloaded(await self.reload())
+
+    async def reload(self) -> bool:
+        """Read the settings again and apply them. Logs what changed. Returns whether the settings
+        are valid; invalid ones change nothing."""
+        async with self._lock:
+            try:
+                loaded = await asyncio.to_thread(self._sources.load)
+                check_reload(self._loaded.settings, loaded.settings)
+                await self._apply(loaded)
+            except SetupError as error:
+                self._log.error("the settings are not reloaded", reason=str(error))
+                return False
+            change = compare_settings(self._loaded.settings, loaded.settings)
+            self._level.set(loaded.settings.log_level)
+            self._log.info("the settings are reloaded", changed=change.applied)
+            if change.needs_restart:
+                self._log.warning("changed settings need a restart", settings=change.needs_restart)
+            self._loaded = loaded
+            return True
+
+
+def check_reload(old: Settings, new: Settings) -> None:
+    """Raise ``SetupError`` if a running server cannot apply new settings safely."""
+    if new.shares_prefix_cache != old.shares_prefix_cache:
+        raise SetupError(
+            "keys: the first key of another tenant separates the prefix caches of the models, which"
+            " needs a restart"
+        )
