@@ -13,9 +13,10 @@ const Choice = ({ label, value, options, onChange, hint }) => html`<${Field} lab
     ${options.map(([id, name]) => html`<option key=${id} value=${id}>${name}</option>`)}
   </select></${Field}>`;
 
+const toolCount = ({ hosted, servers, functions }) => Object.values(hosted).filter(Boolean).length +
+  [...servers, ...functions].filter((each) => each.on).length;
+
 export function Panel({ settings, onClose }) {
-  const toolCount = Object.values(settings.hosted).filter(Boolean).length +
-    [...settings.servers, ...settings.functions].filter((each) => each.on).length;
   const samplingCount = Object.values(settings.sampling).filter((value) => value !== "").length;
   return html`<aside class="panel" aria-label="Request settings">
     <header><h2>Request</h2><${IconButton} icon="close" label="Close the settings" onClick=${onClose} /></header>
@@ -24,7 +25,7 @@ export function Panel({ settings, onClose }) {
         <textarea rows="4" aria-label="Instructions" placeholder="You are a helpful assistant." value=${settings.instructions}
           onInput=${(event) => setSettings({ instructions: event.currentTarget.value })}></textarea>
       </${Section}>
-      <${Section} title="Tools" note=${toolCount || ""} open><${Tools} settings=${settings} /></${Section}>
+      <${Section} title="Tools" note=${toolCount(settings) || ""} open><${Tools} settings=${settings} /></${Section}>
       <${Section} title="Output" note=${settings.format === "text" ? "" : "JSON"}><${Output} settings=${settings} /></${Section}>
       <${Section} title="Reasoning" note=${settings.effort}>
         <${Choice} label="Effort" value=${settings.effort} onChange=${(effort) => setSettings({ effort })}
@@ -87,7 +88,8 @@ function Tools({ settings }) {
         <${Icon} name="plus" />Function</button>
     </div>
     <${Choice} label="Tool choice" value=${settings.toolChoice} onChange=${(toolChoice) => setSettings({ toolChoice })}
-      options=${[["", "auto"], ["required", "required"], ["none", "none"]]} />
+      options=${[["", "auto"], ["required", "required"], ["none", "none"]]}
+      hint=${toolCount(settings) && !settings.toolChoice ? "Small models seldom call tools by themselves: choose “required”." : ""} />
     ${dialog?.list === "servers" && html`<${ServerDialog} server=${settings.servers[dialog.index]} onClose=${close}
       onSave=${(server) => change("servers", dialog.index, server)} />`}
     ${dialog?.list === "functions" && html`<${FunctionDialog} tool=${settings.functions[dialog.index]} onClose=${close}
