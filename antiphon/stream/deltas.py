@@ -116,12 +116,12 @@ class Finish(Struct, frozen=True):
     """The reply ends. An item that is still open was cut off: it is closed with the matching
     status.
 
-    ``stopped_by_string``: a stop string of the request ended the reply. ``is_answer``: false for a
+    ``stop_text``: the stop string of the request that ended the reply. ``is_answer``: false for a
     reply that was not meant to say anything, such as a warm-up."""
 
     reason: FinishReason
     usage: Usage
-    stopped_by_string: bool = False
+    stop_text: str | None = None
     is_answer: bool = True
 
 

@@ -219,6 +219,8 @@ class Response(Struct, frozen=True, kw_only=True):
     tool_usage: Json | UnsetType = UNSET
     #: Extension: tools of the request that nobody ran.
     ignored_tools: tuple[IgnoredTool, ...] | UnsetType = UNSET
+    #: Extension: the stop string of the request that ended the output.
+    matched_stop: str | UnsetType = UNSET
     #: Extensions: the messages the model read and wrote, and timings.
     input_messages: tuple[Json, ...] | UnsetType = UNSET
     output_messages: tuple[Json, ...] | UnsetType = UNSET

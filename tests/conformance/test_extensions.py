@@ -202,6 +202,7 @@ async def test_stop_string_can_be_included(serve: Serve, ask: Ask, shown: bool, 
     server = serve(local(engine(["one two STOP three"])))
     answer = await ask(server, stop=["STOP"], include_stop_str_in_output=shown)
     assert answer.text.strip() == text.strip()
+    assert answer.terminal_response["matched_stop"] == "STOP"
 
 
 @pytest.mark.parametrize("as_text", [True, False])

@@ -55,6 +55,7 @@ OURS = {
     ("response", "frequency_penalty"): "Open Responses demands it",
     ("response", "context_management"): "echoed once it is supported",
     ("response", "ignored_tools"): "hosted tools that this server does not run, and why",
+    ("response", "matched_stop"): "the stop string that ended the output",
     **{
         ("response", name): "an extension, given where a request asks for it"
         for name in ("input_messages", "output_messages", "metrics")

@@ -294,7 +294,8 @@ class LocalReply(Reply):
         parser = self._rendered.parser
         sampled, cached = array("I", self._sampled_before), 0
         deltas: tuple[Delta, ...] = ()
-        reason, stopped, unreported = self._replay(), False, 0
+        reason, unreported = self._replay(), 0
+        stop_text: str | None = None
         while reason is None:
             if self._budget_spent:
                 sampled.extend(self._rendered.reasoning_end_ids)
@@ -311,10 +312,8 @@ class LocalReply(Reply):
                         cached = chunk.cached_tokens
                     deltas, reason = self._read(chunk, sampled)
                     if reason is not None:
-                        stopped, unreported = (
-                            chunk.stop_text in self._options.stop,
-                            chunk.unreported_tokens,
-                        )
+                        stop_text = self._requested_stop(chunk)
+                        unreported = chunk.unreported_tokens
                         break
                     if deltas:
                         yield deltas
@@ -324,7 +323,7 @@ class LocalReply(Reply):
                         break
                 else:
                     raise BackendError("The engine stopped without saying why.")
-        finish = Finish(reason, self._usage(len(sampled), unreported, cached), stopped)
+        finish = Finish(reason, self._usage(len(sampled), unreported, cached), stop_text)
         yield (*deltas, *parser.finish(reason), finish)
 
     def _read(
@@ -345,9 +344,13 @@ class LocalReply(Reply):
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
         """The chunk with the stop string that ended it, if the answer has to include it."""
-        if self._options.include_stop_text and chunk.stop_text in self._options.stop:
-            return replace(chunk, tail=chunk.tail + (chunk.stop_text or ""))
+        if self._options.include_stop_text and (stop := self._requested_stop(chunk)):
+            return replace(chunk, tail=chunk.tail + stop)
         return chunk
+
+    def _requested_stop(self, chunk: Chunk) -> str | None:
+        """The stop string of the request that ended the chunk; the dialect has others."""
+        return chunk.stop_text if chunk.stop_text in self._options.stop else None
 
     @property
     def _budget_spent(self) -> bool:

@@ -75,7 +75,7 @@ class StreamValidator:
         string cut only has to begin correctly."""
         last = deltas[-1] if deltas else None
         if isinstance(last, Finish):
-            self._is_truncated = self._is_truncated or last.stopped_by_string
+            self._is_truncated = self._is_truncated or last.stop_text is not None
             if last.reason != "stop":
                 self.is_waiting = False
                 return None

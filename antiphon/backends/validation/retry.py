@@ -166,7 +166,7 @@ class RetryingReply(ReplyWrapper):
                     self._usage = add_usage(self._usage, delta.usage)
                     delta = replace(delta, usage=self._usage)
                     if delta.reason == "stop":
-                        held = await self._validate(held, has_called, delta.stopped_by_string)
+                        held = await self._validate(held, has_called, delta.stop_text is not None)
                     if self._fault:
                         return
                 else:

@@ -109,6 +109,8 @@ class Recorder:
         #: What is recorded must be persisted before anything more is recorded.
         self.checkpoint_pending = False
         self.finish_reason: FinishReason | None = None
+        #: The stop string of the request that ended the reply.
+        self.stop_text: str | None = None
         self.usage: Usage | None = None
         #: Usage of hosted tools, as ``Response.tool_usage``.
         self.tool_usage: Mapping[str, Any] = {}
@@ -195,6 +197,7 @@ class Recorder:
 
     def _finish(self, delta: Finish) -> None:
         self.finish_reason, self.usage = delta.reason, delta.usage
+        self.stop_text = delta.stop_text
         if delta.is_answer and delta.reason == "stop" and self._is_silent:
             self._add_empty_message()
         self._close_current("completed" if delta.reason == "stop" else "incomplete")

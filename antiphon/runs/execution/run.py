@@ -310,6 +310,7 @@ class Run:
             usage=self.recorder.usage,
             reason=reason,
             **self._tool_usage(),
+            **self._matched_stop(),
         )
         response = finalize()
         sampled, output = self.recorder.sampled, response.output
@@ -391,6 +392,10 @@ class Run:
     def _tool_usage(self) -> Mapping[str, Any]:
         used = self.recorder.tool_usage
         return {"tool_usage": used} if used else {}
+
+    def _matched_stop(self) -> Mapping[str, Any]:
+        stop = self.recorder.stop_text
+        return {"matched_stop": stop} if stop is not None else {}
 
     def _tokens(self) -> TurnTokens | None:
         """The token ids that this turn adds to those of its parent."""

@@ -120,7 +120,7 @@ class ToolLoop(ReplyWrapper):
         #: Tokens of the last prompt and its answer, before calls ran.
         self._used_tokens = 0
         #: A stop string ended the last turn.
-        self._stopped_by_string = False
+        self._stop_text: str | None = None
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
 
@@ -203,7 +203,7 @@ class ToolLoop(ReplyWrapper):
         if turn.finish is None:
             return []
         self._turn_usages.append(turn.finish.usage)
-        self._stopped_by_string = turn.finish.stopped_by_string
+        self._stop_text = turn.finish.stop_text
         calls = [call for call in turn.calls if not call.is_ignored]
         self._budget.take(len(calls))
         return calls if turn.finish.reason == "stop" else []
@@ -228,7 +228,7 @@ class ToolLoop(ReplyWrapper):
         total = Usage()
         for usage in self._turn_usages:
             total = add_usage(total, usage)
-        return Finish(reason, total, self._stopped_by_string)
+        return Finish(reason, total, self._stop_text)
 
     # --- limits ----------------------------------------------------------------------------------
 

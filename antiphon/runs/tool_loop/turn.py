@@ -376,7 +376,7 @@ class Turn:
     def _read_end(self, delta: Delta) -> None:
         """Process a delta behind a call that may not run."""
         if isinstance(delta, Finish):
-            self.finish = replace(delta, reason="stop", stopped_by_string=False)
+            self.finish = replace(delta, reason="stop", stop_text=None)
 
     def _feed_text(self, delta: Text) -> Iterable[Delta]:
         current = self._current

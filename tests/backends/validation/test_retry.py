@@ -308,7 +308,7 @@ async def test_stop_string_may_truncate_valid_output(can: Capabilities) -> None:
     for output_text in ("ada@home.com\n", "ada@\nhome.com"):
         deltas, _ = await deltas_of(output_text, can=can, guide=guide, stop=("\n",))
         assert text(deltas) == output_text.partition("\n")[0]
-        assert isinstance(deltas[-1], Finish) and deltas[-1].stopped_by_string
+        assert isinstance(deltas[-1], Finish) and deltas[-1].stop_text
     with pytest.raises(RunError, match="grammar"):
         await deltas_of("Ada\n", can=can, guide=guide, stop=("\n",))
 

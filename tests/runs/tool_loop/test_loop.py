@@ -430,11 +430,11 @@ async def test_output_tokens_are_limited_over_all_turns() -> None:
 
 
 async def test_stop_string_of_the_last_turn_is_reported() -> None:
-    stopped = replace(finish(), stopped_by_string=True)
+    stopped = replace(finish(), stop_text="END")
     loop = await LoopRun(look(), [*message_deltas("Done"), stopped]).all()
-    assert loop.finish.stopped_by_string
+    assert loop.finish.stop_text == "END"
     loop = await LoopRun([*look(), stopped], message_deltas("Done.")).all()
-    assert not loop.finish.stopped_by_string
+    assert loop.finish.stop_text is None
 
 
 async def test_truncated_call_is_not_run() -> None:

@@ -146,6 +146,7 @@ class ChatCompletionsBackend(RemoteBackend):
             reasoning_parser=None if self._reasoning_parser is None else self._reasoning_parser(),
             origin=self.upstream.root,
             input_tokens=input_tokens,
+            stop=options.stop,
         )
 
 

@@ -74,12 +74,16 @@ class _Logprobs(Struct):
 
 
 class ChunkChoice(Struct):
-    """``message`` replaces ``delta`` if the server did not stream the answer."""
+    """``message`` replaces ``delta`` if the server did not stream the answer. ``stop_reason`` (vLLM)
+    and ``matched_stop`` (SGLang): the stop string or the token id that ended the answer.
+    """
 
     index: int | None = None
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
+    stop_reason: Any = None
+    matched_stop: Any = None
     logprobs: _Logprobs | None = None
 
 

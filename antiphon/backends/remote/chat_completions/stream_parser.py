@@ -8,7 +8,7 @@ deltas have one open item at a time, so a later call waits until the earlier one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -104,7 +104,8 @@ class ChatStreamParser:
 
     ``shapes``: function name shown to the model → the tool. ``used_call_ids``: ids of the
     conversation's calls. ``reasoning_parser``: parses reasoning within the content. ``origin``: the
-    upstream, which marks state that only it can read. ``input_tokens``: an estimate.
+    upstream, which marks state that only it can read. ``input_tokens``: an estimate. ``stop``: the
+    stop strings of the request.
     """
 
     def __init__(
@@ -115,8 +116,11 @@ class ChatStreamParser:
         reasoning_parser: Parser | None = None,
         origin: str = "",
         input_tokens: int = 0,
+        stop: Collection[str] = (),
     ) -> None:
         self._shapes = shapes
+        self._stop = stop
+        self._stop_text: str | None = None
         self._items = DeltaBuilder(used_call_ids)
         self._reasoning_parser = reasoning_parser
         self._origin = origin
@@ -166,6 +170,9 @@ class ChatStreamParser:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
+                # Servers also report the strings of their templates, and the ids of tokens.
+                ends = (choice.stop_reason, choice.matched_stop)
+                self._stop_text = next((text for text in ends if text in self._stop), None)
         if chunk.usage is not cc.MISSING or chunk.timings is not None:
             self._count(chunk, has_content=self._text_bytes > before)
 
@@ -201,7 +208,7 @@ class ChatStreamParser:
         usage = cc.usage_of(
             self._usage, self._input_tokens, output_tokens, self._reasoning_counter.tokens
         )
-        return (*self._items.take_deltas(), Finish(reason, usage))
+        return (*self._items.take_deltas(), Finish(reason, usage, self._stop_text))
 
     def _read(self, delta: cc.Delta, choice: cc.ChunkChoice) -> None:
         reasoning = delta.reasoning_content or delta.reasoning

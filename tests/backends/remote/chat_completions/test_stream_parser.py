@@ -334,6 +334,22 @@ def test_only_a_finish_reason_ends_an_answer(done: bool) -> None:
         reading.finish(done=done)
 
 
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ({"stop_reason": "END"}, "END"),
+        ({"matched_stop": "END"}, "END"),
+        ({"stop_reason": 17, "matched_stop": "<|im_end|>"}, None),
+        ({}, None),
+    ],
+)
+def test_stop_string_of_the_request_is_reported(reported: JSON, expected: str | None) -> None:
+    reading = ChatStreamParser({}, stop=("END",))
+    choice = {"delta": {"content": "So"}, "finish_reason": "stop", **reported}
+    deltas = [*reading.feed([json.dumps({"choices": [choice]}).encode()])]
+    assert read_reply([*deltas, *reading.finish(done=True)]).finish.stop_text == expected
+
+
 def test_truncated_call_stays_open() -> None:
     pieces = calls(call(0, "a", "look", '{"at":"sea"}'), call(1, "b", "look", '{"at":"s'))
     reply = parse_deltas(pieces, "length")
