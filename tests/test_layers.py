@@ -48,7 +48,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "pagination": {"errors", "wire"},
     # the path of a request, from the wire to the model
     "wire": {"errors", "text"},
-    "compat": {"errors", "wire"},
+    "compat": {"errors", "error_codes", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "grammar_check", "wire", "stream"},
     "upstream": {"errors", "installation", "sampling"},

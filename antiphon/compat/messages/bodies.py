@@ -1,0 +1,172 @@
+"""The bodies of the Messages API as clients write them, for the OpenAPI document.
+
+The parsers read the JSON directly, to name fields in errors as the client wrote them. A test keeps
+these types in step with the parsers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+__all__ = [
+    "CountTokensFields",
+    "MessageBlock",
+    "MessageContextManagement",
+    "MessageInput",
+    "MessageMetadata",
+    "MessageOutputConfig",
+    "MessageOutputFormat",
+    "MessageThinking",
+    "MessageTool",
+    "MessageToolChoice",
+    "MessagesFields",
+]
+
+Json = dict[str, Any]
+
+
+class MessageBlock(Struct, frozen=True, kw_only=True):
+    """A content block. Which fields it has depends on ``type``. ``cache_control`` has no effect:
+    prefixes are cached by themselves.
+    """
+
+    type: Literal[
+        "text",
+        "image",
+        "document",
+        "search_result",
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+        "server_tool_use",
+        "web_search_tool_result",
+        "tool_addition",
+        "tool_removal",
+    ]
+    text: str | UnsetType = UNSET
+    source: str | Json | UnsetType = UNSET
+    title: str | None = None
+    context: str | None = None
+    id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    input: Json | UnsetType = UNSET
+    tool_use_id: str | UnsetType = UNSET
+    content: str | Json | tuple[Json, ...] | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    thinking: str | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
+    data: str | UnsetType = UNSET
+    tool: Json | UnsetType = UNSET
+    cache_control: Json | None = None
+
+
+class MessageInput(Struct, frozen=True, kw_only=True):
+    """A message. ``clear_at`` belongs to the role ``system``."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | tuple[MessageBlock, ...]
+    clear_at: Literal["never", "next_user_message"] | None = None
+
+
+class MessageTool(Struct, frozen=True, kw_only=True):
+    """A tool. ``input_schema``: a JSON schema; required unless the tool is a search.
+    ``defer_loading``: the model does not see the tool until the conversation names it.
+    """
+
+    name: str
+    type: (
+        Literal["custom", "web_search_20250305", "web_search_20260209", "web_search_20260318"]
+        | None
+    ) = None
+    description: str | UnsetType = UNSET
+    input_schema: Json | UnsetType = UNSET
+    input_examples: tuple[Json, ...] | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+    defer_loading: bool | UnsetType = UNSET
+    eager_input_streaming: bool | None = None
+    allowed_callers: tuple[Literal["direct"], ...] | UnsetType = UNSET
+    allowed_domains: tuple[str, ...] | None = None
+    blocked_domains: tuple[str, ...] | None = None
+    max_uses: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    user_location: Json | None = None
+    cache_control: Json | None = None
+
+
+class MessageToolChoice(Struct, frozen=True, kw_only=True):
+    """``name`` belongs to the type ``tool``."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | UnsetType = UNSET
+    disable_parallel_tool_use: bool | UnsetType = UNSET
+
+
+class MessageThinking(Struct, frozen=True, kw_only=True):
+    """``budget_tokens`` belongs to the type ``enabled``. ``display``: whether the text of thinking
+    is returned, or only its signature.
+    """
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    display: Literal["summarized", "omitted", "updates"] | None = None
+
+
+class MessageOutputFormat(Struct, frozen=True, kw_only=True):
+    """A JSON schema that the answer must match."""
+
+    type: Literal["json_schema"]
+    schema: Json
+
+
+class MessageOutputConfig(Struct, frozen=True, kw_only=True):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: MessageOutputFormat | None = None
+
+
+class MessageMetadata(Struct, frozen=True, kw_only=True):
+    user_id: str | None = None
+
+
+class MessageContextManagement(Struct, frozen=True, kw_only=True):
+    """``edits``: those of the type ``clear_thinking_20251015``."""
+
+    edits: tuple[Json, ...] = ()
+
+
+class CountTokensFields(Struct, frozen=True, kw_only=True):
+    """A request of the Messages API to count the tokens of a prompt."""
+
+    model: str
+    messages: Annotated[tuple[MessageInput, ...], Meta(min_length=1)]
+    system: str | tuple[MessageBlock, ...] | None = None
+    tools: tuple[MessageTool, ...] | None = None
+    tool_choice: MessageToolChoice | None = None
+    thinking: MessageThinking | None = None
+    output_config: MessageOutputConfig | None = None
+    output_format: MessageOutputFormat | None = None
+    context_management: MessageContextManagement | None = None
+    cache_control: Json | None = None
+    speed: Literal["standard", "fast"] | None = None
+
+
+class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
+    """A request of the Messages API. Answers are not stored. If ``max_tokens`` is 0, the model only
+    caches the prompt.
+    """
+
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    stream: bool | None = None
+    stop_sequences: (
+        Annotated[
+            tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=16)
+        ]
+        | None
+    ) = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    metadata: MessageMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    diagnostics: Json | None = None

@@ -1,0 +1,469 @@
+"""Translate messages of the Messages API to input items.
+
+One message may become several items: reasoning, text, calls, results. This module checks the
+structure that only this API has; ``wire.parsing`` checks the contents.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.compat.error_paths import ErrorPaths
+from antiphon.errors import InvalidRequest
+from antiphon.wire.parsing.errors import (
+    empty_value,
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+)
+from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.json_body import BodyLimits
+
+from .tools import OfferedTools
+
+__all__ = ["BLOCKS", "read_messages", "read_system", "text_of_result"]
+
+_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+#: Claude Code's first system block. It is meant for Anthropic's servers, and its value changes,
+#: which would empty the prefix cache.
+_BILLING_HEADER = "x-anthropic-billing-header:"
+_FAILED = "The tool call failed."
+
+
+def read_system(raw: Any, path: str, limits: BodyLimits) -> str:
+    """Return the system prompt. Raises ``InvalidRequest``."""
+    if isinstance(raw, str):
+        return raw
+    blocks = read_array(raw, path, limits.parts, "a string or an array")
+    texts = [_text(block, f"{path}[{index}]") for index, block in enumerate(blocks)]
+    return "\n\n".join(text for text in texts if text and not text.startswith(_BILLING_HEADER))
+
+
+def read_messages(
+    raw: Any,
+    path: str,
+    tools: OfferedTools,
+    paths: ErrorPaths,
+    limits: BodyLimits,
+    *,
+    thinking_turns: int | None = None,
+) -> list[Json]:
+    """Translate ``messages`` to items, as a client of the Responses API would write them.
+
+    ``thinking_turns``: the last answers whose thinking the model sees; None: all of them. Raises
+    ``InvalidRequest``.
+    """
+    messages = [
+        read_object(message, f"{path}[{index}]")
+        for index, message in enumerate(read_array(raw, path, limits.items))
+    ]
+    if not messages:
+        raise empty_value(path, messages)
+    reader = _MessageReader(tools, paths, limits)
+    roles = [message.get("role") for message in messages]
+    answers, requests = roles.count("assistant"), roles.count("user")
+    for index, (role, message) in enumerate(zip(roles, messages, strict=True)):
+        reader.shows_thinking = thinking_turns is None or answers <= thinking_turns
+        reader.read(message, f"{path}[{index}]", has_reply=requests > 0)
+        answers -= role == "assistant"
+        requests -= role == "user"
+    if roles[-1] == "assistant":
+        reader.leave_open()
+    return reader.items
+
+
+class _MessageReader:
+    """Translates messages one by one into ``items``, and notes their paths for errors."""
+
+    def __init__(self, tools: OfferedTools, paths: ErrorPaths, limits: BodyLimits) -> None:
+        self.items: list[Json] = []
+        #: Whether the thinking of the next message is shown to the model.
+        self.shows_thinking = True
+        self._tools = tools
+        self._paths = paths
+        self._limits = limits
+        self._role = ""
+        #: The message item whose parts are being collected.
+        self._open: Json | None = None
+        #: Id of a search → its input.
+        self._searches: dict[str, Json] = {}
+
+    def read(self, fields: Json, path: str, *, has_reply: bool) -> None:
+        """Read one message. ``has_reply``: a message of the user follows a system message."""
+        role = fields.get("role")
+        if role is None:
+            raise missing_parameter(f"{path}.role")
+        if not isinstance(role, str):
+            raise invalid_type(f"{path}.role", "a string", json_type_name(role))
+        if role not in BLOCKS:
+            raise invalid_value(f"{path}.role", role, BLOCKS)
+        if "content" not in fields:
+            raise missing_parameter(f"{path}.content")
+        if fields.get("output_config"):
+            raise _unsupported(f"{path}.output_config")
+        clear_at = fields.get("clear_at", "never")
+        if clear_at not in ("never", "next_user_message"):
+            raise invalid_value(f"{path}.clear_at", str(clear_at), ("never", "next_user_message"))
+        self._role, self._open = role, None
+        is_hidden = clear_at == "next_user_message" and has_reply
+        self._read_content(fields["content"], f"{path}.content", is_hidden=is_hidden)
+
+    def _read_content(self, raw: Any, path: str, *, is_hidden: bool) -> None:
+        if isinstance(raw, str):
+            raw = [{"type": "text", "text": raw}]
+        known = BLOCKS[self._role]
+        blocks = read_array(raw, path, self._limits.parts, "a string or an array")
+        for index, block in enumerate(blocks):
+            at = f"{path}[{index}]"
+            fields = read_object(block, at)
+            kind = read_tag(fields, at, known)
+            if not (is_hidden and kind == "text"):
+                known[kind](self, fields, at)
+
+    def leave_open(self) -> None:
+        """Let the model continue the last text ("prefill")."""
+        if self._open is not None:
+            self._open["status"] = "incomplete"
+
+    def _add(self, item: Json, path: str, **renamed: str) -> None:
+        self._open = None
+        item_path = f"input[{len(self.items)}]"
+        self._paths.add(item_path, path)
+        for field, client_field in renamed.items():
+            self._paths.add(f"{item_path}.{field}", f"{path}.{client_field}")
+        self.items.append(item)
+
+    def _add_parts(self, parts: list[Json], path: str) -> None:
+        """Add parts to the message that is open, or to a new one."""
+        if not parts:
+            return
+        if self._open is None:
+            message: Json = {"type": "message", "role": self._role, "content": []}
+            self._add(message, path.rpartition("[")[0].removesuffix(".content"))
+            self._open = message
+        content = self._open["content"]
+        for part in parts:
+            self._note_part(f"input[{len(self.items) - 1}].content[{len(content)}]", path)
+            content.append(part)
+
+    def _note_part(self, part_path: str, path: str) -> None:
+        self._paths.add(part_path, path)
+        for field in ("image_url", "file_data", "file_url", "file_id"):
+            self._paths.add(f"{part_path}.{field}", f"{path}.source")
+
+    # --- blocks of the user and the system -------------------------------------------------------
+
+    def _input_text(self, fields: Json, path: str) -> None:
+        text = _text(fields, path)
+        self._add_parts([{"type": "input_text", "text": text}] if text else [], path)
+
+    def _media(self, fields: Json, path: str) -> None:
+        self._add_parts(_PARTS[fields["type"]](fields, path), path)
+
+    def _tool_result(self, fields: Json, path: str) -> None:
+        if "tool_use_id" not in fields:
+            raise missing_parameter(f"{path}.tool_use_id")
+        parts, part_paths = self._result_parts(fields.get("content", ""), f"{path}.content")
+        if fields.get("is_error", False) is True:
+            parts, part_paths = [_input_text(_FAILED), *parts], [path, *part_paths]
+        at = f"input[{len(self.items)}]"
+        for index, part_path in enumerate(part_paths):
+            self._note_part(f"{at}.output[{index}]", part_path)
+        item = {
+            "type": "function_call_output",
+            "call_id": fields["tool_use_id"],
+            "output": parts or "",
+        }
+        self._add(item, path, call_id="tool_use_id", output="content")
+
+    def _result_parts(self, raw: Any, path: str) -> tuple[list[Json], list[str]]:
+        if isinstance(raw, str):
+            return ([_input_text(raw)] if raw else []), [path]
+        parts: list[Json] = []
+        part_paths: list[str] = []
+        blocks = read_array(raw, path, self._limits.parts, "a string or an array")
+        for index, block in enumerate(blocks):
+            at = f"{path}[{index}]"
+            fields = read_object(block, at)
+            kind = read_tag(fields, at, (*_PARTS, "tool_reference"))
+            if kind == "tool_reference":
+                new = [self._loaded_tool(fields, at)]
+            else:
+                new = _PARTS[kind](fields, at)
+            parts += new
+            part_paths += [at] * len(new)
+        return parts, part_paths
+
+    def _loaded_tool(self, fields: Json, path: str) -> Json:
+        """Offer the tool that a tool search of the client has found."""
+        name = fields.get("tool_name")
+        if name is None:
+            raise missing_parameter(f"{path}.tool_name")
+        self._tools.add(name, f"{path}.tool_name")
+        return _input_text(f"The tool {name} can be called now.")
+
+    def _tool_addition(self, fields: Json, path: str) -> None:
+        tool = _required_object(fields, "tool", path)
+        path = f"{path}.tool"
+        if read_tag(tool, path, ("tool_reference", "tool_definition")) == "tool_reference":
+            self._tools.add(tool.get("name"), f"{path}.name")
+        else:
+            self._tools.define(tool.get("definition"), f"{path}.definition")
+
+    def _tool_removal(self, fields: Json, path: str) -> None:
+        tool = _required_object(fields, "tool", path)
+        read_tag(tool, f"{path}.tool", ("tool_reference",))
+        self._tools.remove(tool.get("name"), f"{path}.tool.name")
+
+    # --- blocks of the assistant -----------------------------------------------------------------
+
+    def _output_text(self, fields: Json, path: str) -> None:
+        text = _text(fields, path)
+        self._add_parts([{"type": "output_text", "text": text}] if text else [], path)
+
+    def _thinking(self, fields: Json, path: str) -> None:
+        """Translate thinking. Its signature is the reasoning in encrypted form."""
+        text, signature = (_string(fields, name, path) for name in ("thinking", "signature"))
+        self._reasoning(text, signature, path, "signature")
+
+    def _redacted_thinking(self, fields: Json, path: str) -> None:
+        self._reasoning("", _string(fields, "data", path), path, "data")
+
+    def _reasoning(self, text: str, encrypted: str, path: str, field: str) -> None:
+        if not self.shows_thinking or not (text or encrypted):
+            return
+        item: Json = {"type": "reasoning"}
+        if text:
+            item["content"] = [{"type": "reasoning_text", "text": text}]
+        if encrypted:
+            item["encrypted_content"] = encrypted
+        self._add(item, path, encrypted_content=field)
+
+    def _tool_use(self, fields: Json, path: str) -> None:
+        for name in ("id", "name", "input"):
+            if name not in fields:
+                raise missing_parameter(f"{path}.{name}")
+        if not isinstance(fields["input"], dict):
+            raise invalid_type(f"{path}.input", "an object", json_type_name(fields["input"]))
+        item = {
+            "type": "function_call",
+            "call_id": fields["id"],
+            "name": fields["name"],
+            "arguments": msgspec.json.encode(fields["input"]).decode(),
+        }
+        self._add(item, path, call_id="id", arguments="input")
+
+    def _server_tool_use(self, fields: Json, path: str) -> None:
+        if fields.get("name") != "web_search":
+            raise invalid_value(f"{path}.name", str(fields.get("name")), ("web_search",))
+        self._searches[_string(fields, "id", path)] = _required_object(fields, "input", path)
+
+    def _web_search_result(self, fields: Json, path: str) -> None:
+        """Translate a search and its results, which stand in two blocks."""
+        search = self._searches.get(_string(fields, "tool_use_id", path))
+        if search is None:
+            raise InvalidRequest(
+                f"Invalid '{path}.tool_use_id': no server_tool_use block has this id.",
+                param=f"{path}.tool_use_id",
+                code="invalid_value",
+            )
+        raw = fields.get("content", [])
+        results = [
+            _search_result(each, f"{path}.content[{index}]")
+            for index, each in enumerate(raw if isinstance(raw, list) else [])
+        ]
+        sources = [{"type": "url", "url": result["url"]} for result in results]
+        action = {**search, "type": "search", "sources": sources}
+        item: Json = {"type": "web_search_call", "action": action}
+        item |= {"results": results} if isinstance(raw, list) else {"status": "failed"}
+        self._add(item, path)
+
+
+#: Role → the blocks of its messages.
+BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, Json, str], None]]] = {
+    "user": {
+        "text": _MessageReader._input_text,
+        "image": _MessageReader._media,
+        "document": _MessageReader._media,
+        "search_result": _MessageReader._media,
+        "tool_result": _MessageReader._tool_result,
+    },
+    "assistant": {
+        "text": _MessageReader._output_text,
+        "thinking": _MessageReader._thinking,
+        "redacted_thinking": _MessageReader._redacted_thinking,
+        "tool_use": _MessageReader._tool_use,
+        "server_tool_use": _MessageReader._server_tool_use,
+        "web_search_tool_result": _MessageReader._web_search_result,
+    },
+    "system": {
+        "text": _MessageReader._input_text,
+        "tool_addition": _MessageReader._tool_addition,
+        "tool_removal": _MessageReader._tool_removal,
+    },
+}
+
+
+def _unsupported(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{path}' is not supported by this server.",
+        param=path,
+        code="unsupported_parameter",
+    )
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _input_text(text: str) -> Json:
+    return {"type": "input_text", "text": text}
+
+
+def _text(raw: Any, path: str) -> str:
+    fields = read_object(raw, path)
+    read_tag(fields, path, ("text",))
+    if "text" not in fields:
+        raise missing_parameter(f"{path}.text")
+    return _string(fields, "text", path)
+
+
+def _string(fields: Json, name: str, path: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
+    return value
+
+
+def _required_object(fields: Json, name: str, path: str) -> Json:
+    if name not in fields:
+        raise missing_parameter(f"{path}.{name}")
+    return read_object(fields[name], f"{path}.{name}")
+
+
+def _text_part(fields: Json, path: str) -> list[Json]:
+    text = _text(fields, path)
+    return [_input_text(text)] if text else []
+
+
+def _image(fields: Json, path: str) -> list[Json]:
+    source = _required_object(fields, "source", path)
+    path = f"{path}.source"
+    kind = read_tag(source, path, ("base64", "url", "file"))
+    if kind == "base64":
+        media_type = source.get("media_type")
+        if media_type not in _IMAGE_TYPES:
+            raise invalid_value(f"{path}.media_type", str(media_type), _IMAGE_TYPES)
+        data = _required_string(source, "data", path)
+        return [{"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}]
+    if kind == "url":
+        return [{"type": "input_image", "image_url": _required_string(source, "url", path)}]
+    return [{"type": "input_image", "file_id": _required_string(source, "file_id", path)}]
+
+
+def _required_string(fields: Json, name: str, path: str) -> str:
+    if name not in fields:
+        raise missing_parameter(f"{path}.{name}")
+    return _string(fields, name, path)
+
+
+def _document(fields: Json, path: str) -> list[Json]:
+    citations = fields.get("citations")
+    if isinstance(citations, dict) and citations.get("enabled"):
+        raise _unsupported(f"{path}.citations")
+    source = _required_object(fields, "source", path)
+    kind = read_tag(source, f"{path}.source", _DOCUMENTS)
+    context = _string(fields, "context", path)
+    lead = [_input_text(context)] if context else []
+    return [*lead, *_DOCUMENTS[kind](source, f"{path}.source", _string(fields, "title", path))]
+
+
+def _base64_document(source: Json, path: str, title: str) -> list[Json]:
+    media_type = source.get("media_type", "application/pdf")
+    if media_type != "application/pdf":
+        raise invalid_value(f"{path}.media_type", str(media_type), ("application/pdf",))
+    data = f"data:application/pdf;base64,{_required_string(source, 'data', path)}"
+    return [{"type": "input_file", "filename": title or "document.pdf", "file_data": data}]
+
+
+def _text_document(source: Json, path: str, title: str) -> list[Json]:
+    encoded = base64.b64encode(_required_string(source, "data", path).encode()).decode()
+    data = f"data:text/plain;base64,{encoded}"
+    return [{"type": "input_file", "filename": title or "document.txt", "file_data": data}]
+
+
+def _content_document(source: Json, path: str, title: str) -> list[Json]:
+    content = source.get("content", "")
+    lead = [_input_text(title)] if title else []
+    if isinstance(content, str):
+        return [*lead, _input_text(content)]
+    if not isinstance(content, list):
+        raise invalid_type(f"{path}.content", "a string or an array", json_type_name(content))
+    for index, block in enumerate(content):
+        at = f"{path}.content[{index}]"
+        fields = read_object(block, at)
+        lead += (_text_part if read_tag(fields, at, ("text", "image")) == "text" else _image)(
+            fields, at
+        )
+    return lead
+
+
+def _linked_document(source: Json, path: str, title: str) -> list[Json]:
+    name = {"filename": title} if title else {}
+    return [{"type": "input_file", "file_url": _required_string(source, "url", path), **name}]
+
+
+def _uploaded_document(source: Json, path: str, title: str) -> list[Json]:
+    return [{"type": "input_file", "file_id": _required_string(source, "file_id", path)}]
+
+
+_DOCUMENTS: Mapping[str, Callable[[Json, str, str], list[Json]]] = {
+    "base64": _base64_document,
+    "text": _text_document,
+    "content": _content_document,
+    "url": _linked_document,
+    "file": _uploaded_document,
+}
+
+
+def _search_result_part(fields: Json, path: str) -> list[Json]:
+    title, source = (_string(fields, name, path) for name in ("title", "source"))
+    content = fields.get("content", [])
+    if not isinstance(content, list):
+        raise invalid_type(f"{path}.content", "an array", json_type_name(content))
+    texts = [_text(block, f"{path}.content[{index}]") for index, block in enumerate(content)]
+    return [_input_text("\n".join([f"{title} ({source})", *texts]))]
+
+
+#: Blocks of messages and of tool results → input parts.
+_PARTS: Mapping[str, Callable[[Json, str], list[Json]]] = {
+    "text": _text_part,
+    "image": _image,
+    "document": _document,
+    "search_result": _search_result_part,
+}
+
+
+# --- search results ------------------------------------------------------------------------------
+
+
+def _search_result(raw: Any, path: str) -> Json:
+    fields = read_object(raw, path)
+    url, title, content = (
+        _string(fields, name, path) for name in ("url", "title", "encrypted_content")
+    )
+    return {"url": url, "title": title, "text": text_of_result(content)}
+
+
+def text_of_result(content: str) -> str:
+    """Return the text in a search result's ``encrypted_content``; empty if another server wrote
+    it.
+    """
+    try:
+        return base64.b64decode(content, validate=True).decode()
+    except ValueError:
+        return ""

@@ -1,0 +1,326 @@
+"""Translate the bodies of ``POST /messages`` and ``/messages/count_tokens``.
+
+Every known field is honoured, treated as a hint, or refused by name. Unknown fields are ignored, as
+everywhere in Antiphon. Field lists: the ``anthropic`` SDK's types, 2.12, with its betas. The header
+``anthropic-beta`` only makes Anthropic's server accept more fields, so it is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.compat.error_paths import ErrorPaths
+from antiphon.errors import InvalidRequest
+from antiphon.wire.parsing.errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+)
+from antiphon.wire.parsing.fields import Json, drop_nulls, read_array, read_object, read_tag
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from antiphon.wire.parsing.requests import read_create
+from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
+from antiphon.wire.response import Response
+
+from .answer import AnswerForm, message_answer
+from .content import read_messages, read_system
+from .stream import MessageStream
+from .tools import OfferedTools, read_tool_choice
+from .types import MessageAnswer
+
+__all__ = [
+    "MESSAGE_FIELDS",
+    "MessagesRequest",
+    "parse_count_request",
+    "parse_messages_request",
+    "read_messages_request",
+]
+
+#: How the server treats each field.
+MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
+    "model": "honoured",
+    "messages": "honoured",
+    "max_tokens": "honoured",
+    "system": "honoured",
+    "tools": "honoured",
+    "tool_choice": "honoured",
+    "context_management": "honoured",
+    "stream": "honoured",
+    "stop_sequences": "honoured",
+    "temperature": "honoured",
+    "top_p": "honoured",
+    "top_k": "honoured",
+    "thinking": "honoured",
+    "output_config": "honoured",
+    "output_format": "honoured",
+    "metadata": "hint",
+    "service_tier": "hint",
+    "cache_control": "hint",
+    "diagnostics": "hint",
+    "speed": "hint",
+    "billing_policy": "refused",
+    "compaction": "refused",
+    "container": "refused",
+    "fallback_credit_token": "refused",
+    "fallbacks": "refused",
+    "inference_geo": "refused",
+    "mcp_servers": "refused",
+    "thread": "refused",
+}
+_REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
+#: Only ``summarized`` shows the text of thinking. Models here write none of the short notes between
+#: tool calls that ``updates`` shows.
+_DISPLAYS = ("summarized", "omitted", "updates")
+_TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+
+class MessagesRequest(Struct, frozen=True, kw_only=True):
+    """A request of the Messages API: the Responses request, and the form of the answer.
+
+    ``generate``: false if the model only caches the prompt (``max_tokens`` is 0).
+    """
+
+    request: CreateResponse
+    paths: ErrorPaths
+    form: AnswerForm
+    generate: bool = True
+
+    @property
+    def requests(self) -> tuple[CreateResponse, ...]:
+        return (self.request,)
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.request.stream)
+
+    def with_trace(self, headers: Mapping[str, str]) -> Self:
+        """Return the request with the W3C trace context that its work belongs to."""
+        return replace(self, request=replace(self.request, trace=dict(headers)))
+
+    def as_count(self) -> InputTokensRequest:
+        """Return the request that counts the tokens of the same prompt."""
+        names = set(InputTokensRequest.__struct_fields__) & set(CreateResponse.__struct_fields__)
+        return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
+
+    def answer(self, responses: Sequence[Response]) -> MessageAnswer:
+        """Return the answer made from a finished response that did not fail."""
+        return message_answer(responses[0], self.form)
+
+    def choice_stream(self, first: Response, index: int) -> MessageStream:
+        """Return the stream of the answer."""
+        return MessageStream(first, self.form)
+
+
+def parse_messages_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
+    """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
+    raw = parse_json_object(body, limits)
+    if raw.get("max_tokens") is None:
+        raise missing_parameter("max_tokens")
+    return read_messages_request(raw, limits)
+
+
+def parse_count_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
+    """Parse the body of a request to count tokens. Raises ``InvalidRequest``."""
+    return read_messages_request(parse_json_object(body, limits), limits)
+
+
+def read_messages_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
+    """Read a request from its fields. Raises ``InvalidRequest``."""
+    raw = drop_nulls(raw)
+    for name in ("model", "messages"):
+        if name not in raw:
+            raise missing_parameter(name)
+    _refuse(raw)
+    paths = ErrorPaths(
+        input="messages",
+        instructions="system",
+        max_output_tokens="max_tokens",
+        thinking_token_budget="thinking.budget_tokens",
+        stop="stop_sequences",
+        user="metadata.user_id",
+        max_tool_calls="tools",
+    )
+    fields: Json = {"store": False, **_conversation(raw, paths, limits)}
+    for name, read in _READERS.items():
+        if name in raw:
+            _merge(fields, read(raw[name], name, paths))
+    generate = fields.get("max_output_tokens") != 0
+    if not generate:
+        del fields["max_output_tokens"]
+    try:
+        request = read_create(fields, limits)
+    except InvalidRequest as error:
+        paths.translate(error)
+        raise
+    return MessagesRequest(
+        request=request,
+        paths=paths,
+        form=AnswerForm(
+            omits_thinking=_omits_thinking(raw.get("thinking")),
+            generate=generate,
+        ),
+        generate=generate,
+    )
+
+
+def _refuse(raw: Json) -> None:
+    for name in _REFUSED:
+        if name in raw and raw[name] != []:
+            raise _unsupported(name)
+
+
+def _unsupported(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{path}' is not supported by this server.",
+        param=path,
+        code="unsupported_parameter",
+    )
+
+
+def _merge(fields: Json, more: Json) -> None:
+    """Add fields to a request. Objects are merged: several fields belong to one of ours."""
+    for name, value in more.items():
+        known = fields.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            value = {**known, **value}
+        fields[name] = value
+
+
+def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
+    """Translate the prompt: ``system``, ``messages`` and the tools, which messages may change."""
+    tools = OfferedTools(paths, limits)
+    tools.declare(raw.get("tools", []), "tools")
+    items = read_messages(
+        raw["messages"],
+        "messages",
+        tools,
+        paths,
+        limits,
+        thinking_turns=_thinking_turns(raw.get("context_management")),
+    )
+    fields = {"input": items, **tools.fields()}
+    if system := read_system(raw.get("system", ""), "system", limits):
+        fields["instructions"] = system
+    if "tool_choice" in raw:
+        fields |= read_tool_choice(raw["tool_choice"], "tool_choice", tools)
+    return fields
+
+
+def _thinking_turns(raw: Any) -> int | None:
+    """Read ``context_management``; return the number of answers whose thinking is kept, None for
+    all. Raises ``InvalidRequest``.
+    """
+    if raw is None:
+        return None
+    path = "context_management.edits"
+    edits = read_array(read_object(raw, "context_management").get("edits", []), path, 16)
+    turns: int | None = None
+    for index, edit in enumerate(edits):
+        fields = read_object(edit, f"{path}[{index}]")
+        read_tag(fields, f"{path}[{index}]", ("clear_thinking_20251015",))
+        turns = _kept_turns(fields.get("keep", {"type": "thinking_turns", "value": 1}), path, index)
+    return turns
+
+
+def _kept_turns(keep: Any, path: str, index: int) -> int | None:
+    path = f"{path}[{index}].keep"
+    if keep == "all":
+        return None
+    fields = read_object(keep, path)
+    if read_tag(fields, path, ("all", "thinking_turns")) == "all":
+        return None
+    value = fields.get("value")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise invalid_value(f"{path}.value", str(value))
+    return value
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+
+def _renamed(name: str) -> Callable[[Any, str, ErrorPaths], Json]:
+    return lambda raw, path, paths: {name: raw}
+
+
+def _max_tokens(raw: Any, path: str, paths: ErrorPaths) -> Json:
+    if isinstance(raw, bool) or not isinstance(raw, int):
+        raise invalid_type(path, "an integer", json_type_name(raw))
+    return {"max_output_tokens": raw}
+
+
+def _metadata(raw: Any, path: str, paths: ErrorPaths) -> Json:
+    user = read_object(raw, path).get("user_id")
+    return {} if user is None else {"user": user}
+
+
+def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
+    if raw not in _TIERS:
+        raise invalid_value(path, str(raw), _TIERS)
+    return {"service_tier": _TIERS[raw]}
+
+
+def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
+    """Translate ``thinking``. ``adaptive`` is what models do here by themselves."""
+    fields = read_object(raw, path)
+    kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
+    if fields.get("display", _DISPLAYS[0]) not in _DISPLAYS:
+        raise invalid_value(f"{path}.display", str(fields["display"]), _DISPLAYS)
+    if kind == "disabled":
+        return {"reasoning": {"effort": "none"}}
+    if kind == "adaptive":
+        return {}
+    if "budget_tokens" not in fields:
+        raise missing_parameter(f"{path}.budget_tokens")
+    return {"thinking_token_budget": fields["budget_tokens"]}
+
+
+def _omits_thinking(raw: Any) -> bool:
+    return isinstance(raw, dict) and raw.get("display") not in (None, _DISPLAYS[0])
+
+
+def _output_config(raw: Any, path: str, paths: ErrorPaths) -> Json:
+    fields = read_object(raw, path)
+    if "task_budget" in fields:
+        raise _unsupported(f"{path}.task_budget")
+    translated: Json = {}
+    if (effort := fields.get("effort")) is not None:
+        if effort not in _EFFORTS:
+            raise invalid_value(f"{path}.effort", str(effort), _EFFORTS)
+        paths.add("reasoning.effort", f"{path}.effort")
+        translated["reasoning"] = {"effort": effort}
+    if "format" in fields:
+        translated |= _format(fields["format"], f"{path}.format", paths)
+    return translated
+
+
+def _format(raw: Any, path: str, paths: ErrorPaths) -> Json:
+    fields = read_object(raw, path)
+    read_tag(fields, path, ("json_schema",))
+    if "schema" not in fields:
+        raise missing_parameter(f"{path}.schema")
+    paths.add("text.format", path)
+    form = {"type": "json_schema", "name": "output", "schema": fields["schema"], "strict": True}
+    return {"text": {"format": form}}
+
+
+#: Field → its translation. ``thinking`` comes after ``output_config``: no effort without thinking.
+_READERS: Mapping[str, Callable[[Any, str, ErrorPaths], Json]] = {
+    "model": _renamed("model"),
+    "max_tokens": _max_tokens,
+    "stream": _renamed("stream"),
+    "stop_sequences": _renamed("stop"),
+    "temperature": _renamed("temperature"),
+    "top_p": _renamed("top_p"),
+    "top_k": _renamed("top_k"),
+    "metadata": _metadata,
+    "service_tier": _service_tier,
+    "output_config": _output_config,
+    "output_format": _format,
+    "thinking": _thinking,
+}

@@ -1,0 +1,198 @@
+"""Translate events to the stream of the Messages API.
+
+The content blocks of a message are numbered. A block starts with its first delta, so that an empty
+text or a reasoning that is not shown has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from antiphon.wire import events as ev
+from antiphon.wire import items as it
+from antiphon.wire.response import Response
+
+from .answer import AnswerForm, citation, message_end, message_id, message_usage, search_blocks
+from .errors import message_error_of_code
+from .types import (
+    AnswerBlock,
+    BlockDelta,
+    BlockDeltaEvent,
+    BlockStart,
+    BlockStop,
+    CitationsDelta,
+    InputJsonDelta,
+    MessageAnswer,
+    MessageDelta,
+    MessageEvent,
+    MessageStart,
+    MessageStop,
+    Ping,
+    ServerToolUseBlock,
+    SignatureDelta,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
+    WebSearchResultBlock,
+)
+
+__all__ = ["PING", "MessageStream"]
+
+_encode = msgspec.json.Encoder().encode
+#: Deltas of reasoning that is not shown, per event that reports them.
+_HIDDEN_DELTAS = 16
+
+
+def _frame(event: MessageEvent) -> bytes:
+    name = str(event.__struct_config__.tag).encode()
+    return b"event: " + name + b"\ndata: " + _encode(event) + b"\n\n"
+
+
+#: Keeps the connection open.
+PING = _frame(Ping())
+
+
+class MessageStream:
+    """The events of one message. ``first``: the response at its start."""
+
+    def __init__(self, first: Response, form: AnswerForm) -> None:
+        self._first = first
+        self._form = form
+        self._count = 0
+        #: Output index of an item → index of its open block.
+        self._blocks: dict[int, int] = {}
+        #: Output indexes of reasoning items whose full text was streamed rather than a summary.
+        self._full_texts: set[int] = set()
+        self._hidden_deltas = 0
+
+    def frames(self, events: Iterable[ev.Event]) -> bytes:
+        """Return the events as frames of a ``text/event-stream``; b"" if they have none."""
+        return b"".join(_frame(each) for event in events for each in self._events(event))
+
+    def usage_frame(self, responses: Sequence[Response]) -> bytes:
+        """Return b"": the usage is part of the message's end."""
+        return b""
+
+    def _events(self, event: ev.Event) -> Iterator[MessageEvent]:
+        read = _EVENTS.get(type(event))
+        return iter(()) if read is None else read(self, event)
+
+    # --- blocks ----------------------------------------------------------------------------------
+
+    def _start(self, output_index: int, block: AnswerBlock) -> BlockStart:
+        index = self._blocks[output_index] = self._count
+        self._count += 1
+        return BlockStart(index, block)
+
+    def _delta(self, output_index: int, delta: BlockDelta) -> BlockDeltaEvent:
+        return BlockDeltaEvent(self._blocks[output_index], delta)
+
+    def _stop(self, output_index: int) -> Iterator[MessageEvent]:
+        """Close the block of an item, if one is open."""
+        index = self._blocks.pop(output_index, None)
+        if index is not None:
+            yield BlockStop(index)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _created(self, event: ev.Created) -> Iterator[MessageEvent]:
+        yield MessageStart(MessageAnswer(id=message_id(self._first), model=self._first.model))
+
+    def _text_delta(self, event: ev.OutputTextDelta | ev.RefusalDelta) -> Iterator[MessageEvent]:
+        if event.output_index not in self._blocks:
+            yield self._start(event.output_index, TextBlock(text=""))
+        yield self._delta(event.output_index, TextDelta(event.delta))
+
+    def _annotation(self, event: ev.OutputTextAnnotationAdded) -> Iterator[MessageEvent]:
+        cited = citation(event.annotation)
+        if cited is not None and event.output_index in self._blocks:
+            yield self._delta(event.output_index, CitationsDelta(cited))
+
+    def _part_done(self, event: ev.ContentPartDone) -> Iterator[MessageEvent]:
+        if isinstance(event.part, it.OutputText | it.Refusal):
+            yield from self._stop(event.output_index)
+
+    def _reasoning_delta(
+        self, event: ev.ReasoningTextDelta | ev.ReasoningDelta
+    ) -> Iterator[MessageEvent]:
+        self._full_texts.add(event.output_index)
+        return self._thinking_delta(event.output_index, event.delta)
+
+    def _summary_delta(self, event: ev.ReasoningSummaryTextDelta) -> Iterator[MessageEvent]:
+        if event.output_index not in self._full_texts:
+            yield from self._thinking_delta(event.output_index, event.delta)
+
+    def _thinking_delta(self, output_index: int, text: str) -> Iterator[MessageEvent]:
+        if output_index not in self._blocks:
+            yield self._start(output_index, ThinkingBlock(thinking="", signature=""))
+        if not self._form.omits_thinking:
+            yield self._delta(output_index, ThinkingDelta(text))
+            return
+        self._hidden_deltas += 1
+        if self._hidden_deltas % _HIDDEN_DELTAS == 0:
+            yield self._delta(output_index, ThinkingDelta("", _HIDDEN_DELTAS))
+
+    def _item_added(self, event: ev.OutputItemAdded) -> Iterator[MessageEvent]:
+        if isinstance(call := event.item, it.FunctionCall):
+            block = ToolUseBlock(id=call.call_id, name=call.name, input={})
+            yield self._start(event.output_index, block)
+
+    def _arguments_delta(self, event: ev.FunctionCallArgumentsDelta) -> Iterator[MessageEvent]:
+        yield self._delta(event.output_index, InputJsonDelta(event.delta))
+
+    def _item_done(self, event: ev.OutputItemDone) -> Iterator[MessageEvent]:
+        at, item = event.output_index, event.item
+        if blocks := search_blocks(item):
+            yield from self._search(at, *blocks)
+        elif isinstance(item, it.Reasoning) and item.encrypted_content:
+            if at not in self._blocks:
+                yield self._start(at, ThinkingBlock(thinking="", signature=""))
+            yield self._delta(at, SignatureDelta(item.encrypted_content))
+        yield from self._stop(at)
+
+    def _search(
+        self, output_index: int, call: ServerToolUseBlock, result: WebSearchResultBlock
+    ) -> Iterator[MessageEvent]:
+        empty = ServerToolUseBlock(id=call.id, name=call.name, input={})
+        yield self._start(output_index, empty)
+        yield self._delta(output_index, InputJsonDelta(_encode(call.input).decode()))
+        yield from self._stop(output_index)
+        yield self._start(output_index, result)
+
+    def _ended(self, event: ev.Completed | ev.Incomplete) -> Iterator[MessageEvent]:
+        response = event.response
+        for output_index in tuple(self._blocks):
+            yield from self._stop(output_index)
+        yield MessageDelta(message_end(response, self._form), message_usage(response))
+        yield MessageStop()
+
+    def _failed(self, event: ev.Error) -> Iterator[MessageEvent]:
+        yield message_error_of_code(event.error.code or "", event.error.message)
+
+    def _keepalive(self, event: ev.Keepalive) -> Iterator[MessageEvent]:
+        yield Ping()
+
+
+#: Event → function that returns its events. Others have no counterpart in this API.
+_EVENTS: Mapping[type[ev.Event], Callable[[MessageStream, Any], Iterator[MessageEvent]]] = {
+    ev.Created: MessageStream._created,
+    ev.OutputTextDelta: MessageStream._text_delta,
+    ev.RefusalDelta: MessageStream._text_delta,
+    ev.OutputTextAnnotationAdded: MessageStream._annotation,
+    ev.ContentPartDone: MessageStream._part_done,
+    ev.ReasoningTextDelta: MessageStream._reasoning_delta,
+    ev.ReasoningDelta: MessageStream._reasoning_delta,
+    ev.ReasoningSummaryTextDelta: MessageStream._summary_delta,
+    ev.OutputItemAdded: MessageStream._item_added,
+    ev.FunctionCallArgumentsDelta: MessageStream._arguments_delta,
+    ev.OutputItemDone: MessageStream._item_done,
+    ev.Completed: MessageStream._ended,
+    ev.Incomplete: MessageStream._ended,
+    ev.Error: MessageStream._failed,
+    ev.Keepalive: MessageStream._keepalive,
+}

@@ -1,0 +1,166 @@
+"""Translate tools of the Messages API, and changes of tools in the middle of a conversation.
+
+``web_search`` is the only tool of Anthropic's servers that has a counterpart here. The tools that
+Anthropic's models know without a schema (``bash``, ``text_editor`` …) have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.compat.error_paths import ErrorPaths
+from antiphon.errors import InvalidRequest
+from antiphon.wire.parsing.errors import (
+    invalid_type,
+    invalid_value,
+    json_type_name,
+    missing_parameter,
+)
+from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.json_body import BodyLimits
+
+__all__ = ["TOOL_TYPES", "OfferedTools", "read_tool_choice"]
+
+_WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
+#: The types of tools that a request may declare.
+TOOL_TYPES = ("custom", *_WEB_SEARCH)
+#: What the result blocks of a search show.
+_SEARCH_INCLUDE = ("web_search_call.action.sources", "web_search_call.results")
+_MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
+_CHOICES = (*_MODES, "tool")
+
+
+class OfferedTools:
+    """The tools that the model is offered: those of ``tools`` that are not deferred, and those that
+    the conversation has added since.
+
+    Models see their tools at the start of the prompt, so a change applies to all of it.
+    """
+
+    def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
+        self._paths = paths
+        self._limits = limits
+        #: Name → the tool in our form, and its path.
+        self._declared: dict[str, tuple[Json, str]] = {}
+        self._offered: set[str] = set()
+        #: How often the model may search.
+        self._max_uses: int | None = None
+
+    def declare(self, raw: Any, path: str) -> None:
+        """Read ``tools``. Raises ``InvalidRequest``."""
+        for index, tool in enumerate(read_array(raw, path, self._limits.tools)):
+            self.define(tool, f"{path}[{index}]")
+
+    def define(self, raw: Any, path: str) -> None:
+        """Read one tool; offer it unless it is deferred. Raises ``InvalidRequest``."""
+        fields = read_object(raw, path)
+        kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
+        if "name" not in fields:
+            raise missing_parameter(f"{path}.name")
+        name = fields["name"]
+        if not isinstance(name, str):
+            raise invalid_type(f"{path}.name", "a string", json_type_name(name))
+        if name in self._declared:
+            raise invalid_value(f"{path}.name", name)
+        _check_callers(fields.get("allowed_callers", []), f"{path}.allowed_callers")
+        tool = _function(fields, path) if kind == "custom" else _web_search(fields, path)
+        self._declared[name] = (tool, path)
+        if kind in _WEB_SEARCH:
+            self._max_uses = fields.get("max_uses")
+        if fields.get("defer_loading") is not True:
+            self._offered.add(name)
+
+    def add(self, name: Any, path: str) -> None:
+        """Offer a declared tool. Raises ``InvalidRequest``."""
+        self._offered.add(self._known(name, path))
+
+    def remove(self, name: Any, path: str) -> None:
+        """Withdraw a declared tool. Raises ``InvalidRequest``."""
+        self._offered.discard(self._known(name, path))
+
+    def _known(self, name: Any, path: str) -> str:
+        if not isinstance(name, str):
+            raise invalid_type(path, "a string", json_type_name(name))
+        if name not in self._declared:
+            raise InvalidRequest(
+                f"Invalid '{path}': there is no tool '{name[:128]}' in 'tools'.",
+                param=path,
+                code="invalid_value",
+            )
+        return name
+
+    def fields(self) -> Json:
+        """Return the fields of the request for the offered tools."""
+        tools: list[Json] = []
+        for name, (tool, path) in self._declared.items():
+            if name in self._offered:
+                at = f"tools[{len(tools)}]"
+                self._paths.add(at, path)
+                self._paths.add(f"{at}.parameters", f"{path}.input_schema")
+                self._paths.add(f"{at}.filters", path)
+                tools.append(tool)
+        if not tools:
+            return {}
+        fields: Json = {"tools": tools}
+        if any(tool["type"] == "web_search" for tool in tools):
+            fields["include"] = list(_SEARCH_INCLUDE)
+            if self._max_uses is not None:
+                fields["max_tool_calls"] = self._max_uses
+        return fields
+
+    def is_web_search(self, name: Any) -> bool:
+        """Whether a declared tool is the server's search."""
+        return name in self._declared and self._declared[name][0]["type"] == "web_search"
+
+
+def _check_callers(raw: Any, path: str) -> None:
+    for index, caller in enumerate(raw if isinstance(raw, list) else [raw]):
+        if caller != "direct":
+            raise invalid_value(f"{path}[{index}]", str(caller), ("direct",))
+
+
+def _function(fields: Json, path: str) -> Json:
+    if "input_schema" not in fields:
+        raise missing_parameter(f"{path}.input_schema")
+    tool: Json = {"type": "function", "name": fields["name"], "parameters": fields["input_schema"]}
+    tool |= {name: fields[name] for name in ("description", "strict") if name in fields}
+    if "input_examples" in fields:
+        examples = fields["input_examples"]
+        if not isinstance(examples, list):
+            raise invalid_type(f"{path}.input_examples", "an array", json_type_name(examples))
+        lines = [json.dumps(example, ensure_ascii=False) for example in examples]
+        known = [tool["description"]] if isinstance(tool.get("description"), str) else []
+        tool["description"] = "\n".join([*known, "", "Examples of its input:", *lines])
+    return tool
+
+
+def _web_search(fields: Json, path: str) -> Json:
+    tool: Json = {"type": "web_search"}
+    domains = {
+        name: fields[name] for name in ("allowed_domains", "blocked_domains") if fields.get(name)
+    }
+    if domains:
+        tool["filters"] = domains
+    if "user_location" in fields:
+        tool["user_location"] = read_object(fields["user_location"], f"{path}.user_location")
+    return tool
+
+
+def read_tool_choice(raw: Any, path: str, tools: OfferedTools) -> Json:
+    """Return the fields of the request for ``tool_choice``. Raises ``InvalidRequest``."""
+    fields = read_object(raw, path)
+    kind = read_tag(fields, path, _CHOICES)
+    name = fields.get("name")
+    if kind == "tool" and name is None:
+        raise missing_parameter(f"{path}.name")
+    choice: Any = _MODES.get(kind)
+    if kind == "tool":
+        named = {"type": "function", "name": name}
+        choice = {"type": "web_search"} if tools.is_web_search(name) else named
+    single = fields.get("disable_parallel_tool_use", False)
+    if not isinstance(single, bool):
+        where = f"{path}.disable_parallel_tool_use"
+        raise invalid_type(where, "a boolean", json_type_name(single))
+    return {"tool_choice": choice, **({"parallel_tool_calls": False} if single else {})}

@@ -1,0 +1,274 @@
+"""Answers and events of the Messages API. Field lists: the ``anthropic`` SDK's types, 2.12."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = [
+    "AnswerBlock",
+    "BlockDelta",
+    "BlockDeltaEvent",
+    "BlockStart",
+    "BlockStop",
+    "CitationsDelta",
+    "InputJsonDelta",
+    "InputTokens",
+    "MessageAnswer",
+    "MessageDelta",
+    "MessageEnd",
+    "MessageError",
+    "MessageErrorDetails",
+    "MessageEvent",
+    "MessageStart",
+    "MessageStop",
+    "MessageUsage",
+    "MessagesModel",
+    "MessagesModelPage",
+    "Ping",
+    "ServerToolUsage",
+    "ServerToolUseBlock",
+    "SignatureDelta",
+    "StopReason",
+    "TextBlock",
+    "TextDelta",
+    "ThinkingBlock",
+    "ThinkingDelta",
+    "ThinkingTokens",
+    "ToolUseBlock",
+    "WebSearchError",
+    "WebSearchResult",
+    "WebSearchResultBlock",
+    "WebSearchResultLocation",
+]
+
+Json = dict[str, Any]
+StopReason = Literal[
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "pause_turn",
+    "refusal",
+    "model_context_window_exceeded",
+]
+
+
+# --- blocks --------------------------------------------------------------------------------------
+
+
+class WebSearchResultLocation(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result_location"
+):
+    """A citation of a search result. ``cited_text`` is not known here."""
+
+    url: str
+    title: str
+    cited_text: str = ""
+    encrypted_index: str = ""
+
+
+class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: str
+    citations: tuple[WebSearchResultLocation, ...] | UnsetType = UNSET
+
+
+class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
+    """``signature``: the reasoning in encrypted form. The client sends it back."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: Json
+
+
+class ServerToolUseBlock(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="server_tool_use"
+):
+    id: str
+    name: str
+    input: Json
+
+
+class WebSearchResult(Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result"):
+    """``encrypted_content``: the text of the result in base64. The client sends it back."""
+
+    url: str
+    title: str
+    encrypted_content: str
+    page_age: str | None = None
+
+
+class WebSearchError(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_tool_result_error"
+):
+    error_code: str = "unavailable"
+
+
+class WebSearchResultBlock(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_tool_result"
+):
+    tool_use_id: str
+    content: tuple[WebSearchResult, ...] | WebSearchError
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock | ServerToolUseBlock | WebSearchResultBlock
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+class ThinkingTokens(Struct, frozen=True, kw_only=True):
+    thinking_tokens: int = 0
+
+
+class ServerToolUsage(Struct, frozen=True, kw_only=True):
+    web_search_requests: int = 0
+    web_fetch_requests: int = 0
+
+
+class MessageUsage(Struct, frozen=True, kw_only=True):
+    """``input_tokens``: without those that the cache held."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens_details: ThinkingTokens | UnsetType = UNSET
+    server_tool_use: ServerToolUsage | UnsetType = UNSET
+
+
+class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """An answer. ``stop_reason`` is null only at the start of a stream."""
+
+    id: str
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: tuple[AnswerBlock, ...] = ()
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage = MessageUsage()
+
+
+class InputTokens(Struct, frozen=True, kw_only=True):
+    """The answer of ``/messages/count_tokens``."""
+
+    input_tokens: int
+
+
+class MessageErrorDetails(Struct, frozen=True, kw_only=True):
+    type: str
+    message: str
+
+
+class MessageError(Struct, frozen=True, kw_only=True, tag_field="type", tag="error"):
+    """An error, as the body of an HTTP error or as an event."""
+
+    error: MessageErrorDetails
+    request_id: str | None = None
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+class TextDelta(Struct, frozen=True, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class InputJsonDelta(Struct, frozen=True, tag_field="type", tag="input_json_delta"):
+    partial_json: str
+
+
+class ThinkingDelta(Struct, frozen=True, tag_field="type", tag="thinking_delta"):
+    """``estimated_tokens``: tokens since the last event, if the text is not shown."""
+
+    thinking: str
+    estimated_tokens: int | UnsetType = UNSET
+
+
+class SignatureDelta(Struct, frozen=True, tag_field="type", tag="signature_delta"):
+    signature: str
+
+
+class CitationsDelta(Struct, frozen=True, tag_field="type", tag="citations_delta"):
+    citation: WebSearchResultLocation
+
+
+BlockDelta = TextDelta | InputJsonDelta | ThinkingDelta | SignatureDelta | CitationsDelta
+
+
+class MessageStart(Struct, frozen=True, tag_field="type", tag="message_start"):
+    message: MessageAnswer
+
+
+class BlockStart(Struct, frozen=True, tag_field="type", tag="content_block_start"):
+    index: int
+    content_block: AnswerBlock
+
+
+class BlockDeltaEvent(Struct, frozen=True, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: BlockDelta
+
+
+class BlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop"):
+    index: int
+
+
+class MessageEnd(Struct, frozen=True):
+    stop_reason: StopReason
+    stop_sequence: str | None = None
+
+
+class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
+    """The end of the message. ``usage`` is that of the whole message."""
+
+    delta: MessageEnd
+    usage: MessageUsage
+
+
+class MessageStop(Struct, frozen=True, tag_field="type", tag="message_stop"):
+    pass
+
+
+class Ping(Struct, frozen=True, tag_field="type", tag="ping"):
+    """Keeps the connection open."""
+
+
+MessageEvent = (
+    MessageStart
+    | BlockStart
+    | BlockDeltaEvent
+    | BlockStop
+    | MessageDelta
+    | MessageStop
+    | Ping
+    | MessageError
+)
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+class MessagesModel(Struct, frozen=True, kw_only=True, tag_field="type", tag="model"):
+    """A model, or one of its aliases. ``created_at``: RFC 3339."""
+
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"] = "active"
+    max_input_tokens: int | None = None
+
+
+class MessagesModelPage(Struct, frozen=True, kw_only=True):
+    """All models on one page."""
+
+    data: tuple[MessagesModel, ...]
+    has_more: bool = False
+    first_id: str | None = None
+    last_id: str | None = None
