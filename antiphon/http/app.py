@@ -21,6 +21,10 @@ from antiphon.compat.chat_stream import ChatChunk
 from antiphon.compat.completion_request import SHARED_FIELDS as COMPLETION_FIELDS
 from antiphon.compat.completion_request import parse_completion_request
 from antiphon.compat.completion_response import Completion
+from antiphon.compat.messages.bodies import MessagesFields
+from antiphon.compat.messages.request import parse_messages_request
+from antiphon.compat.messages.stream import PING
+from antiphon.compat.messages.types import MessageAnswer, MessageError, MessageEvent
 from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.auditor import Auditor
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
@@ -37,6 +41,7 @@ from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.files import FileRoutes
 from antiphon.http.routes.health import HealthRoutes
 from antiphon.http.routes.managed_models import ManagedModelRoutes, ManagesModels
+from antiphon.http.routes.messages import MessageRoutes
 from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.organization_usage import OrganizationUsageRoutes
 from antiphon.http.routes.prompts import PromptRoutes
@@ -163,6 +168,7 @@ def _routes(
         Route(path + "/cancel", responses.cancel, methods=["POST"]),
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
         *_older_routes(deps),
+        *_messages_routes(deps),
         *_vllm_routes(TokenRoutes(deps)),
         Route(
             "/antiphon/responses/{response_id}/transcript", responses.transcript, methods=["GET"]
@@ -322,6 +328,33 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
     return [
         Route("/v1/chat/completions", chat_completions, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
+    ]
+
+
+def _messages_routes(deps: EndpointDependencies) -> list[Route]:
+    """The routes of Anthropic's Messages API."""
+    messages = CompletionsEndpoint(
+        parse_messages_request,
+        lambda context, request, index: deps.service.create(
+            context.tenant, request.request, client=context.client, generate=request.generate
+        ),
+        deps,
+        Operation(
+            id="createMessage",
+            summary="Answer messages of Anthropic's Messages API.",
+            body=MessagesFields,
+            answer=MessageAnswer,
+            events=MessageEvent,
+            response_headers=(IGNORED_TOOLS,),
+            errors=(404, 424),
+            error_body=MessageError,
+        ),
+        end_mark=b"",
+        comment=PING,
+    )
+    return [
+        Route("/v1/messages", messages, methods=["POST"]),
+        Route("/v1/messages/count_tokens", MessageRoutes(deps).count_tokens, methods=["POST"]),
     ]
 
 

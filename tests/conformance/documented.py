@@ -93,7 +93,8 @@ class DocumentedClient:
     def _check_answer(self, id: str, operation: Json, answer: httpx.Response) -> Any:
         described = operation["responses"][str(answer.status_code)]
         if "$ref" in described:
-            described = self._document["components"]["responses"][str(answer.status_code)]
+            name = described["$ref"].rpartition("/")[2]
+            described = self._document["components"]["responses"][name]
         for name in described.get("headers", {}):
             if name == "x-request-id":
                 assert name in answer.headers

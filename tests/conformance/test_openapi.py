@@ -91,6 +91,12 @@ async def call_responses(call: DocumentedClient) -> None:
     chat: Json = {"model": "tiny", "messages": [MESSAGE]}
     await call("createChatCompletion", json=chat)
     await call("createChatCompletion", json={**chat, "stream": True})
+    message: Json = {**chat, "max_tokens": 50}
+    await call("createMessage", json=message)
+    await call("createMessage", json={**message, "stream": True})
+    await call("createMessage", json={**message, "model": "none"}, status=404)
+    await call("countMessageTokens", json=chat)
+    await call("countMessageTokens", json={**chat, "model": "none"}, status=404)
     await call("createCompletion", json={"model": "tiny", "prompt": "a", "max_tokens": 4})
     await call("createCompletion", json={"model": "tiny", "prompt": ["a", "b"], "stream": True})
 

@@ -42,6 +42,8 @@ _LOOPBACK = ("127.0.0.1", "::1")
 #: Pages that say the same on every server of this version.
 _PUBLIC_PAGES = ("/openapi.json", "/docs")
 
+#: Headers of API keys. Browsers send them to other origins only after a preflight.
+_KEY_HEADERS = (b"authorization", b"x-api-key")
 _PORT = re.compile(r":\d*\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -242,9 +244,8 @@ class AuthMiddleware:
         self._stored = keys
 
     def _find_key(self, scope: Scope) -> _KeyEntry:
-        scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
-        key = key.strip()
-        if scheme.lower() != b"bearer" or not key:
+        key = _sent_key(scope)
+        if not key:
             raise Unauthorized(
                 "You didn't provide an API key. Send it in an Authorization header, as in "
                 "'Authorization: Bearer YOUR_KEY'.",
@@ -295,6 +296,16 @@ def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
         return []
     reset_s = permit.wait_s or permit.full_s
     return _limit_headers("requests", permit.limit, permit.remaining, reset_s)
+
+
+def _sent_key(scope: Scope) -> bytes:
+    """Return the API key of a request, empty if there is none. Anthropic's clients send it as
+    ``x-api-key``."""
+    authorization = header(scope, b"authorization")
+    if authorization is None:
+        return (header(scope, b"x-api-key") or b"").strip()
+    scheme, _, key = authorization.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _limit_headers(
@@ -358,7 +369,7 @@ def _reject_cross_site(scope: Scope) -> None:
     the same origin may upload files.
     """
     origin = header(scope, b"origin")
-    if origin is None or header(scope, b"authorization") is not None:
+    if origin is None or any(header(scope, name) is not None for name in _KEY_HEADERS):
         return
     if origin.partition(b"://")[2] == header(scope, b"host"):
         return

@@ -19,8 +19,8 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from antiphon.wire.response import Response, ResponseError
 
+from .error_forms import send_for_client
 from .request_context import ClientDisconnected, request_context
-from .string_fields import send_for_client
 
 __all__ = [
     "UNEXPECTED",

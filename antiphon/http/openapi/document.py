@@ -66,6 +66,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/embeddings": ("Embeddings", "Vectors of texts."),
     "/v1/chat": ("Chat Completions", "OpenAI's older APIs, translated to responses."),
     "/v1/completions": ("Chat Completions", ""),
+    "/v1/messages": ("Messages", "Anthropic's Messages API, translated to responses."),
     "/v1/organization": ("Usage", "What all tenants used, for operators."),
     "/v1": ("Other", "Further endpoints."),
     "/antiphon": ("Administration", "Endpoints of this server that OpenAI has no equivalent of."),
@@ -164,7 +165,7 @@ def make_document(routes: Iterable[Any]) -> Json:
                 }
             },
             "headers": _HEADERS,
-            "responses": {str(status): _error(status) for status in sorted(_STATUS_TEXTS)},
+            "responses": _error_components(every, types),
         },
     }
     document["components"]["schemas"] = used_components(document, types.components)
@@ -308,7 +309,8 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
             described["content"] = content
         responses[str(status)] = described
     for status in _error_statuses(endpoint):
-        responses.setdefault(str(status), {"$ref": f"#/components/responses/{status}"})
+        name = _error_name(operation.error_body, status)
+        responses.setdefault(str(status), {"$ref": f"#/components/responses/{name}"})
     return responses
 
 
@@ -325,7 +327,21 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
     return sorted(found)
 
 
-def _error(status: int) -> Json:
+def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
+    """Describe all errors in each form that they have."""
+    forms = dict.fromkeys((None, *(endpoint.operation.error_body for endpoint in every)))
+    return {
+        _error_name(form, status): _error(status, types.sent(form or ErrorReply))
+        for form in forms
+        for status in sorted(_STATUS_TEXTS)
+    }
+
+
+def _error_name(form: Any, status: int) -> str:
+    return f"{'' if form is None else form.__name__}{status}"
+
+
+def _error(status: int, schema: Json) -> Json:
     headers = {"x-request-id": {"$ref": _HEADER_REF + "x-request-id"}}
     if status in (429, 503):
         headers["retry-after"] = {"$ref": _HEADER_REF + "retry-after"}
@@ -334,7 +350,7 @@ def _error(status: int) -> Json:
     return {
         "description": _STATUS_TEXTS[status],
         "headers": headers,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}},
+        "content": {"application/json": {"schema": schema}},
     }
 
 
@@ -349,7 +365,8 @@ class _Types:
         sent = [ErrorReply]
         accepted = []
         for one in operations:
-            sent += [each for each in (one.answer, one.events, *one.also.values()) if each]
+            own = (one.answer, one.events, one.error_body, *one.also.values())
+            sent += [each for each in own if each]
             fields = one.form.fields if one.form is not None else None
             accepted += [each for each in (one.body, fields) if each is not None]
             accepted += [param.type for param in one.query]

@@ -42,10 +42,11 @@ class Operation(Struct, frozen=True, kw_only=True):
     OpenAI's. ``answer``: the type of the JSON answer. ``media_type``: the media type of an answer
     that is not JSON. ``events``: the type of the events if the answer can be a stream. ``body``:
     the type of the JSON body. ``errors``: statuses besides those that every endpoint of its kind
-    has. ``status``: the status of success. ``also``: status → type of an answer that is no error
-    body; None for content of ``media_type``, or none for a redirect. ``response_headers``: headers
-    of a success besides ``x-request-id``. ``summary``: instead
-    of the handler's docstring. ``security``: whether an API key is required, on a server with keys.
+    has. ``error_body``: the type of its errors, if it is not OpenAI's. ``status``: the status of
+    success. ``also``: status → type of an answer that is no error body; None for content of
+    ``media_type``, or none for a redirect. ``response_headers``: headers of a success besides
+    ``x-request-id``. ``summary``: instead of the handler's docstring. ``security``: whether an API
+    key is required, on a server with keys.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     query: tuple[QueryParam, ...] = ()
     headers: tuple[HeaderParam, ...] = ()
     errors: tuple[int, ...] = ()
+    error_body: Any = None
     status: int = 200
     also: Mapping[int, Any] = {}
     response_headers: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""``POST /v1/chat/completions`` and ``/v1/completions``: runs for clients of the older APIs.
+"""``POST /v1/chat/completions``, ``/v1/completions``, ``/v1/messages``: runs for clients of other
+APIs.
 
 Uses the same admission, disconnect detection, metrics and errors as ``responses``. One request may
 start several runs.
@@ -31,7 +32,7 @@ from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
-from .responses import record_outcome
+from .responses import ignored_tools_headers, record_outcome
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
@@ -67,7 +68,8 @@ class CompletionsEndpoint(Generic[_RequestT]):
     """The endpoint as an ASGI app.
 
     ``read`` parses a body. ``start_run`` creates the run of a choice; its arguments are the
-    context, the request and the index. ``operation``: its description.
+    context, the request and the index. ``operation``: its description. ``end_mark``: what ends a
+    stream. ``comment``: what keeps an idle stream open.
     """
 
     def __init__(
@@ -76,8 +78,13 @@ class CompletionsEndpoint(Generic[_RequestT]):
         start_run: Callable[[RequestContext, _RequestT, int], Awaitable[Run]],
         deps: EndpointDependencies,
         operation: Operation,
+        *,
+        end_mark: bytes = sse.DONE,
+        comment: bytes = sse.COMMENT,
     ) -> None:
         self.operation = operation
+        self._end_mark = end_mark
+        self._comment = comment
         self._read = read
         self._start_run = start_run
         self._deps = deps
@@ -102,7 +109,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
                 raise
         context.usage = _total_usage(runs)
         if request.stream:
-            return await stream.end()
+            return await stream.end(mark=self._end_mark)
         responses = [run.response for run in runs]
         failed = next((each for each in responses if each.status == "failed"), None)
         reply = (
@@ -110,6 +117,7 @@ class CompletionsEndpoint(Generic[_RequestT]):
             if failed is None
             else failed_response_reply(failed)
         )
+        reply.raw_headers.extend(ignored_tools_headers(runs[0].ignored_tools))
         await reply(scope, receive, send)
 
     async def _runs(self, context: RequestContext, request: _RequestT) -> list[Run]:
@@ -126,8 +134,9 @@ class CompletionsEndpoint(Generic[_RequestT]):
         self, context: RequestContext, request: _RequestT, runs: Sequence[Run], stream: EventStream
     ) -> None:
         choices = [request.choice_stream(runs[0].response, at) for at in range(len(runs))]
+        headers = ignored_tools_headers(runs[0].ignored_tools)
         await _run_all(
-            self._drive(context, run, partial(_ChoiceSink, choice, stream))
+            self._drive(context, run, partial(_ChoiceSink, choice, stream, headers, self._comment))
             for run, choice in zip(runs, choices, strict=True)
         )
         responses = [run.response for run in runs]
@@ -179,9 +188,18 @@ class _ChoiceSink(EventSink):
     The HTTP response starts with the first chunk of any choice.
     """
 
-    def __init__(self, choice: ChoiceStream, stream: EventStream, timing: RunTiming) -> None:
+    def __init__(
+        self,
+        choice: ChoiceStream,
+        stream: EventStream,
+        headers: Sequence[tuple[bytes, bytes]],
+        comment: bytes,
+        timing: RunTiming,
+    ) -> None:
         self._choice = choice
         self._stream = stream
+        self._headers = headers
+        self._comment = comment
         self._timing = timing
 
     @property
@@ -197,9 +215,9 @@ class _ChoiceSink(EventSink):
         return self._stream.write(body) if body else None
 
     def write_comment(self) -> Awaitable[None] | None:
-        return self._stream.write(sse.COMMENT) if self.has_sent else None
+        return self._stream.write(self._comment) if self.has_sent else None
 
     async def _start_stream(self, body: bytes) -> None:
-        await self._stream.start()
+        await self._stream.start(self._headers)
         if body and (rest := self._stream.write(body)) is not None:
             await rest

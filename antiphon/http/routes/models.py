@@ -1,4 +1,5 @@
-"""Endpoints of ``/v1/models``: OpenAI's list and Codex's model catalog in one body.
+"""Endpoints of ``/v1/models``: OpenAI's list and Codex's model catalog in one body. Clients of the
+Messages API get Anthropic's list.
 
 An alias is listed as a model of its own: some clients choose their behaviour by the model's name.
 """
@@ -6,6 +7,7 @@ An alias is listed as a model of its own: some clients choose their behaviour by
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -13,9 +15,11 @@ from msgspec.structs import asdict
 from starlette.requests import Request
 
 from antiphon.clients import model_not_found
+from antiphon.compat.messages.types import MessagesModel, MessagesModelPage
 from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.error_forms import is_messages_client
 from antiphon.http.middleware.request_context import request_context
-from antiphon.http.openapi.operation import operation
+from antiphon.http.openapi.operation import HeaderParam, operation
 from antiphon.wire.models import CodexModel, ModelEntry, ModelList, ModelStatus
 
 if TYPE_CHECKING:
@@ -27,6 +31,13 @@ _CODEX_INSTRUCTIONS = (
     "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
     "change and run code until the task is done, check your work, then say briefly what you did."
 )
+_VERSION = HeaderParam(
+    name="anthropic-version",
+    description=(
+        "If present, the answer has the form of Anthropic's API: entries with `id`,"
+        " `display_name`, `created_at` and `max_input_tokens`."
+    ),
+)
 
 
 class ModelRoutes:
@@ -35,11 +46,19 @@ class ModelRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    @operation("listModels", answer=ModelList)
+    @operation("listModels", answer=ModelList, headers=(_VERSION,))
     async def list(self, request: Request) -> Reply:
         """Return the names that the client may use in ``data``, and in ``models`` as Codex reads
         them."""
         named = tuple(self._names(request))
+        if is_messages_client(request.scope):
+            return json_reply(
+                MessagesModelPage(
+                    data=tuple(_messages_entry(name, model) for name, model in named),
+                    first_id=named[0][0] if named else None,
+                    last_id=named[-1][0] if named else None,
+                )
+            )
         return json_reply(
             ModelList(
                 data=tuple(_entry(name, model) for name, model in named),
@@ -51,13 +70,14 @@ class ModelRoutes:
             )
         )
 
-    @operation("retrieveModel", answer=ModelEntry)
+    @operation("retrieveModel", answer=ModelEntry, headers=(_VERSION,))
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's message, which clients look for."""
         wanted = request.path_params["model"]
+        form = _messages_entry if is_messages_client(request.scope) else _entry
         for name, model in self._names(request):
             if name == wanted:
-                return json_reply(_entry(name, model))
+                return json_reply(form(name, model))
         raise model_not_found(wanted)
 
     def _names(self, request: Request) -> Iterator[tuple[str, CatalogModel]]:
@@ -71,6 +91,15 @@ class ModelRoutes:
 
 def _entry(name: str, model: CatalogModel) -> ModelEntry:
     return ModelEntry(id=name, created=model.created, status=ModelStatus(**asdict(model.status)))
+
+
+def _messages_entry(name: str, model: CatalogModel) -> MessagesModel:
+    return MessagesModel(
+        id=name,
+        display_name=name,
+        created_at=datetime.fromtimestamp(model.created, UTC).isoformat(),
+        max_input_tokens=model.context_size,
+    )
 
 
 def _catalog_entry(name: str, model: CatalogModel, priority: int) -> CodexModel:

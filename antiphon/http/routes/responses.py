@@ -51,6 +51,7 @@ __all__ = [
     "CreateEndpoint",
     "ResponseRoutes",
     "StoredEventStream",
+    "ignored_tools_headers",
     "record_outcome",
 ]
 
@@ -135,7 +136,7 @@ class CreateEndpoint:
         queued = await self._deps.service.enqueue(
             context.tenant, request, response_id, client=context.client
         )
-        response, headers = queued.response, _ignored(queued.ignored_tools)
+        response, headers = queued.response, ignored_tools_headers(queued.ignored_tools)
         if not queued.created:
             headers.append(repeats.REPLAYED_HEADER)
         context.model, context.response_id = response.model, response.id
@@ -198,7 +199,7 @@ class _ClientSink(EventSink):
     async def _start(self, events: tuple[Event, ...]) -> None:
         """Write the events up to the first token."""
         if not self.has_sent:
-            await self._stream.start(_ignored(self._run.ignored_tools))
+            await self._stream.start(ignored_tools_headers(self._run.ignored_tools))
         self._timing.record_events(events)
         if (rest := self._stream.write(sse.frame_events(events))) is not None:
             await rest
@@ -262,11 +263,11 @@ def _answer(run: Run) -> Reply:
         if run.response.status == "failed"
         else json_reply(run.response)
     )
-    reply.raw_headers.extend(_ignored(run.ignored_tools))
+    reply.raw_headers.extend(ignored_tools_headers(run.ignored_tools))
     return reply
 
 
-def _ignored(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
+def ignored_tools_headers(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
     return [(IGNORED_TOOLS.encode(), ", ".join(tools).encode())] if tools else []
 
 

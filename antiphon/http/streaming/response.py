@@ -54,9 +54,9 @@ class EventStream:
             return None
         return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})
 
-    async def end(self, piece: bytes = b"") -> None:
-        """Write the last chunk and ``[DONE]``."""
-        await self._send_message({"type": "http.response.body", "body": piece + sse.DONE})
+    async def end(self, piece: bytes = b"", mark: bytes = sse.DONE) -> None:
+        """Write the last chunk and the mark that ends the stream."""
+        await self._send_message({"type": "http.response.body", "body": piece + mark})
 
     async def _send_message(self, message: Message) -> None:
         try:

@@ -86,12 +86,24 @@ async def test_key_selects_its_tenant(
     make_app: Any, service: Any, secret: str, tenant: str
 ) -> None:
     app = make_app(access=ACCESS)
-    headers = {"authorization": f"bearer  {secret}"}
-    answer = await app.client.post("/v1/responses", json=ASK, headers=headers)
-    assert answer.status_code == 200
-    assert service.calls[0][1] == tenant
-    (line,) = app.lines()
-    assert (line["tenant"], line["key"]) == (tenant, secret.removeprefix("sk-"))
+    for headers in ({"authorization": f"bearer  {secret}"}, {"x-api-key": secret}):
+        answer = await app.client.post("/v1/responses", json=ASK, headers=headers)
+        assert answer.status_code == 200
+        assert service.calls[-1][1] == tenant
+        line = app.lines()[-1]
+        assert (line["tenant"], line["key"]) == (tenant, secret.removeprefix("sk-"))
+
+
+@pytest.mark.requirement("AM-AUTH")
+async def test_wrong_key_of_an_anthropic_client_is_401(make_app: Any) -> None:
+    app = make_app(access=ACCESS)
+    for headers in (
+        {"x-api-key": "sk-wrong"},
+        {"x-api-key": "sk-ann", "authorization": "Bearer sk-wrong"},
+    ):
+        answer = await app.client.post("/v1/messages", json={}, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["type"] == "authentication_error"
 
 
 async def test_health_needs_no_key(make_app: Any) -> None:

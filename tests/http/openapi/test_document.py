@@ -11,6 +11,16 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route
 
 from antiphon.compat import chat_messages, chat_request, completion_request
+from antiphon.compat.messages import content
+from antiphon.compat.messages.bodies import (
+    CountTokensFields,
+    MessageBlock,
+    MessageInput,
+    MessagesFields,
+    MessageTool,
+)
+from antiphon.compat.messages.request import MESSAGE_FIELDS
+from antiphon.compat.messages.tools import TOOL_TYPES
 from antiphon.compat.request_bodies import ChatFields, ChatInputMessage, ChatPart, CompletionFields
 from antiphon.http.openapi.document import endpoints, make_document
 from antiphon.http.openapi.operation import operation_of
@@ -61,7 +71,7 @@ def test_only_the_endpoint_that_sends_a_header_documents_it(document: Json) -> N
         for operation in path.values()
         if "x-antiphon-ignored-tools" in operation["responses"].get("200", {}).get("headers", {})
     ]
-    assert documenting == ["createResponse"]
+    assert documenting == ["createResponse", "createMessage"]
 
 
 def test_operations_that_create_something_take_a_body(routes: list[Any]) -> None:
@@ -100,6 +110,25 @@ def test_chat_body_has_the_fields_that_the_parser_reads() -> None:
         "add_generation_prompt",
     }
     assert not own & chat_request.SHARED_FIELDS
+
+
+def test_messages_body_has_the_fields_that_the_parser_reads() -> None:
+    treated = {name for name, how in MESSAGE_FIELDS.items() if how != "refused"}
+    assert set(MessagesFields.__struct_fields__) == treated
+    uncounted = {"max_tokens", "stream", "diagnostics", "metadata", "service_tier"}
+    uncounted |= {"stop_sequences", "temperature", "top_p", "top_k"}
+    assert set(CountTokensFields.__struct_fields__) == treated - uncounted
+
+
+def test_messages_have_the_roles_blocks_and_tools_that_the_parser_reads() -> None:
+    def values(cls: Any, field: str) -> set[str]:
+        named = get_type_hints(cls)[field]
+        return {one for each in (named, *get_args(named)) for one in get_args(each)}
+
+    assert set(get_args(get_type_hints(MessageInput)["role"])) == content.BLOCKS.keys()
+    kinds = {kind for blocks in content.BLOCKS.values() for kind in blocks}
+    assert set(get_args(get_type_hints(MessageBlock)["type"])) == kinds
+    assert {one for one in values(MessageTool, "type") if isinstance(one, str)} == set(TOOL_TYPES)
 
 
 def test_completion_body_has_the_fields_that_the_parser_reads() -> None:

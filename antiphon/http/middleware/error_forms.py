@@ -1,0 +1,104 @@
+"""Error bodies for clients that do not read OpenAI's form.
+
+- Clients of the Messages API: Anthropic's form, and the request id in the header ``request-id``.
+- ``@ai-sdk/open-responses``: strings. OpenAI's errors have null in ``param`` and ``code`` where
+  these do not apply; this client then shows the status line instead of the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.types import Message, Scope, Send
+
+from antiphon.compat.messages.errors import message_error
+
+from .request_context import header, request_context, route_path
+
+__all__ = ["is_messages_client", "send_for_client"]
+
+#: Part of the user agents of clients that require strings.
+_STRICT_CLIENTS = (b"ai-sdk/open-responses",)
+_MESSAGES_PATH = "/v1/messages"
+
+#: Turns the status and the error of a body into another body.
+_Rewrite = Callable[[int, dict[str, Any]], Any]
+
+
+def is_messages_client(scope: Scope) -> bool:
+    """Whether the request comes from a client of the Messages API."""
+    path = route_path(scope)
+    return (
+        path == _MESSAGES_PATH
+        or path.startswith(f"{_MESSAGES_PATH}/")
+        or header(scope, b"anthropic-version") is not None
+    )
+
+
+def send_for_client(scope: Scope, send: Send) -> Send:
+    """Return ``send``, which rewrites error bodies for the client if it needs another form."""
+    if scope["type"] != "http":
+        return send
+    if is_messages_client(scope):
+        id = request_context(scope).id
+        return _rewriting(_with_request_id(send, id), partial(_anthropic_error, id))
+    agent = header(scope, b"user-agent") or b""
+    if any(name in agent for name in _STRICT_CLIENTS):
+        return _rewriting(send, _with_strings)
+    return send
+
+
+def _with_request_id(send: Send, id: str) -> Send:
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {
+                **message,
+                "headers": [*message.get("headers", ()), (b"request-id", id.encode())],
+            }
+        await send(message)
+
+    return send_with_id
+
+
+def _rewriting(send: Send, rewrite: _Rewrite) -> Send:
+    """Return ``send``, which rewrites the bodies of errors. They are sent in one piece."""
+    start: Message = {}
+
+    async def send_rewritten(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            start.update(message)
+        elif start and message["type"] == "http.response.body":
+            body = _rewritten(message.get("body", b""), start["status"], rewrite)
+            headers = [each for each in start["headers"] if each[0].lower() != b"content-length"]
+            start["headers"] = [*headers, (b"content-length", str(len(body)).encode())]
+            await send({**start})
+            start.clear()
+            await send({**message, "body": body})
+        else:
+            await send(message)
+
+    return send_rewritten
+
+
+def _rewritten(body: bytes, status: int, rewrite: _Rewrite) -> bytes:
+    """Rewrite an error in OpenAI's form; other bodies stay as they are."""
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body
+    error = value.get("error") if isinstance(value, dict) else None
+    return msgspec.json.encode(rewrite(status, error)) if isinstance(error, dict) else body
+
+
+def _with_strings(status: int, error: dict[str, Any]) -> Any:
+    return {"error": {name: "" if field is None else field for name, field in error.items()}}
+
+
+def _anthropic_error(request_id: str, status: int, error: dict[str, Any]) -> Any:
+    message, param = str(error.get("message")), error.get("param")
+    if param and f"'{param}" not in message:  # the form has no field for it
+        message = f"{param}: {message}"
+    return message_error(status, message, error.get("code"), request_id)

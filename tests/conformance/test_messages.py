@@ -1,0 +1,710 @@
+"""Anthropic's Messages API, through the official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from anthropic import AsyncAnthropic
+from anthropic.types import Message as SdkMessage
+from anthropic.types.beta import BetaRawMessageStreamEvent
+from msgspec.structs import replace
+from pydantic import BaseModel, TypeAdapter
+
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Close, Finish, Open, Text
+from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
+from antiphon.wire.items import FunctionCall, InputImage, InputText, Message, Reasoning
+from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Server, engine, local
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
+
+Json = dict[str, Any]
+HI: Json = {"max_tokens": 400, "messages": [{"role": "user", "content": "hi"}]}
+SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER: Json = {"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}
+ROME = tool_call("get_weather", {"city": "Rome"})
+OSLO = tool_call("get_weather", {"city": "Oslo"})
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg=="
+)
+USAGE = Usage(
+    input_tokens=5,
+    input_tokens_details=InputTokensDetails(cached_tokens=2),
+    output_tokens=4,
+    output_tokens_details=OutputTokensDetails(reasoning_tokens=1),
+    total_tokens=9,
+)
+SAID: tuple[Any, ...] = (
+    Open(Reasoning()),
+    Text("Hmm."),
+    Close(),
+    Open(Message(role="assistant", content=())),
+    Text("Let me "),
+    Text("look."),
+    Close(),
+    Open(FunctionCall(call_id="call_1", name="get_weather", arguments="")),
+    Text('{"city":'),
+    Text(' "Rome"}'),
+    Close(),
+    Open(FunctionCall(call_id="call_2", name="get_time", arguments="")),
+    Close(),
+    Finish("stop", USAGE),
+)
+EVENT: TypeAdapter[Any] = TypeAdapter(BetaRawMessageStreamEvent)
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[Any]:
+    made: list[AsyncAnthropic] = []
+
+    def make(server: Server) -> AsyncAnthropic:
+        transport = httpx2.ASGITransport(server.app)
+        made.append(
+            AsyncAnthropic(
+                base_url="http://localhost",
+                api_key="none",
+                max_retries=0,
+                http_client=httpx2.AsyncClient(transport=transport),
+            )
+        )
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+async def create(server: Server, **body: Any) -> Json:
+    """Return an answer, after strict validation with the official client's type."""
+    reply = await server.client.post("/v1/messages", json={"model": "tiny", **HI, **body})
+    assert reply.status_code == 200, reply.text
+    SdkMessage.model_validate_json(reply.content, strict=True)
+    answer: Json = reply.json()
+    return answer
+
+
+async def stream_events(server: Server, **body: Any) -> list[Json]:
+    """Return the events of a stream, each validated strictly with the official client's type."""
+    body = {"model": "tiny", "stream": True, **HI, **body}
+    reply = await server.client.post("/v1/messages", json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *frames, rest = reply.text.split("\n\n")
+    assert rest == ""
+    found: list[Json] = []
+    for frame in frames:
+        name, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+        if found[-1]["type"] not in ("error", "ping"):
+            EVENT.validate_json(data.removeprefix("data: "), strict=True)
+    return found
+
+
+async def rejection(server: Server, path: str = "messages", **body: Any) -> tuple[int, str]:
+    """Return the status and the message of an error, whose form is checked."""
+    reply = await server.client.post(f"/v1/{path}", json={"model": "tiny", **HI, **body})
+    value = reply.json()
+    assert set(value) == {"type", "error", "request_id"} and value["type"] == "error"
+    assert set(value["error"]) == {"type", "message"}
+    assert value["request_id"] == reply.headers["request-id"] == reply.headers["x-request-id"]
+    return reply.status_code, value["error"]["message"]
+
+
+def blocks(answer: Any) -> list[Json]:
+    """The content of an answer of the client, as a request sends it back."""
+    return [block.model_dump(exclude_none=True) for block in answer.content]
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-ANSWER")
+async def test_answer_has_blocks_of_every_item(serve: Serve) -> None:
+    answer = await create(serve([SAID]), tools=[WEATHER])
+    thinking, *others = answer["content"]
+    assert thinking.pop("signature")
+    assert thinking == {"type": "thinking", "thinking": "Hmm."}
+    call = {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Rome"}}
+    assert others == [
+        {"type": "text", "text": "Let me look."},
+        call,
+        {"type": "tool_use", "id": "call_2", "name": "get_time", "input": {}},
+    ]
+    assert answer["id"].startswith("msg_") and answer["model"] == "tiny"
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("tool_use", None)
+    assert answer["usage"] == {
+        "input_tokens": 3,
+        "output_tokens": 4,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 2,
+        "output_tokens_details": {"thinking_tokens": 1},
+    }
+
+
+@pytest.mark.requirement("AM-STREAM")
+async def test_stream_numbers_its_blocks(serve: Serve) -> None:
+    start, *middle, delta, stop = await stream_events(serve([SAID]), tools=[WEATHER])
+    assert start["message"]["content"] == [] and start["message"]["stop_reason"] is None
+    assert (delta["delta"], stop["type"]) == (
+        {"stop_reason": "tool_use", "stop_sequence": None},
+        "message_stop",
+    )
+    assert delta["usage"]["input_tokens"] == 3 and delta["usage"]["output_tokens"] == 4
+    steps = [(each["index"], each["type"].rpartition("_")[2]) for each in middle]
+    assert steps == [
+        *((0, step) for step in ("start", "delta", "delta", "stop")),
+        *((1, step) for step in ("start", "delta", "delta", "stop")),
+        *((2, step) for step in ("start", "delta", "delta", "stop")),
+        *((3, step) for step in ("start", "stop")),
+    ]
+    deltas = [each["delta"] for each in middle if "delta" in each]
+    assert deltas[0] == {"type": "thinking_delta", "thinking": "Hmm."}
+    assert deltas[1]["type"] == "signature_delta" and deltas[1]["signature"]
+    assert deltas[2:] == [
+        {"type": "text_delta", "text": "Let me "},
+        {"type": "text_delta", "text": "look."},
+        {"type": "input_json_delta", "partial_json": '{"city":'},
+        {"type": "input_json_delta", "partial_json": ' "Rome"}'},
+    ]
+
+
+@pytest.mark.requirement("AM-STREAM")
+async def test_official_client_accumulates_the_same_message(serve: Serve, clients: Any) -> None:
+    client = clients(serve(local(engine([f"<think>\nHm.\n</think>\n\nSure. {ROME}\n{OSLO}"]))))
+    whole = await client.messages.create(model="tiny", **HI, tools=[WEATHER])
+    async with client.messages.stream(model="tiny", **HI, tools=[WEATHER]) as stream:
+        final = await stream.get_final_message()
+    assert [block.type for block in final.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [block.input for block in final.content[2:]] == [{"city": "Rome"}, {"city": "Oslo"}]
+    for one, other in zip(blocks(whole), blocks(final), strict=True):
+        changing = ("id", "signature")
+        assert {k: v for k, v in one.items() if k not in changing} == {
+            k: v for k, v in other.items() if k not in changing
+        }
+    assert (final.stop_reason, final.usage.output_tokens) == ("tool_use", whole.usage.output_tokens)
+
+
+@pytest.mark.requirement("AM-STOP")
+@pytest.mark.parametrize(
+    ("finish", "limit", "expected"),
+    [
+        (Finish("stop", USAGE), 100, "end_turn"),
+        (Finish("length", USAGE), 4, "max_tokens"),
+        (Finish("length", USAGE), 100, "model_context_window_exceeded"),
+        (Finish("content_filter", USAGE), 100, "refusal"),
+        (Finish("turns", USAGE), 100, "pause_turn"),
+    ],
+)
+async def test_stop_reasons(serve: Serve, finish: Finish, limit: int, expected: str) -> None:
+    server = serve([(Open(Message(role="assistant", content=())), Text("Hel"), finish)])
+    assert (await create(server, max_tokens=limit))["stop_reason"] == expected
+    ends = (await stream_events(server, max_tokens=limit))[-2]
+    assert ends["delta"]["stop_reason"] == expected
+
+
+@pytest.mark.requirement("AM-STOP")
+async def test_stop_sequence_is_named(serve: Serve) -> None:
+    server = serve(engine(["one STOP two"]))
+    stops = {"stop_sequences": ["END", "STOP"]}
+    answer = await create(server, **stops)
+    assert answer["content"] == [{"type": "text", "text": "one "}]
+    ends = {"stop_reason": "stop_sequence", "stop_sequence": "STOP"}
+    assert {name: answer[name] for name in ends} == ends
+    assert (await stream_events(server, **stops))[-2]["delta"] == ends
+
+
+@pytest.mark.requirement("AM-STOP")
+async def test_refusal_is_text_with_a_reason_of_its_own(serve: Serve) -> None:
+    said = (
+        Open(Message(role="assistant", content=())),
+        Text("I will not.", channel="refusal"),
+        Close(),
+    )
+    server = serve([said])
+    answer = await create(server)
+    assert answer["content"] == [{"type": "text", "text": "I will not."}]
+    assert answer["stop_reason"] == "refusal"
+    assert {"type": "text_delta", "text": "I will not."} in [
+        each.get("delta") for each in await stream_events(server)
+    ]
+
+
+async def test_arguments_that_are_no_object_are_not_lost(serve: Serve) -> None:
+    cut = (*SAID[7:9], Finish("length", USAGE))
+    (call,) = (await create(serve([cut]), tools=[WEATHER], max_tokens=4))["content"]
+    assert call["input"] == {"INVALID_JSON": '{"city":'}
+
+
+async def test_prompt_is_only_cached_if_no_tokens_may_be_written(serve: Serve) -> None:
+    server = serve(local(engine(["Hello"])))
+    answer = await create(server, max_tokens=0)
+    assert (answer["content"], answer["stop_reason"]) == ([], "max_tokens")
+    assert (await create(server))["usage"]["cache_read_input_tokens"] > 0
+
+
+async def test_keepalives_are_pings(serve: Serve) -> None:
+    server = serve(ScriptedBackend(("Hello there!",), wait_s=0.05), keepalive_s=0.02)
+    assert "ping" in [event["type"] for event in await stream_events(server)]
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-PROMPT")
+async def test_conversation_reaches_the_model_in_order(serve: Serve) -> None:
+    server = serve(local(engine(["Sunny."])))
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": True, "content": "sun"}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "Rome?"}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Look it up.", "signature": "foreign"},
+                {"type": "text", "text": "Wait."},
+                call,
+            ],
+        },
+        {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
+        {"role": "assistant", "content": "Sunny."},
+        {"role": "system", "content": "Shout."},
+        {"role": "user", "content": "More."},
+    ]
+    billing = "x-anthropic-billing-header: cc_version=1;"
+    system = [{"type": "text", "text": text} for text in (billing, "Be brief.", "Be kind.")]
+    await create(server, system=system, messages=turns, tools=[WEATHER])
+    (prompt,) = rendered_prompts(server)
+    order = ["Be brief.", "Be kind.", "Rome?", "Look it up.", "Wait.", '"city": "Rome"']
+    order += ["The tool call failed.", "sun", "And now?", "Sunny.", "More."]
+    places = [prompt.index(word) for word in order]
+    assert places == sorted(places)
+    assert "Shout." in prompt and "billing" not in prompt
+
+
+@pytest.mark.requirement("AM-PROMPT")
+async def test_media_become_input_parts(serve: Serve) -> None:
+    backend = ScriptedBackend()
+    image = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+    content = [
+        {"type": "image", "source": image, "cache_control": {"type": "ephemeral"}},
+        {
+            "type": "document",
+            "title": "notes.txt",
+            "context": "From the archive.",
+            "source": {"type": "text", "media_type": "text/plain", "data": "It is 205 km."},
+        },
+        {
+            "type": "search_result",
+            "title": "Fjords",
+            "source": "https://north.example",
+            "content": [{"type": "text", "text": "A fjord is an inlet."}],
+        },
+        {"type": "document", "title": "T", "source": {"type": "content", "content": "inside"}},
+    ]
+    await create(serve(backend), messages=[{"role": "user", "content": content}])
+    (message,) = backend.requests[-1][0].items
+    assert isinstance(message, Message)
+    picture, *texts = message.content
+    assert isinstance(picture, InputImage)
+    assert picture.image_url == f"data:image/png;base64,{PIXEL}"
+    assert texts == [
+        InputText(text=text)
+        for text in (
+            "From the archive.",
+            "[file 'notes.txt']\nIt is 205 km.",
+            "Fjords (https://north.example)\nA fjord is an inlet.",
+            "T",
+            "inside",
+        )
+    ]
+
+
+@pytest.mark.requirement("AM-PROMPT")
+async def test_last_message_of_the_assistant_is_continued(serve: Serve) -> None:
+    server = serve(local(engine([" Rome."])))
+    turns = [*HI["messages"], {"role": "assistant", "content": "The city is"}]
+    answer = await create(server, messages=turns)
+    assert answer["content"][0]["text"] == " Rome."
+    assert rendered_prompts(server)[0].endswith("assistant\nThe city is")
+
+
+async def test_options_reach_the_engine(serve: Serve) -> None:
+    scripted = engine(["Hello"])
+    await create(
+        serve(local(scripted)),
+        max_tokens=50,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=3,
+        stop_sequences=["END"],
+        metadata={"user_id": "ada" * 100},
+        service_tier="standard_only",
+        cache_control={"type": "ephemeral"},
+        speed="fast",
+        system="",
+        tools=[],
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    )
+    (_, sampling) = scripted.requests[0]
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (50, 0.5, 0.9)
+    assert (sampling.top_k, sampling.stop) == (3, ("END",))
+
+
+# --- thinking ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-THINKING")
+@pytest.mark.parametrize("display", ["summarized", "omitted", "updates"])
+async def test_signature_brings_the_reasoning_back(serve: Serve, display: str) -> None:
+    server = serve(local(engine([f"<think>\nA secret.\n</think>\n\n{ROME}", "Sunny."])))
+    thinking = {"type": "adaptive", "display": display}
+    answer = await create(server, tools=[WEATHER], thinking=thinking)
+    shown, call = answer["content"]
+    assert shown["thinking"] == ("A secret." if display == "summarized" else "")
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": []}
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": answer["content"]},
+        {"role": "user", "content": [result]},
+    ]
+    await create(server, tools=[WEATHER], thinking=thinking, messages=turns)
+    assert "A secret." in rendered_prompts(server)[1]
+    turns[1] = {
+        "role": "assistant",
+        "content": [{"type": "redacted_thinking", "data": shown["signature"]}, call],
+    }
+    await create(server, tools=[WEATHER], messages=turns)
+    assert "A secret." in rendered_prompts(server)[2]
+
+
+@pytest.mark.requirement("AM-THINKING")
+async def test_omitted_thinking_shows_progress(serve: Serve) -> None:
+    said = (Open(Reasoning()), *(Text("hm ") for _ in range(40)), *SAID[2:])
+    events = await stream_events(serve([said]), thinking={"type": "adaptive", "display": "omitted"})
+    deltas = [each["delta"] for each in events if each.get("index") == 0 and "delta" in each]
+    assert [each.get("estimated_tokens") for each in deltas] == [16, 16, None]
+    assert deltas[-1]["signature"] and not any(each.get("thinking") for each in deltas)
+
+
+async def test_thinking_budget_and_effort_reach_the_model(serve: Serve) -> None:
+    backend = ScriptedBackend()
+    server = serve(backend)
+    await create(server, thinking={"type": "enabled", "budget_tokens": 1024})
+    await create(server, thinking={"type": "adaptive"}, output_config={"effort": "max"})
+    await create(server, thinking={"type": "disabled"}, output_config={"effort": "max"})
+    options = [options for _, options in backend.requests]
+    assert [each.thinking_budget for each in options] == [1024, None, None]
+    efforts = [each.reasoning and each.reasoning.effort for each in options]
+    assert efforts == [None, "max", "none"]
+
+
+@pytest.mark.requirement("AM-THINKING")
+async def test_older_thinking_can_be_cleared(serve: Serve) -> None:
+    backend = ScriptedBackend()
+    turns: list[Json] = []
+    for word in ("old", "new"):
+        thought = {"type": "thinking", "thinking": word, "signature": ""}
+        turns += HI["messages"]
+        turns += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Hi."}]}]
+    turns += HI["messages"]
+    for keep, expected in (
+        ({"type": "thinking_turns", "value": 1}, ["new"]),
+        ({"type": "thinking_turns", "value": 2}, ["old", "new"]),
+        ({"type": "all"}, ["old", "new"]),
+    ):
+        edits = [{"type": "clear_thinking_20251015", "keep": keep}]
+        await create(serve(backend), messages=turns, context_management={"edits": edits})
+        items = backend.requests[-1][0].items
+        thoughts = [item.content for item in items if isinstance(item, Reasoning)]
+        assert [parts[0].text for parts in thoughts if parts] == expected
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-TOOLS")
+async def test_official_client_runs_a_tool_loop(serve: Serve, clients: Any) -> None:
+    server = serve(local(engine([f"{ROME}\n{OSLO}", "Sunny in both."])))
+    client = clients(server)
+    turns: list[Any] = list(HI["messages"])
+    first = await client.messages.create(
+        model="tiny", max_tokens=200, messages=turns, tools=[WEATHER]
+    )
+    text = {"type": "text", "text": "sun"}
+    results = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": [text]} for call in first.content
+    ]
+    turns += [
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": results},
+    ]
+    last = await client.messages.create(
+        model="tiny", max_tokens=200, messages=turns, tools=[WEATHER]
+    )
+    assert (last.content[0].text, last.stop_reason) == ("Sunny in both.", "end_turn")
+    assert rendered_prompts(server)[1].count("tool\nsun<|end|>") == 2
+
+
+@pytest.mark.requirement("AM-TOOLS")
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "get_weather"}])
+async def test_tool_choice_forces_a_call(serve: Serve, choice: Json) -> None:
+    scripted = engine([f"{ROME}\n{OSLO}"])
+    choice = {**choice, "disable_parallel_tool_use": True}
+    answer = await create(serve(local(scripted)), tools=[WEATHER], tool_choice=choice)
+    assert [block["type"] for block in answer["content"]] == ["tool_use"]
+    constraint = scripted.requests[0][1].constraint
+    assert constraint is not None and constraint.needed
+
+
+@pytest.mark.requirement("AM-TOOLS")
+async def test_examples_belong_to_the_description(serve: Serve) -> None:
+    server = serve(local(engine(["Hi"])))
+    await create(server, tools=[{**WEATHER, "input_examples": [{"city": "Bergen"}]}])
+    assert "Bergen" in rendered_prompts(server)[0]
+    await create(server, tools=[WEATHER], tool_choice={"type": "none"})
+    assert "get_weather" not in rendered_prompts(server)[1]
+
+
+@pytest.mark.requirement("AM-TOOL-CHANGES")
+async def test_conversation_adds_and_removes_tools(serve: Serve) -> None:
+    server = serve(local(engine(["Hi"])))
+    late = {**WEATHER, "name": "late_tool", "defer_loading": True}
+    find = {**WEATHER, "name": "find_tools"}
+    named = {"type": "tool_reference", "tool_name": "late_tool"}
+    turns = [
+        *HI["messages"],
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "a", "name": "find_tools", "input": {}}],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "a", "content": [named]}],
+        },
+    ]
+    changes = [
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "get_weather"}},
+        {
+            "type": "tool_addition",
+            "tool": {"type": "tool_definition", "definition": {**find, "name": "newest"}},
+        },
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "newest"}},
+    ]
+    tools = [WEATHER, find, late]
+    for messages in (
+        HI["messages"],
+        turns,
+        [*turns, {"role": "system", "content": changes}, *HI["messages"]],
+    ):
+        await create(server, tools=tools, messages=messages)
+    names = ("get_weather", "find_tools", "late_tool", "newest")
+    offered = [
+        [name for name in names if f'"name": "{name}", "description"' in prompt]
+        for prompt in rendered_prompts(server)
+    ]
+    assert offered == [
+        ["get_weather", "find_tools"],
+        ["get_weather", "find_tools", "late_tool"],
+        ["find_tools", "late_tool", "newest"],
+    ]
+    assert "The tool late_tool can be called now." in rendered_prompts(server)[1]
+
+
+async def test_system_message_can_end_with_the_turn(serve: Serve) -> None:
+    server = serve(local(engine(["Hi"])))
+    note = {"role": "system", "content": "Only now.", "clear_at": "next_user_message"}
+    await create(server, messages=[*HI["messages"], note])
+    await create(server, messages=[*HI["messages"], note, *HI["messages"]])
+    assert ["Only now." in prompt for prompt in rendered_prompts(server)] == [True, False]
+
+
+@pytest.mark.requirement("AM-SEARCH")
+async def test_web_search_runs_here(serve: Serve, clients: Any) -> None:
+    index = PageIndex(":memory:")
+    url = "https://north.example/fjords"
+    await index.add([PageDocument(url=url, title="Fjords", text="The longest one: 205 km.")])
+    providers = dict.fromkeys(TYPES, WebSearchProvider(index, is_external=False))
+    replies = [
+        tool_call("browser__search", {"query": "longest"}),
+        tool_call("browser__open", {"id": 0, "cursor": 0}),
+        "It has 205 km 【1†L1】.",
+        "Yes.",
+    ]
+    server = serve(local(engine(replies)), providers=providers)
+    client = clients(server)
+    tool: Json = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
+    tool |= {"allowed_domains": ["north.example"], "user_location": {"type": "approximate"}}
+    async with client.messages.stream(model="tiny", **HI, tools=[tool]) as stream:
+        answer = await stream.get_final_message()
+    search, result, text = answer.content
+    assert (search.name, search.input) == ("web_search", {"query": "longest"})
+    assert result.tool_use_id == search.id
+    assert (result.content[0].url, result.content[0].title) == (url, "Fjords")
+    assert text.citations[0].url == url and answer.usage.server_tool_use.web_search_requests == 1
+    whole = await create(server, tools=[tool])
+    assert whole["content"] == [{"type": "text", "text": "Yes."}]
+    turns = [
+        *HI["messages"],
+        {"role": "assistant", "content": blocks(answer)},
+        {"role": "user", "content": "Sure?"},
+    ]
+    await client.messages.create(model="tiny", max_tokens=99, messages=turns, tools=[tool])
+    assert "205 km" in rendered_prompts(server)[-1].partition("Sure?")[0]
+    await index.close()
+
+
+@pytest.mark.requirement("AM-FORMAT")
+async def test_official_client_parses_structured_output(serve: Serve, clients: Any) -> None:
+    class City(BaseModel):
+        name: str
+
+    scripted = engine(['{"name": "Rome"}'])
+    answer = await clients(serve(local(scripted))).messages.parse(
+        model="tiny", **HI, output_format=City
+    )
+    assert answer.parsed_output == City(name="Rome")
+    constraint = scripted.requests[0][1].constraint
+    assert constraint is not None and constraint.needed
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-FIELDS")
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": "9"}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"system": [{"type": "image"}]}, "system[0].type"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"container": "c"}, "container"),
+        ({"thinking": {"type": "between_tools"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "adaptive", "display": "x"}}, "thinking.display"),
+        ({"temperature": 3}, "temperature"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
+        ({"service_tier": "x"}, "service_tier"),
+        ({"output_config": {"effort": "x"}}, "output_config.effort"),
+        ({"output_config": {"task_budget": {}}}, "output_config.task_budget"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}},
+            "output_config.format.schema",
+        ),
+        ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+        ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{**WEATHER, "name": "a b"}]}, "tools[0].name"),
+        ({"tools": [{**WEATHER, "input_schema": 1}]}, "tools[0].input_schema"),
+        ({"tools": [{**WEATHER, "allowed_callers": ["x"]}]}, "tools[0].allowed_callers[0]"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+    ],
+)
+async def test_fields_are_refused_by_name(serve: Serve, body: Json, path: str) -> None:
+    status, message = await rejection(serve(local(engine(["Hi"]))), **body)
+    assert status == 400 and path in message
+
+
+@pytest.mark.requirement("AM-FIELDS")
+@pytest.mark.parametrize(
+    ("role", "block", "path"),
+    [
+        ("user", {"type": "thinking"}, ".type"),
+        ("user", {"type": "text"}, ".text"),
+        ("user", {"type": "text", "text": 1}, ".text"),
+        ("user", {"type": "image", "source": {"type": "base64", "media_type": "x"}}, ".source"),
+        ("user", {"type": "image", "source": {"type": "url"}}, ".source.url"),
+        ("user", {"type": "document", "source": {"type": "x"}}, ".source.type"),
+        ("user", {"type": "document", "source": {}, "citations": {"enabled": True}}, ".citations"),
+        ("user", {"type": "tool_result"}, ".tool_use_id"),
+        ("user", {"type": "tool_result", "tool_use_id": 1}, ".tool_use_id"),
+        ("user", {"type": "tool_result", "tool_use_id": "a", "content": 1}, ".content"),
+        ("assistant", {"type": "tool_use", "id": "a", "name": "b"}, ".input"),
+        ("assistant", {"type": "tool_use", "id": "a", "name": "b", "input": 1}, ".input"),
+        ("assistant", {"type": "server_tool_use", "name": "web_fetch"}, ".name"),
+        ("assistant", {"type": "web_search_tool_result", "tool_use_id": "x"}, ".tool_use_id"),
+        ("system", {"type": "tool_addition", "tool": {"type": "tool_reference"}}, ".tool.name"),
+        ("system", {"type": "image"}, ".type"),
+    ],
+)
+async def test_blocks_are_refused_by_name(serve: Serve, role: str, block: Json, path: str) -> None:
+    turns = [*HI["messages"], {"role": role, "content": [block]}, *HI["messages"]]
+    status, message = await rejection(serve(local(engine(["Hi"]))), messages=turns)
+    assert status == 400 and f"messages[1].content[0]{path}" in message
+
+
+@pytest.mark.requirement("AM-ERRORS")
+async def test_errors_have_anthropics_form(serve: Serve, clients: Any) -> None:
+    server = serve(local(engine(["Hi"])))
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        await clients(server).messages.create(**{**HI, "model": "none"})
+    assert missing.value.type == "not_found_error" and missing.value.request_id
+    assert "'none' does not exist" in str(missing.value.api_message)
+    reply = await server.client.get("/v1/messages")
+    assert reply.status_code == 405 and reply.json()["type"] == "error"
+    plain = await server.client.post("/v1/responses", json={"model": "none", "input": "hi"})
+    assert "type" not in plain.json() and "request-id" not in plain.headers
+
+
+@pytest.mark.requirement("AM-ERRORS")
+async def test_long_prompt_is_reported_in_the_words_that_clients_know(serve: Serve) -> None:
+    scripted = engine(["Hi"])
+    scripted.card = replace(scripted.card, context_size=50)
+    status, message = await rejection(serve(local(scripted)), system="long " * 50)
+    assert status == 400 and message.startswith("prompt is too long: ")
+
+
+@pytest.mark.requirement("AM-ERRORS")
+async def test_failures_of_the_run(serve: Serve, clients: Any) -> None:
+    server = serve([BackendError("The engine is gone.", code="server_is_overloaded")])
+    status, _ = await rejection(server)
+    assert status == 503
+    *_, last = await stream_events(server)
+    assert last["type"] == "error" and last["error"]["type"] == "overloaded_error"
+    with pytest.raises(anthropic.APIStatusError, match="The engine is gone"):
+        async with clients(server).messages.stream(model="tiny", **HI) as stream:
+            await stream.get_final_message()
+
+
+# --- other endpoints -----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("AM-COUNT")
+async def test_tokens_are_counted_as_in_the_message(serve: Serve, clients: Any) -> None:
+    server = serve(local(engine(["Hi"])))
+    body: Json = {"messages": HI["messages"], "system": "Be brief.", "tools": [WEATHER]}
+    counted = await clients(server).messages.count_tokens(model="tiny", **body)
+    usage = (await create(server, **body))["usage"]
+    assert counted.input_tokens == usage["input_tokens"] > 0
+    assert (await rejection(server, "messages/count_tokens", system=1))[0] == 400
+    assert (await rejection(server, "messages/count_tokens", model="none"))[0] == 404
+
+
+@pytest.mark.requirement("AM-MODELS")
+async def test_models_have_the_form_of_the_client(serve: Serve, clients: Any) -> None:
+    server = serve()
+    client = clients(server)
+    assert [model.id async for model in client.models.list()] == ["tiny", "gpt-5.5"]
+    assert (await client.models.retrieve("tiny")).created_at.year == 2023
+    with pytest.raises(anthropic.NotFoundError):
+        await client.models.retrieve("none")
+    assert (await server.client.get("/v1/models")).json()["object"] == "list"
