@@ -133,16 +133,40 @@ def _codex(folder: Path, target: _Target) -> _Profile:
     return _Profile(environment={"CODEX_HOME": str(folder), "ANTIPHON_API_KEY": target.key})
 
 
+#: Variables that name a model of Claude Code, and those that would have it use another server.
+_CLAUDE_MODELS = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+_CLAUDE_SERVERS = (
+    "ANTHROPIC_API_KEY",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_FOUNDRY",
+    "CLAUDE_CODE_USE_VERTEX",
+)
+
+
 def _claude(folder: Path, target: _Target) -> _Profile:
+    # Without the questions of a first start. Whether to trust the folder is still asked.
+    _write_json(folder / ".claude.json", {"hasCompletedOnboarding": True})
+    # Auto mode checks actions on Anthropic's server. The other setting would write to the home.
+    settings = ("disableAutoMode", "disableDeepLinkRegistration")
+    _write_json(folder / "settings.json", dict.fromkeys(settings, "disable"))
     return _Profile(
         environment={
+            **dict.fromkeys(_CLAUDE_SERVERS, ""),
+            **dict.fromkeys(_CLAUDE_MODELS, target.model),
             "CLAUDE_CONFIG_DIR": str(folder),
             "ANTHROPIC_BASE_URL": target.server.root_url,
             "ANTHROPIC_AUTH_TOKEN": target.key,
-            "ANTHROPIC_MODEL": target.model,
-            "ANTHROPIC_DEFAULT_HAIKU_MODEL": target.model,
-            "ANTHROPIC_DEFAULT_SONNET_MODEL": target.model,
-            "ANTHROPIC_DEFAULT_OPUS_MODEL": target.model,
+            "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.context_size),
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(min(_MAX_OUTPUT, target.context_size // 2)),
+            "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1",

@@ -144,12 +144,20 @@ def test_pi_gets_its_provider_before_the_users_arguments(
 
 
 def test_claude_needs_the_messages_api(
-    url: str, listening: ThreadingHTTPServer, install: Callable[[str], Path]
+    url: str,
+    listening: ThreadingHTTPServer,
+    install: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a key for another server")
     report = install("claude")
     told = run(url, "claude", report)
     assert told["env"]["ANTHROPIC_BASE_URL"] == url
     assert told["env"]["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+    assert told["env"]["ANTHROPIC_MODEL"] == told["env"]["ANTHROPIC_SMALL_FAST_MODEL"] == "tiny"
+    assert told["env"]["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "4096"
+    assert (told["env"]["ANTHROPIC_AUTH_TOKEN"], told["env"]["ANTHROPIC_API_KEY"]) == ("sk-1", "")
+    assert json.loads(told["files"]["settings.json"])["disableAutoMode"] == "disable"
     listening.paths = ["/v1/responses"]  # type: ignore[attr-defined]
     with pytest.raises(SetupError, match=r"claude needs /v1/messages, which .* does not offer"):
         launch(Server(url), "claude", [])
