@@ -208,13 +208,13 @@ $(BROWSER): tests/browser/requirements.txt tests/clients/node/package.json $(DEV
 	    "openai@$$(sed -n 's/.*"openai": "\(.*\)".*/\1/p' tests/clients/node/package.json)"; fi
 	@touch $@
 
-# Node is installed as a Python package. `npm ci` would require binaries for every platform. Install
-# scripts of packages do not run, except the one that installs opencode's binary.
+# Node is installed as a Python package. Install scripts of packages do not run, except those that put
+# the binaries of Claude Code and opencode in their place.
 $(CLIENTS): tests/clients/requirements.txt tests/clients/node/package-lock.json
 	@echo "Installing the clients"
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check -r tests/clients/requirements.txt
 	@cd tests/clients/node && export PATH="$(CURDIR)/.venv-clients/bin:$$PATH" && \
-	  npm install --silent --no-save --ignore-scripts --no-audit --no-fund && \
-	  npm rebuild opencode-ai >/dev/null
+	  npm ci --silent --ignore-scripts --no-audit --no-fund && \
+	  npm rebuild --silent @anthropic-ai/claude-code opencode-ai
 	@touch $@

@@ -175,8 +175,12 @@ def test_pi(shell: Shell) -> None:
         ),
         ("opencode", ("run", "Task for opencode")),
         ("pi", ("-p", "Task for pi")),
+        (
+            "claude",
+            ("-p", "Task for claude", "--permission-mode", "acceptEdits", "--allowedTools", "Bash"),
+        ),
     ],
-    ids=["codex", "opencode", "pi"],
+    ids=["codex", "opencode", "pi", "claude"],
 )
 def test_launched_client_does_a_task_and_leaves_its_home_alone(
     shell: Shell, client: str, arguments: tuple[str, ...]
