@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.wire.request import FIELDS
 
 __all__ = ["client_pages"]
@@ -24,6 +25,11 @@ _FATES: Mapping[str, str] = {
     "echoed": "accepted, and returned in the response where OpenAI's API returns it",
     "hint": "accepted; a hint that may have no effect",
     "refused": "rejected unless its value has no effect",
+}
+#: API → its module, and the table of its fields.
+_APIS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "responses": ("antiphon/wire/request.py", FIELDS),
+    "messages": ("antiphon/compat/messages/request.py", MESSAGE_FIELDS),
 }
 
 
@@ -39,15 +45,16 @@ def _renderer(client: Mapping[str, Any]) -> Callable[[], str]:
 
 def _page(client: Mapping[str, Any]) -> str:
     fields: Sequence[str] = client["fields"]
+    source, treatments = _APIS[client.get("api", "responses")]
     parts = [
         f"# {client['title']} {client['version']}",
-        "Generated from `tests/clients/seen.json` and `antiphon/wire/request.py` by `make docs`."
-        f" How to connect: [clients.md](../clients.md#{client['section']}).",
+        f"Generated from `tests/clients/seen.json` and `{source}` by `make docs`."
+        f" How to connect: [clients.md](../clients.md#{client['section'].replace(' ', '-')}).",
         "## What was tried",
         _checks([(each, "") for each in client["tried"]]),
         "A checked line passes in `make clients`, with the requests below.",
         "## Fields of its requests",
-        _checks([(f"`{name}`", _fate(name)) for name in fields]),
+        _checks([(f"`{name}`", _fate(name, treatments)) for name in fields]),
     ]
     for heading, key in (
         ("Tools that it offers", "tools"),
@@ -64,8 +71,10 @@ def _page(client: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _fate(name: str) -> str:
-    return _FATES[FIELDS[name]] if name in FIELDS else "not known to this server, and ignored"
+def _fate(name: str, treatments: Mapping[str, str]) -> str:
+    if name not in treatments:
+        return "not known to this server, and ignored"
+    return _FATES[treatments[name]]
 
 
 def _checks(rows: Sequence[tuple[str, str]]) -> str:
