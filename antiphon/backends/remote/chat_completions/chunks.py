@@ -74,8 +74,10 @@ class _Logprobs(Struct):
 
 
 class ChunkChoice(Struct):
-    """``message`` replaces ``delta`` if the server did not stream the answer. ``stop_reason`` (vLLM)
-    and ``matched_stop`` (SGLang): the stop string or the token id that ended the answer.
+    """``message`` replaces ``delta`` if the server did not stream the answer.
+
+    ``stop_reason`` (vLLM) and ``matched_stop`` (SGLang): the stop string or the token id that ended
+    the answer.
     """
 
     index: int | None = None
