@@ -23,7 +23,7 @@ from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 from antiphon.wire.items import FunctionCall, InputImage, InputText, Message, Reasoning
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server, engine, local
+from tests.conformance.server import Server, engine, local
 from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 Json = dict[str, Any]
