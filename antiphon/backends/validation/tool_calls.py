@@ -96,7 +96,8 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """The same, in a thread if there are tools: compiling their grammars may take seconds."""
+    """Return ``tool_call_rules``, made in a thread if there are tools: compiling their grammars may
+    take seconds."""
     if not (tools.callable or tools.required or tools.restricted):
         return None
     return await asyncio.to_thread(

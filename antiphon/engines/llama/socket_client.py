@@ -37,7 +37,8 @@ class _Connection(HTTPConnection):
 
 
 class LlamaSocket:
-    """A running server, which it owns together with its ``folder``. ``path``: the socket file."""
+    """llama.cpp's server in this process, on the Unix socket ``path``. Closing it stops the server
+    and removes its ``folder``."""
 
     def __init__(self, server: Any, folder: TemporaryDirectory[str], path: str, key: str) -> None:
         self._server = server
