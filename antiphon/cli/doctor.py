@@ -53,9 +53,7 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "tensorrt_llm": ("tensorrt_llm", "tensorrt-llm"),
     "transformers": ("transformers", "transformers"),
     "vllm": ("vllm", "vllm"),
-    **dict.fromkeys(
-        ("chat_completions", "completions", "responses"), ("jsonschema_rs", "upstream")
-    ),
+    **dict.fromkeys(("chat_completions", "completions", "responses"), ("aiohttp", "upstream")),
 }
 #: Engines of files that are downloaded if they are missing.
 _DOWNLOADING = ("llama", "llama_embeddings")

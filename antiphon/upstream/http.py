@@ -1,67 +1,83 @@
-"""HTTP connections to the servers of one upstream.
+"""HTTP connections to one server, over aiohttp.
 
 No redirects, cookies, decompression or retries. Every failure is an ``OSError``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-import ssl
-from base64 import b64encode
 from collections.abc import Mapping
-from functools import lru_cache
-from urllib.parse import quote, unquote, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from weakref import WeakSet
 
-from msgspec import Struct
+from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
 
-from .connection import HttpConnection, HttpResponse
+if TYPE_CHECKING:
+    import aiohttp
 
 __all__ = ["HttpClient", "HttpResponse"]
 
 #: Seconds after which an idle connection is closed.
 _IDLE_S = 30.0
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-#: Characters of a URL that are sent as they are (RFC 3986).
-_URL_CHARACTERS = "/?%:@!$&'()*+,;=~[]"
 
 
-class _Address(Struct, frozen=True):
-    """Where a request is sent to. ``tls_name``: the name in the server's certificate; None without
-    TLS."""
+class HttpResponse:
+    """A response that is still being received. ``headers``: case-insensitive."""
 
-    host: str
-    port: int
-    tls_name: str | None
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
 
+    @property
+    def media_type(self) -> str:
+        """The media type of the body, in lower case."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-class _Target(Struct, frozen=True):
-    """The parts of a URL. ``headers``: those that follow from it."""
+    @property
+    def is_read(self) -> bool:
+        """Whether the whole body has been read."""
+        return self._response.content.at_eof()
 
-    address: _Address
-    path: str
-    headers: dict[str, str]
+    async def read(self) -> bytes:
+        """Read all bytes that have arrived; empty at the end. Raises ``OSError`` if the connection
+        breaks, ``TimeoutError`` after too long without data.
+        """
+        try:
+            return await self._response.content.readany()
+        except Exception as error:
+            raise _failure(error) from None
+
+    def close(self) -> None:
+        """Stop reading. Closes the connection if the body is incomplete."""
+        self._response.close()
 
 
 class HttpClient:
-    """The connections to the servers of one upstream.
+    """The connections of one session.
 
-    ``headers``: sent with every request, with lower-case names. ``connect_s``: seconds for a
-    connection. ``silence_s``: the longest time in seconds without data. Raises ``ValueError`` for a
-    header with a line break.
+    ``headers``: sent with every request. ``connect_s``: seconds for a connection. ``silence_s``:
+    the longest time in seconds without data. Raises ``SetupError`` without the extra,
+    ``ValueError`` for a header with a line break.
     """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:
-        self._headers = {name.lower(): value for name, value in headers.items()}
-        _encode_headers(self._headers)
-        self._connect_s = connect_s
-        self._silence_s = silence_s
-        self._tls: ssl.SSLContext | None = None
-        self._is_closed = False
-        #: Connections without a request, the latest one last, and when each became idle.
-        self._idle: dict[_Address, list[tuple[HttpConnection, float]]] = {}
-        self._connections: dict[HttpConnection, _Address] = {}
-        self._idle_timer: asyncio.TimerHandle | None = None
+        try:
+            import aiohttp  # noqa: F401
+        except ImportError:
+            raise SetupError(
+                needs_extra("The HTTP client for upstreams is not installed", "upstream")
+            ) from None
+        if any(_CONTROL.search(f"{name}: {value}") for name, value in headers.items()):
+            raise ValueError("a header has a control character in it")
+        self._headers = headers
+        self._times = (connect_s, silence_s)
+        self._session: aiohttp.ClientSession | None = None
+        #: Answers that may not have been read to their end.
+        self._answers: WeakSet[HttpResponse] = WeakSet()
 
     async def request(
         self,
@@ -72,118 +88,61 @@ class HttpClient:
         *,
         host: str | None = None,
     ) -> HttpResponse:
-        """Send a request and return the response once its headers have arrived. ``headers``: with
-        lower-case names; added to the client's, or replacing them. ``host``: the server's name, if
-        ``url`` has its IP address. Raises ``OSError``; ``TimeoutError`` if it takes too long.
+        """Send a request and return the response once its headers have arrived. ``headers``: added
+        to the session's, or replacing them. ``host``: the server's name, if ``url`` has its IP
+        address. Raises ``OSError``; ``TimeoutError`` if it takes too long.
         """
+        session = self._open()
+        name = None
+        if host is not None:
+            headers = {**(headers or {}), "host": host}
+            name = urlsplit(f"//{host}").hostname if url.startswith("https:") else None
         try:
-            target = _parse_url(url, host)
-        except ValueError as error:
-            raise ConnectionError(f"invalid URL: {error}") from None
-        sent = {**target.headers, **self._headers, **(headers or {})}
-        if body or method == "POST":
-            sent["content-length"] = str(len(body))
-        head = f"{method} {target.path} HTTP/1.1\r\n".encode() + _encode_headers(sent)
-        connection = self._pop_idle(target.address) or await self._connect(target.address)
-        response = connection.send(head, body)
-        try:
-            await response.wait_for_head()
-        except BaseException:
-            response.close()
-            raise
-        return response
+            response = await session.request(
+                method,
+                url,
+                data=body or None,
+                headers=headers,
+                allow_redirects=False,
+                server_hostname=name,
+            )
+        except Exception as error:
+            raise _failure(error) from None
+        answer = HttpResponse(response)
+        self._answers.add(answer)
+        return answer
 
     async def close(self) -> None:
         """Close all connections. Reading a response fails from then on."""
-        self._is_closed = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        for connection in list(self._connections):
-            connection.close()
+        for answer in tuple(self._answers):  # aiohttp would leave them waiting
+            answer.close()
+        if self._session is not None:
+            await self._session.close()
 
-    async def _connect(self, address: _Address) -> HttpConnection:
-        if self._is_closed:
+    def _open(self) -> aiohttp.ClientSession:
+        """The session, created in the event loop that uses it."""
+        import aiohttp
+
+        if self._session is not None and self._session.closed:
             raise ConnectionError("the connections are closed")
-        if address.tls_name is not None and self._tls is None:
-            self._tls = await asyncio.to_thread(_tls_context)
-        async with asyncio.timeout(self._connect_s):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: HttpConnection(self._silence_s, self._on_free, self._on_lost),
-                address.host,
-                address.port,
-                ssl=None if address.tls_name is None else self._tls,
-                server_hostname=address.tls_name,
+        if self._session is None:
+            connect_s, silence_s = self._times
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=connect_s, sock_read=silence_s
+                ),
+                auto_decompress=False,
             )
-        self._connections[connection] = address
-        if self._is_closed:
-            connection.close()
-            raise ConnectionError("the connections are closed")
-        return connection
-
-    # --- idle connections ------------------------------------------------------------------------
-
-    def _pop_idle(self, address: _Address) -> HttpConnection | None:
-        """Return the connection that was used last."""
-        idle = self._idle.get(address)
-        return idle.pop()[0] if idle else None
-
-    def _on_free(self, connection: HttpConnection) -> None:
-        loop = asyncio.get_running_loop()
-        idle = self._idle.setdefault(self._connections[connection], [])
-        idle.append((connection, loop.time()))
-        if self._idle_timer is None:
-            self._idle_timer = loop.call_later(_IDLE_S, self._close_idle)
-
-    def _on_lost(self, connection: HttpConnection) -> None:
-        address = self._connections.pop(connection, None)
-        if address is not None and (idle := self._idle.get(address)):
-            self._idle[address] = [each for each in idle if each[0] is not connection]
-
-    def _close_idle(self) -> None:
-        """Close the connections that were idle for long."""
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - _IDLE_S
-        for idle in list(self._idle.values()):
-            for connection, since in list(idle):
-                if since <= oldest:
-                    connection.close()
-        self._idle_timer = None
-        if any(self._idle.values()):
-            self._idle_timer = loop.call_later(_IDLE_S, self._close_idle)
+        return self._session
 
 
-@lru_cache(256)
-def _parse_url(url: str, host: str | None) -> _Target:
-    """Parse a URL. ``host``: the name and port in place of its own, for the server to see."""
-    parts = urlsplit(url)
-    is_tls = parts.scheme == "https"
-    name = parts.hostname or ""
-    seen = urlsplit(f"//{host}") if host is not None else parts
-    headers = {"host": seen.netloc.rpartition("@")[2].encode("idna").decode()}
-    if parts.username is not None:
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers["authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Target(
-        address=_Address(
-            host=name,
-            port=parts.port or (443 if is_tls else 80),
-            tls_name=(seen.hostname or name) if is_tls else None,
-        ),
-        path=quote(path, safe=_URL_CHARACTERS),
-        headers=headers,
-    )
+def _failure(error: Exception) -> Exception:
+    """The error as an ``OSError``, without aiohttp's types."""
+    import aiohttp
 
-
-def _encode_headers(headers: Mapping[str, str]) -> bytes:
-    """Encode a header section. Raises ``ValueError`` for a header with a control character."""
-    lines = [f"{name}: {value}" for name, value in headers.items()]
-    if _CONTROL.search("".join(lines)):
-        raise ValueError("a header has a control character in it")
-    return "\r\n".join((*lines, "", "")).encode()
-
-
-def _tls_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+    if isinstance(error, OSError) or not isinstance(error, aiohttp.ClientError):
+        return error
+    return ConnectionError(str(error))

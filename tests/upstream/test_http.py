@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from types import SimpleNamespace
 
 import pytest
 
-from antiphon.upstream.http import HttpClient, HttpResponse
+from antiphon.errors import SetupError
+from antiphon.upstream.http import HttpClient
 
 
 @asynccontextmanager
@@ -94,99 +97,20 @@ async def test_closing_the_client_fails_pending_reads() -> None:
             await connections.request("GET", url)
 
 
-async def test_connection_is_reused_after_a_whole_response() -> None:
-    connections, ended = [], asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
-        for body in (b"content-length: 2\r\n\r\nab", b"transfer-encoding: chunked\r\n\r\n") * 2:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(HEAD + body)
-            if b"chunked" in body:
-                writer.write(b"2\r\nab\r\n0\r\n\r\n")
-        await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        ended.set()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    client = HttpClient({}, connect_s=5, silence_s=5)
-    for _ in range(4):
-        with closing(await client.request("GET", url)) as response:
-            assert await response.read() == b"ab"
-            assert await response.read() == b""
-    assert len(connections) == 1
-    await client.close()
-    async with asyncio.timeout(5):
-        await ended.wait()
-    server.close()
-
-
-async def test_body_without_a_length_ends_with_the_connection() -> None:
-    async with upstream(HEAD + b"\r\n", b"wo", b"rd") as (url, connections, _):
+async def test_other_exceptions_pass_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, _):
         with closing(await connections.request("GET", url)) as answer:
-            assert b"".join([piece async for piece in _pieces(answer)]) == b"word"
 
+            async def broken() -> bytes:
+                raise RuntimeError("a bug")
 
-async def test_interim_response_is_skipped() -> None:
-    early = b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"
-    async with upstream(early + HEAD + b"content-length: 2\r\n\r\nab") as (url, connections, _):
-        with closing(await connections.request("GET", url)) as answer:
-            assert (answer.status, answer.headers.get("link")) == (200, None)
-            assert await answer.read() == b"ab"
-
-
-async def test_endless_headers_are_refused() -> None:
-    async with upstream(HEAD, b"x: " + b"y" * 2**17, stays=True) as (url, connections, _):
-        with pytest.raises(OSError, match="endless headers"):
-            await connections.request("GET", url)
-
-
-async def test_silence_ends_a_response() -> None:
-    async with upstream(HEAD + b"content-length: 9\r\n\r\n", b"wo", stays=True) as (url, _, _):
-        client = HttpClient({}, connect_s=5, silence_s=0.05)
-        answer = await client.request("GET", url)
-        assert await answer.read() == b"wo"
-        with pytest.raises(TimeoutError):
-            await answer.read()
-        await client.close()
-
-
-async def test_long_body_is_read_as_it_is_consumed() -> None:
-    """The connection is not read while much waits, and is read again afterwards."""
-    size = 2**22
-    head = HEAD + f"content-length: {size}\r\n\r\n".encode()
-    async with upstream(head, *[bytes(2**16)] * (size // 2**16)) as (url, connections, _):
-        with closing(await connections.request("GET", url)) as answer:
-            received = 0
-            while piece := await answer.read():
-                assert len(piece) < 2**20
-                received += len(piece)
-                await asyncio.sleep(0)
-    assert received == size
-
-
-async def test_address_may_have_a_login_and_a_query() -> None:
-    async with upstream(HEAD + b"content-length: 0\r\n\r\n") as (url, connections, received):
-        url = url.replace("//", "//user:pass%20word@") + "?a=b c"
-        with closing(await connections.request("GET", url)) as answer:
-            assert answer.status == 200
-    assert received[0].startswith(b"GET /v1?a=b%20c HTTP/1.1\r\nhost: 127.0.0.1:")
-    assert b"authorization: Basic dXNlcjpwYXNzIHdvcmQ=\r\n" in received[0]
-
-
-async def test_tls_checks_the_certificate() -> None:
-    """A server that speaks plain HTTP, or has an unknown certificate, gets no request."""
-    async with upstream(HEAD + b"content-length: 0\r\n\r\n") as (url, connections, received):
-        with pytest.raises(OSError):
-            await connections.request("GET", url.replace("http:", "https:"))
-    assert not received
-
-
-async def _pieces(answer: HttpResponse) -> AsyncIterator[bytes]:
-    while piece := await answer.read():
-        yield piece
+            with monkeypatch.context() as patched:
+                content = SimpleNamespace(readany=broken)
+                patched.setattr(answer, "_response", SimpleNamespace(content=content))
+                with pytest.raises(RuntimeError, match="a bug"):
+                    await answer.read()
 
 
 async def test_redirects_are_not_followed() -> None:
@@ -200,3 +124,9 @@ async def test_redirects_are_not_followed() -> None:
 def test_multiline_header_is_rejected() -> None:
     with pytest.raises(ValueError, match="control character"):
         HttpClient({"authorization": "Bearer a\r\nx: y"}, connect_s=1, silence_s=1)
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(SetupError, match=r"pip install .*\[upstream\]"):
+        HttpClient({}, connect_s=1, silence_s=1)
