@@ -105,6 +105,13 @@ class FairLimiter:
         """Whether ``acquire`` would not wait."""
         return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
 
+    def is_half_free(self, tenant: str) -> bool:
+        """Whether more than half of all slots, and of those that this tenant may hold, are free."""
+        return (
+            2 * self.running < self._max_concurrent
+            and 2 * self.running_of(tenant) < self._max_per_tenant
+        )
+
     def running_of(self, tenant: str) -> int:
         """The number of slots that this tenant holds."""
         return self._held.get(tenant, 0)

@@ -19,7 +19,7 @@ from .table import Line, median
 
 __all__ = ["workers"]
 
-_REQUESTS, _CONNECTIONS, _ROUNDS = 2000, 16, 5
+_REQUESTS, _CONNECTIONS, _ROUNDS = 1000, 32, 5
 _SETTINGS = """port = 0
 host = "127.0.0.1"
 log_level = "error"

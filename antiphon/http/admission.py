@@ -108,6 +108,10 @@ class AdmissionQueue:
             self._on_admitted(0.0)
         return is_free
 
+    def is_half_free(self, tenant: str) -> bool:
+        """Whether more than half of all slots, and of those that this tenant may hold, are free."""
+        return self._limiter.is_half_free(tenant)
+
     async def acquire(self, tenant: str) -> None:
         """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
         if self.try_acquire(tenant):

@@ -8,10 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from antiphon.errors import RunError
-from antiphon.http.admission import AdmissionQueue, admission_queue
+from antiphon.http.admission import admission_queue
 from antiphon.http.metric_sums import MetricSnapshot, sum_metrics
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
+
+from .slot_grant import SlotGrant
 
 __all__ = ["HubSession", "WorkerHub"]
 
@@ -70,28 +72,26 @@ class HubSession:
 
     def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
-        #: The queue of each slot, which a reload replaces, and the tenant, by the slot's number.
-        self._slots: dict[int, tuple[AdmissionQueue, str]] = {}
+        #: The tenant of each slot, by the slot's number.
+        self._slots: dict[int, str] = {}
 
-    def try_enter(self, slot: int, tenant: str) -> bool:
+    def try_enter(self, slot: int, tenant: str) -> SlotGrant:
         """Take a slot if one is free. ``slot``: the number that the worker gives it."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
-            return False
-        self._slots[slot] = (queue, tenant)
-        return True
+            return SlotGrant.NONE
+        self._slots[slot] = tenant
+        return SlotGrant.REUSABLE if queue.is_half_free(tenant) else SlotGrant.ONCE
 
     async def enter(self, slot: int, tenant: str) -> None:
         """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
-        queue = self._hub.admission
-        await queue.acquire(tenant)
-        self._slots[slot] = (queue, tenant)
+        await self._hub.admission.acquire(tenant)
+        self._slots[slot] = tenant
 
     def leave(self, slot: int) -> None:
         """Free a slot, if the worker has it."""
-        if (held := self._slots.pop(slot, None)) is not None:
-            queue, tenant = held
-            queue.release(tenant)
+        if (tenant := self._slots.pop(slot, None)) is not None:
+            self._hub.admission.release(tenant)
 
     async def metrics(
         self, worker: int, own: tuple[MetricSnapshot, ...]

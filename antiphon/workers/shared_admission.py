@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,12 +10,21 @@ from contextlib import asynccontextmanager
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
 
+from .slot_grant import SlotGrant
+
 __all__ = ["SharedAdmission"]
+
+#: Seconds for which a slot may be used again by its tenant, if most slots were free.
+_REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """``Admission`` over the hub. It counts the requests of this worker. ``on_admitted`` is called
-    with the seconds that a request has waited, by ``clock``."""
+    """``Admission`` over the hub. It counts the requests of this worker.
+
+    While most slots are free, a slot is used for several requests, because asking for one costs as
+    much as a tenth of a short request. ``on_admitted`` is called with the seconds that a request
+    has waited, by ``clock``.
+    """
 
     def __init__(
         self,
@@ -27,6 +37,9 @@ class SharedAdmission:
         self._clock = clock
         self._on_admitted = on_admitted
         self._slots = 0
+        #: Slots that no request uses, by tenant, until the timer gives them back.
+        self._idle: dict[str, list[_Slot]] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._running: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
 
@@ -50,17 +63,61 @@ class SharedAdmission:
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
-        self._slots += 1
-        slot, arrived = self._slots, self._clock()
+        arrived = self._clock()
+        slot = self._take_idle(tenant)
         try:
-            with _Counted(self._waiting, tenant):
-                if not await self._hub.call("try_enter", slot, tenant, returns=bool):
-                    await self._hub.call("enter", slot, tenant)
+            if slot is None:
+                slot = self._new_slot()
+                with _Counted(self._waiting, tenant):
+                    await self._enter(slot, tenant)
             self._on_admitted(self._clock() - arrived)
             with _Counted(self._running, tenant):
                 yield
         finally:
-            self._hub.notify("leave", slot)
+            if slot is not None:
+                self._leave(slot, tenant)
+
+    def _new_slot(self) -> _Slot:
+        self._slots += 1
+        return _Slot(self._slots)
+
+    async def _enter(self, slot: _Slot, tenant: str) -> None:
+        grant = await self._hub.call("try_enter", slot.number, tenant, returns=SlotGrant)
+        if grant is SlotGrant.NONE:
+            await self._hub.call("enter", slot.number, tenant)
+        elif grant is SlotGrant.REUSABLE:
+            slot.reusable_until = self._clock() + _REUSE_S
+
+    def _leave(self, slot: _Slot, tenant: str) -> None:
+        if self._clock() >= slot.reusable_until:
+            self._hub.notify("leave", slot.number)
+            return
+        self._idle.setdefault(tenant, []).append(slot)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_REUSE_S, self._leave_idle)
+
+    def _take_idle(self, tenant: str) -> _Slot | None:
+        """Return a slot that an earlier request of the tenant has left, if there is one."""
+        idle = self._idle.get(tenant)
+        return idle.pop() if idle else None
+
+    def _leave_idle(self) -> None:
+        """Give all unused slots back."""
+        self._timer = None
+        for slots in self._idle.values():
+            for slot in slots:
+                self._hub.notify("leave", slot.number)
+        self._idle.clear()
+
+
+class _Slot:
+    """A slot: the number that this worker gives it, and until when further requests may use it."""
+
+    __slots__ = ("number", "reusable_until")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.reusable_until = 0.0
 
 
 class _Counted:
