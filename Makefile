@@ -216,5 +216,5 @@ $(CLIENTS): tests/clients/requirements.txt tests/clients/node/package-lock.json
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check -r tests/clients/requirements.txt
 	@cd tests/clients/node && export PATH="$(CURDIR)/.venv-clients/bin:$$PATH" && \
 	  npm ci --silent --ignore-scripts --no-audit --no-fund && \
-	  npm rebuild --silent @anthropic-ai/claude-code opencode-ai
+	  npm rebuild @anthropic-ai/claude-code opencode-ai >/dev/null
 	@touch $@
