@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -30,8 +31,8 @@ from antiphon.tools.image_generation.base import ImageGenerator
 from antiphon.tools.unavailable import UnavailableTool
 
 if TYPE_CHECKING:
+    from antiphon.tools.mcp.endpoint import McpEndpoint
     from antiphon.tools.mcp.sessions import SessionPool
-    from antiphon.tools.mcp.transport import McpEndpoint
 
 __all__ = [
     "PROVIDERS",
@@ -261,17 +262,17 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
     if not settings.mcp:
         yield {"mcp": UnavailableTool("The setting mcp is false.")}
         return
-    try:
-        from antiphon.tools.mcp.provider import McpProvider
-        from antiphon.tools.mcp.sessions import SessionPool
-        from antiphon.tools.mcp.transport import McpEndpoint
-    except ImportError:
+    if find_spec("mcp") is None:  # it is imported for the first session: that takes a second
         reason = needs_extra("The MCP client is not installed", "mcp")
         has_servers = any(server.tool is None for server in settings.mcp_servers.values())
         if has_servers or settings.mcp is True:
             raise SetupError(reason) from None
         yield {"mcp": UnavailableTool(reason)}
         return
+    from antiphon.tools.mcp.endpoint import McpEndpoint
+    from antiphon.tools.mcp.provider import McpProvider
+    from antiphon.tools.mcp.sessions import SessionPool
+
     configured = {
         name: McpEndpoint(
             url=server.url,

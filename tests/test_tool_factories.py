@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -216,3 +218,34 @@ async def test_programs_are_enabled_if_their_extra_is_installed(
     assert not await found()
     with pytest.raises(SetupError, match=r"pip install .*\[programs\]"):
         await found(programs=True)
+
+
+async def test_mcp_is_available_if_its_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(**settings: Any) -> bool:
+        dependencies = ToolDependencies(settings=Settings(**settings), clock=float)
+        async with open_tools(dependencies) as providers:
+            return works(providers["mcp"])
+
+    assert await found()
+    assert not await found(mcp=False)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    assert not await found()
+    with pytest.raises(SetupError, match=r"pip install .*\[mcp\]"):
+        await found(mcp=True)
+    with pytest.raises(SetupError, match=r"pip install .*\[mcp\]"):
+        await found(mcp_servers={"calc": McpServer(url="https://example.com")})
+
+
+def test_tools_open_without_the_import_of_the_mcp_sdk() -> None:
+    """It takes longer than the rest of a server's start."""
+    code = (
+        "import asyncio, sys\n"
+        "from antiphon.config.settings import Settings\n"
+        "from antiphon.tool_factories import ToolDependencies, open_tools\n"
+        "async def types():\n"
+        "    async with open_tools(ToolDependencies(settings=Settings(), clock=float)) as found:\n"
+        "        return 'mcp' in found, 'mcp' in sys.modules\n"
+        "print(asyncio.run(types()))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == "(True, False)", ended.stderr

@@ -17,10 +17,10 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
-from antiphon.tools.mcp.transport import McpEndpoint
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL

@@ -15,9 +15,9 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from antiphon.errors import RunError, ToolError
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
+from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionKey
-from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
 from antiphon.tools.web_search.provider import WebSearchProvider

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp import Client
-from mcp_types import CallToolResult
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -32,11 +30,15 @@ from antiphon.wire import tools as tl
 from antiphon.wire.items import CodeInterpreterCall, Item, WebSearchCall
 from antiphon.wire.parsing.fields import known_fields
 
+from .endpoint import McpEndpoint
 from .provider import fetch_tools
 from .request import ListedTool, to_function
 from .results import McpFailure, result_text
 from .sessions import SessionKey, SessionPool
-from .transport import McpEndpoint
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult
 
 __all__ = ["McpImplementation", "code_interpreter", "web_search"]
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from mcp import Client
-from mcp_types import CallToolResult
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
@@ -34,6 +32,7 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
+from .endpoint import McpEndpoint
 from .request import (
     ListedTool,
     ToolRules,
@@ -45,7 +44,10 @@ from .request import (
 )
 from .results import McpFailure, result_text, tool_error
 from .sessions import SessionKey, SessionPool
-from .transport import McpEndpoint
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp_types import CallToolResult
 
 __all__ = ["McpProvider", "fetch_tools"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import http
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mcp_types as mt
-from mcp import MCPError
 from msgspec import Struct
-from pydantic import ValidationError
 
 from antiphon.text import truncate_middle
 
-from .transport import ADDRESS_REFUSED, RequestTrace
+from .endpoint import ADDRESS_REFUSED, RequestTrace
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
 
 __all__ = ["FailureDetails", "McpFailure", "describe_failure", "result_text", "tool_error"]
 
@@ -56,6 +56,9 @@ class McpFailure(Exception):
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
     """Classify an exception of the SDK. ``trace``: the HTTP activity of the request."""
+    from mcp import MCPError
+    from pydantic import ValidationError
+
     if isinstance(error, McpFailure):
         return error.details
     root_error = _first_error(error)
@@ -119,7 +122,7 @@ def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:
 # --- results -------------------------------------------------------------------------------------
 
 
-def tool_error(result: mt.CallToolResult, max_bytes: int) -> Json:
+def tool_error(result: CallToolResult, max_bytes: int) -> Json:
     """Return the error of a tool that reports a failure, truncated to ``max_bytes``."""
     texts = [text for block in result.content if (text := _block_text(block))]
     content = [
@@ -128,7 +131,7 @@ def tool_error(result: mt.CallToolResult, max_bytes: int) -> Json:
     return {"type": "mcp_tool_execution_error", "content": content}
 
 
-def result_text(result: mt.CallToolResult) -> str:
+def result_text(result: CallToolResult) -> str:
     """Return the result as text.
 
     Servers that follow the specification repeat structured content as text; for others it is
@@ -141,7 +144,7 @@ def result_text(result: mt.CallToolResult) -> str:
 
 
 def _block_text(block: Any) -> str:
-    return _BLOCKS[type(block)](block)
+    return _BLOCKS[block.type](block)
 
 
 def _blob_text(kind: str, mime: str | None, encoded: str) -> str:
@@ -150,8 +153,10 @@ def _blob_text(kind: str, mime: str | None, encoded: str) -> str:
 
 
 def _resource_text(block: Any) -> str:
+    from mcp_types import TextResourceContents
+
     inner = block.resource
-    if isinstance(inner, mt.TextResourceContents):
+    if isinstance(inner, TextResourceContents):
         return inner.text
     return f"{inner.uri} {_blob_text('contents', inner.mime_type, inner.blob)}"
 
@@ -161,10 +166,11 @@ def _link_text(block: Any) -> str:
     return f"[{block.title or block.name}]({block.uri}){description}"
 
 
-_BLOCKS: Mapping[type[Any], Callable[[Any], str]] = {
-    mt.TextContent: lambda block: str(block.text),
-    mt.ImageContent: lambda block: _blob_text("image", block.mime_type, block.data),
-    mt.AudioContent: lambda block: _blob_text("audio", block.mime_type, block.data),
-    mt.EmbeddedResource: _resource_text,
-    mt.ResourceLink: _link_text,
+#: The ``type`` of a block of content → its text.
+_BLOCKS: Mapping[str, Callable[[Any], str]] = {
+    "text": lambda block: str(block.text),
+    "image": lambda block: _blob_text("image", block.mime_type, block.data),
+    "audio": lambda block: _blob_text("audio", block.mime_type, block.data),
+    "resource": _resource_text,
+    "resource_link": _link_text,
 }

@@ -10,15 +10,18 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
-from mcp import Client
 
 from antiphon.tools.base import ResponseContext
 
+from .endpoint import McpEndpoint, RequestTrace, current_trace
 from .results import McpFailure, describe_failure
-from .transport import McpEndpoint, RequestTrace, connect, current_trace
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 __all__ = ["SessionKey", "SessionPool"]
 
@@ -44,18 +47,18 @@ class SessionKey(NamedTuple):
 
 
 class _Session:
-    """A connection, and the task that owns it."""
+    """A connection, and the task that owns it. ``transport``: the module of that name."""
 
-    def __init__(self, server: McpEndpoint, seconds: float) -> None:
+    def __init__(self, transport: Any, server: McpEndpoint, seconds: float) -> None:
         self._close_requested = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._trace = RequestTrace()
-        self._task = asyncio.create_task(self._run(server, seconds), name="mcp session")
+        self._task = asyncio.create_task(self._run(transport, server, seconds), name="mcp session")
 
-    async def _run(self, server: McpEndpoint, seconds: float) -> None:
+    async def _run(self, transport: Any, server: McpEndpoint, seconds: float) -> None:
         current_trace.set(self._trace)
         try:
-            async with connect(server, seconds) as client:
+            async with transport.connect(server, seconds) as client:
                 self._ready.set_result(client)
                 await self._close_requested.wait()
         except Exception as error:
@@ -194,7 +197,9 @@ class SessionPool:
         async with entry.lock:
             if entry.session is not None and not entry.session.has_ended:
                 return await entry.session.client(self._connect_s), False
-            session = _Session(server, self._connect_s)
+            # In a thread: the first import of the SDK takes about a second.
+            transport = await asyncio.to_thread(import_module, f"{__package__}.transport")
+            session = _Session(transport, server, self._connect_s)
             try:
                 client = await session.client(self._connect_s)
             except BaseException:

@@ -2,86 +2,34 @@
 
 Addresses from requests are checked when the socket is created. The task that enters a connection
 must also leave it: the SDK's cancel scopes require that.
+
+The first import of this module imports the SDK, which takes about a second: import it in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from contextvars import ContextVar
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any
 
 import httpcore2
 import httpx2
-import msgspec
 from httpcore2 import AnyIOBackend
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from msgspec import Struct
 
 from antiphon.security.ssrf import Network, may_dial
 
-__all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "connect", "current_trace"]
+from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
+
+__all__ = ["connect"]
 
 #: Statuses of a server that lacks streamable HTTP but may have SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 _MAX_BODY_BYTES = 16 * 2**20
-
-
-class McpEndpoint(Struct, frozen=True, kw_only=True):
-    """The location of an MCP server: a URL, or a command of the operator.
-
-    ``guarded``: the URL comes from a request, so its address must be public or in one of
-    ``networks``. ``shares_sessions``: the conversations of a tenant share a session.
-    """
-
-    url: str = ""
-    transport: Literal["auto", "http", "sse"] = "auto"
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    headers: Mapping[str, str] = {}
-    guarded: bool = False
-    networks: tuple[Network, ...] = ()
-    shares_sessions: bool = False
-
-    @property
-    def name(self) -> str:
-        """The server's name in logs. Of a URL only the host: the rest may contain secrets."""
-        return self.command or urlsplit(self.url).hostname or ""
-
-    @property
-    def key(self) -> str:
-        """A key that is equal for the same server with the same credentials, and does not reveal
-        them.
-        """
-        identity = msgspec.json.encode(
-            [self.url, self.transport, self.command, self.args, self.guarded]
-            + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
-        )
-        return hashlib.sha256(identity).hexdigest()
-
-
-class RequestTrace(msgspec.Struct):
-    """The transport activity of a request: whether it was sent, HTTP error statuses, transport
-    errors.
-    """
-
-    sent: bool = False
-    statuses: list[int] = []
-    transport_errors: list[str] = []
-
-
-#: The trace of the current request. The SDK sends a message in the context of its sender.
-current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
-
-#: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.
-ADDRESS_REFUSED = "its address is not a public one"
 
 
 @asynccontextmanager

@@ -15,9 +15,9 @@ from antiphon.stream.deltas import Delta
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
+from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionKey
-from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.tools.shell import ShellProvider
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage

@@ -11,9 +11,9 @@ import pytest
 
 from antiphon.errors import ConnectorError, InvalidRequest
 from antiphon.tools.base import CallContext, ResponseContext, ToolFunction, ToolProgress, ToolResult
+from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
 from antiphon.tools.mcp.sessions import SessionPool
-from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.wire import tools as tl
 from antiphon.wire.items import CodeInterpreterCall, WebSearchCall
 

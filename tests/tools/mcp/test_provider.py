@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.base import CallContext, ResponseContext, ToolResult, Toolset
+from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.request import ListedTool, to_function
 from antiphon.tools.mcp.results import result_text
 from antiphon.tools.mcp.sessions import SessionPool
-from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
-from antiphon.tools.mcp.transport import McpEndpoint
 from antiphon.wire.tools import Mcp
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
+from antiphon.tools.mcp.endpoint import ADDRESS_REFUSED, RequestTrace
 from antiphon.tools.mcp.results import describe_failure
-from antiphon.tools.mcp.transport import ADDRESS_REFUSED, RequestTrace
 
 PROTOCOL = "mcp_protocol_error"
 

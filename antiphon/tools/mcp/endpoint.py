@@ -1,0 +1,70 @@
+"""The locations of MCP servers, and what the transport records of a request.
+
+This module does without the SDK, whose import takes about a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.security.ssrf import Network
+
+__all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "current_trace"]
+
+
+class McpEndpoint(Struct, frozen=True, kw_only=True):
+    """The location of an MCP server: a URL, or a command of the operator.
+
+    ``guarded``: the URL comes from a request, so its address must be public or in one of
+    ``networks``. ``shares_sessions``: the conversations of a tenant share a session.
+    """
+
+    url: str = ""
+    transport: Literal["auto", "http", "sse"] = "auto"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    guarded: bool = False
+    networks: tuple[Network, ...] = ()
+    shares_sessions: bool = False
+
+    @property
+    def name(self) -> str:
+        """The server's name in logs. Of a URL only the host: the rest may contain secrets."""
+        return self.command or urlsplit(self.url).hostname or ""
+
+    @property
+    def key(self) -> str:
+        """A key that is equal for the same server with the same credentials, and does not reveal
+        them.
+        """
+        identity = msgspec.json.encode(
+            [self.url, self.transport, self.command, self.args, self.guarded]
+            + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
+        )
+        return hashlib.sha256(identity).hexdigest()
+
+
+class RequestTrace(msgspec.Struct):
+    """The transport activity of a request: whether it was sent, HTTP error statuses, transport
+    errors.
+    """
+
+    sent: bool = False
+    statuses: list[int] = []
+    transport_errors: list[str] = []
+
+
+#: The trace of the current request. The SDK sends a message in the context of its sender.
+current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
+
+#: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.
+ADDRESS_REFUSED = "its address is not a public one"
