@@ -10,6 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -84,7 +85,8 @@ def declare(
     return Meta(description=help, extra=extra, **bounds)
 
 
-def options(cls: type[Struct]) -> dict[str, Option]:
+@cache
+def options(cls: type[Struct]) -> Mapping[str, Option]:
     """Return every option of ``cls`` by name, in the order of declaration."""
     hints = get_type_hints(cls, include_extras=True)
     info = inspect.type_info(cls)
