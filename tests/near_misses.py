@@ -16,21 +16,33 @@ import re._constants as ops
 import re._parser as parser
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import antiphon
 
-__all__ = ["NearMiss", "Pattern", "dynamic_patterns", "growth_fault", "near_misses", "patterns"]
+__all__ = [
+    "NearMiss",
+    "Pattern",
+    "dynamic_patterns",
+    "growth_fault",
+    "near_misses",
+    "parts",
+    "patterns",
+]
 
 PACKAGE = Path(antiphon.__file__).parent
 _METHODS = ("search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split")
 #: The sizes of exponential growth, then those of quadratic growth: at the end it takes seconds.
-_SIZES = (16, 20, 24, 28, 256, 1024, 4096, 16_384)
+_SIZES = (16, 24, 28, 256, 1024, 4096, 16_384)
 _MAX_SIZE = 1 << 20
 #: CPU seconds below which nothing is a fault, above which a larger size is tried, and above which
 #: no second measurement is needed.
 _FAULT_S, _SUSPECT_S, _CLEAR_S = 0.2, 0.004, 2.0
+#: A text of this many characters that takes less CPU seconds than that is no further measured: of
+#: quadratic work, it takes ten times as long.
+_PROBE_SIZE, _PROBE_S = 4096, 0.0003
 #: How much more than linear the work may grow from one size to the next.
 _TOLERANCE = 3.0
 _FILLERS = "a 1.-:/\"'<\n[{_é"
@@ -68,8 +80,7 @@ def growth_fault(work: Callable[[str], object], near: NearMiss) -> str | None:
     takes seconds.
     """
     before, size_before = 0.0, 1
-    sizes = iter((*_SIZES, *_larger_sizes()))
-    for size in sizes:
+    for size in (*_SIZES, *_larger_sizes()):
         text = near.text(size)
         spent = _cpu_seconds(work, text)
         allowed = _TOLERANCE * max(before, 1e-4) * size / size_before
@@ -78,6 +89,8 @@ def growth_fault(work: Callable[[str], object], near: NearMiss) -> str | None:
         ):
             return f"{near!r}: {size} characters take {spent:.2f} s, {size_before} {before:.4f} s"
         if spent > _FAULT_S or (size >= _SIZES[-1] and spent < max(_SUSPECT_S, allowed / 2)):
+            return None
+        if size == _PROBE_SIZE and spent < _PROBE_S:
             return None
         before, size_before = spent, size
     return None
@@ -107,18 +120,22 @@ def _cpu_seconds(work: Callable[[str], object], text: str) -> float:
 # --- near-misses of a pattern --------------------------------------------------------------------
 
 
-def near_misses(pattern: re.Pattern[Any]) -> list[NearMiss]:
-    """Return near-misses of a pattern; those of bytes are Latin-1."""
+def near_misses(pattern: re.Pattern[Any], *, thorough: bool) -> list[NearMiss]:
+    """Return near-misses of a pattern; those of bytes are Latin-1.
+
+    ``thorough``: repeat more characters, after more beginnings.
+    """
     tree = parser.parse(pattern.pattern, pattern.flags)
     chars = list(dict.fromkeys(_chars(tree)))[:16]
     whole, prefixes = _samples(tree)
     starts = sorted({text for text in (*whole, *prefixes) if text}, key=len)[:24]
     found = [NearMiss("", char) for char in chars]
     found += [NearMiss("", one + other) for one, other in itertools.permutations(chars[:8], 2)]
-    for start in starts:
-        found.append(NearMiss("", start))
-        found += [NearMiss(start, char) for char in chars]
-        found += [NearMiss(start, char, "\0") for char in chars]
+    found += [NearMiss("", start) for start in starts]
+    count = 16 if thorough else 8
+    for start in starts if thorough else starts[:: max(1, len(starts) // count)]:
+        found += [NearMiss(start, char) for char in chars[:count]]
+        found += [NearMiss(start, char, "\0") for char in chars[:count]]
     for char in chars:
         found += (NearMiss("", char, "\0"), NearMiss("x", char, "\0"), NearMiss("", char + "\n"))
     return list(dict.fromkeys(found))
@@ -208,27 +225,45 @@ def _samples(tree: Iterable[tuple[Any, Any]]) -> tuple[list[str], set[str]]:
 # --- the patterns of the package -----------------------------------------------------------------
 
 
-def patterns() -> list[Pattern]:
-    """Return the patterns that are attributes of modules and classes, and those in calls of ``re``
-    inside functions.
+@cache
+def patterns(package: str) -> tuple[Pattern, ...]:
+    """Return the patterns of a part of the package: the name of a package or module in it.
+
+    They are attributes of modules and classes, and in calls of ``re`` inside functions.
     """
     found: list[Pattern] = []
-    for module in _modules():
-        path = Path(str(module.__file__))
-        tree = ast.parse(path.read_text())
+    for module in _modules(package):
+        source = Path(str(module.__file__)).read_text()
+        attributes = list(_attributes(module))
+        if not attributes and "import re" not in source:
+            continue
+        tree = ast.parse(source)
         uses = _uses(tree)
-        classes = [each for each in vars(module).values() if isinstance(each, type)]
-        for space in (module, *(each for each in classes if each.__module__ == module.__name__)):
-            for name, value in vars(space).items():
-                for pattern in _patterns_in(value):
-                    where = f"{module.__name__}.{name}"
-                    found.append(Pattern(where, pattern, uses.get(name, frozenset(_METHODS))))
+        for name, pattern in attributes:
+            where = f"{module.__name__}.{name}"
+            found.append(Pattern(where, pattern, uses.get(name, frozenset(_METHODS))))
         found += _literal_patterns(tree, module.__name__)
-    return list({(each.name, each.compiled): each for each in found}.values())
+    return tuple({(each.name, each.compiled): each for each in found}.values())
 
 
-def _modules() -> Iterator[Any]:
-    for info in pkgutil.walk_packages([str(PACKAGE)], "antiphon."):
+def _attributes(module: Any) -> Iterator[tuple[str, re.Pattern[Any]]]:
+    """Yield the attributes of a module and of its classes that are or contain patterns."""
+    classes = [each for each in vars(module).values() if isinstance(each, type)]
+    for space in (module, *(each for each in classes if each.__module__ == module.__name__)):
+        for name, value in vars(space).items():
+            for pattern in _patterns_in(value):
+                yield name, pattern
+
+
+def parts() -> list[str]:
+    """Return the names of the packages and modules directly in the package."""
+    return [info.name for info in pkgutil.iter_modules([str(PACKAGE)]) if info.name != "__main__"]
+
+
+def _modules(part: str) -> Iterator[Any]:
+    root = importlib.import_module(f"antiphon.{part}")
+    yield root
+    for info in pkgutil.walk_packages(getattr(root, "__path__", ()), f"{root.__name__}."):
         if info.name.endswith(".__main__"):
             continue
         try:
@@ -276,30 +311,33 @@ def _name(node: ast.AST) -> str:
 
 def _calls_in_functions(tree: ast.Module) -> Iterator[ast.Call]:
     """Yield the calls of functions of ``re`` with a pattern, inside functions."""
-    functions = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
-    known: set[int] = set()
-    for function in functions:
-        for node in ast.walk(function):
-            if isinstance(node, ast.Call) and node.args and id(node) not in known:
-                known.add(id(node))
-                module, _, method = ast.unparse(node.func).partition(".")
-                if module == "re" and method in (*_METHODS, "compile"):
-                    yield node
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [each for each in ast.walk(tree) if isinstance(each, kinds)]
+    nodes = dict.fromkeys(node for function in functions for node in ast.walk(function))
+    for node in nodes:
+        if isinstance(node, ast.Call) and node.args and isinstance(node.func, ast.Attribute):
+            owner, method = node.func.value, node.func.attr
+            is_re = isinstance(owner, ast.Name) and owner.id == "re"
+            if is_re and method in (*_METHODS, "compile"):
+                yield node
 
 
 def _literal_patterns(tree: ast.Module, module: str) -> Iterator[Pattern]:
     for call in _calls_in_functions(tree):
         if isinstance(call.args[0], ast.Constant):
-            method = ast.unparse(call.func).partition(".")[2]
+            assert isinstance(call.func, ast.Attribute)
+            method = call.func.attr
             methods = frozenset(_METHODS if method == "compile" else {method})
             yield Pattern(f"{module}:{call.lineno}", re.compile(call.args[0].value), methods)
 
 
 def dynamic_patterns() -> set[str]:
     """Return the modules whose functions build patterns from other texts."""
+    sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
     return {
         str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        for call in _calls_in_functions(ast.parse(path.read_text()))
+        for path, source in sources.items()
+        if "import re" in source
+        for call in _calls_in_functions(ast.parse(source))
         if not isinstance(call.args[0], ast.Constant)
     }

@@ -6,13 +6,18 @@ from typing import Any
 
 from hypothesis import settings
 
-__all__ = ["examples"]
+__all__ = ["examples", "is_fuzz"]
 
 
 def examples(usual: int, fuzz: int | None = None, **rest: Any) -> settings:
     """Return hypothesis settings with ``usual`` examples.
 
     Under ``make fuzz`` the number is ``fuzz``, or else the maximum of its profile."""
-    if settings.get_current_profile_name() == "fuzz":
+    if is_fuzz():
         usual = fuzz or settings.get_profile("fuzz").max_examples
     return settings(max_examples=usual, deadline=None, **rest)
+
+
+def is_fuzz() -> bool:
+    """Return whether ``make fuzz`` runs the tests."""
+    return settings.get_current_profile_name() == "fuzz"

@@ -92,8 +92,9 @@ def _lexer(special: tuple[str, ...], thinking: str | None, calls: str | None) ->
     return Lexer(_tokenizer(special), reasoning, TOOLS[calls] if calls else None)
 
 
-def stories() -> list[Story]:
-    return [_story(path) for path in sorted((Path(__file__).parent / "formats").glob("*.txt"))]
+@cache
+def stories() -> tuple[Story, ...]:
+    return tuple(_story(path) for path in sorted((Path(__file__).parent / "formats").glob("*.txt")))
 
 
 def _story(path: Path) -> Story:
