@@ -78,10 +78,9 @@ def die() -> str:
 
 
 @toys.tool()
-async def leave() -> str:
-    """Answer, then end the server process."""
-    asyncio.get_running_loop().call_later(0.01, os._exit, 0)
-    return "bye"
+async def process_id() -> int:
+    """The id of the server process."""
+    return os.getpid()
 
 
 class Weather(BaseModel):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -179,7 +182,8 @@ async def test_ended_session_is_replaced() -> None:
     try:
         tool_ = Mcp(server_label="toys", require_approval="never")
         async with provider.open(tool_, response_context()) as toolset:
-            assert (await call_tool(toolset, "leave")).text == "bye"
+            pid = json.loads((await call_tool(toolset, "process_id")).text or "")
+            os.kill(pid, signal.SIGKILL)
             await wait_until(is_over)
             assert (await call_tool(toolset, "add", '{"a": 2, "b": 2}')).text == "4"
     finally:
