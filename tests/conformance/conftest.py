@@ -25,9 +25,25 @@ from tests.stalls import without_stalls
 from tests.stores import KINDS, open_empty_store
 
 Serve = Callable[..., Server]
+#: What a test with ``ask`` and ``store`` runs over: each mode, and over each store a mode without
+#: events and one that reads them back. A mode does not know its store.
+MODES_OF_STORES = (
+    *((mode, "memory") for mode in MODES),
+    *((mode, kind) for kind in KINDS if kind != "memory" for mode in ("plain", "resumed")),
+)
 
 
-@pytest.fixture(params=KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    names = set(metafunc.fixturenames)
+    if {"ask", "store"} <= names:
+        metafunc.parametrize(("ask", "store"), MODES_OF_STORES, indirect=True)
+    elif "ask" in names:
+        metafunc.parametrize("ask", MODES, indirect=True)
+    elif "store" in names:
+        metafunc.parametrize("store", KINDS, indirect=True)
+
+
+@pytest.fixture
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind, which its server closes."""
     return await open_empty_store(request.param, request, tmp_path)
@@ -54,7 +70,7 @@ async def serve(request: pytest.FixtureRequest) -> AsyncIterator[Serve]:
         await server.close()
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture
 def ask(request: pytest.FixtureRequest) -> Ask:
     """Return a function that sends a request in each mode: ``await ask(server, input=…)``."""
 

@@ -87,10 +87,10 @@ async def test_tool_calls_count(serve: Serve) -> None:
 
 
 @pytest.mark.requirement("API-USAGE-LOG")
-@pytest.mark.parametrize("store", [True, False])
-async def test_failed_responses_count(serve: Serve, store: bool) -> None:
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_failed_responses_count(serve: Serve, is_stored: bool) -> None:
     server = serve(SteppedBackend([Open(Message(role="assistant", content=())), BackendError("x")]))
-    assert (await server.post(store=store)).status_code >= 500
+    assert (await server.post(store=is_stored)).status_code >= 500
     (sums,) = await totals(server)
     assert (sums.requests, sums.failed_requests, sums.input_tokens) == (1, 1, 3)
 
@@ -103,10 +103,10 @@ class _DisconnectedReader(EventSink):
 
 
 @pytest.mark.requirement("API-USAGE-LOG")
-@pytest.mark.parametrize("store", [True, False])
-async def test_an_abandoned_response_counts_what_was_read(serve: Serve, store: bool) -> None:
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_an_abandoned_response_counts_what_was_read(serve: Serve, is_stored: bool) -> None:
     server = serve(["Hello!"])
-    body = b'{"model": "tiny", "input": "hi", "store": %s}' % (b"true" if store else b"false")
+    body = b'{"model": "tiny", "input": "hi", "store": %s}' % (b"true" if is_stored else b"false")
     run = await server.service.create(
         "default", parse_create_response(body), client=Client(key="k")
     )
