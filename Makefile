@@ -62,7 +62,7 @@ types: $(DEV) ## run mypy --strict
 	$(BIN)/mypy
 
 test: $(DEV) ## run every test, or ARGS="tests/stream -k writer"
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 engines: $(ENGINES) ## test the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)
@@ -150,6 +150,7 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and the dependencies of its tests"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/python -m compileall -q antiphon  # once, instead of in each server that a test starts
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq >/dev/null || true  # compiles the tests
 	@touch $@ $(LOCAL)
 
 $(SITE): zensical.toml

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -31,9 +33,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=1, help="how often a server is killed (durable)")
 
 
+#: The files that take longest, the longest first. They start first: a long file that starts last
+#: leaves the other cores idle.
+SLOW_FILES = (
+    "e2e/test_durable.py",
+    "e2e/test_replicas.py",
+    "e2e/test_tutorial.py",
+    "e2e/test_process.py",
+    "e2e/test_images.py",
+    "simulation/test_simulation.py",
+    "cli/test_main.py",
+    "conformance/test_state.py",
+    "conformance/test_mcp.py",
+    "e2e/test_client.py",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what is collected out of garbage collections: it is many objects, and they stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits for servers of its own comes first: last, it would leave the other cores idle."""
-    items.sort(key=lambda item: "e2e" not in item.path.parts)
+    """Start with the files that take long, then the others that wait for servers of their own."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW_FILES)}
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        return places.get(item.path, len(places)), "e2e" not in item.path.parts
+
+    items.sort(key=place)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, since tests wait for processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session")
