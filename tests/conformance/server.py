@@ -11,6 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import httpx
@@ -32,7 +33,8 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.measured import measured
 from antiphon.testing.engine import ScriptedEngine
-from antiphon.tokens import ModelCard
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import ModelCard, Tokenizer
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tracing.base import Tracer
@@ -297,18 +299,31 @@ def engine(
     replies: Sequence[Any] | Callable[[str], Any], model: str = "qwen", chunk: int = 1
 ) -> ScriptedEngine:
     """Return an engine that plays ``replies``, with the chat template of a model family."""
-    template, special, *_ = MODELS[model]
-    card = ModelCard(name="tiny", context_size=4096, chat_template=template, fingerprint="bytes")
-    return ScriptedEngine(replies, special=special, card=card, chunk=chunk)
+    _, special, *_ = MODELS[model]
+    return ScriptedEngine(replies, special=special, card=_card(model), chunk=chunk)
 
 
 def local(scripted: ScriptedEngine, model: str = "qwen") -> LocalBackend:
     """Return the backend over such an engine."""
+    if scripted.card == _card(model):
+        return LocalBackend(scripted, _dialect(model, tuple(scripted.tokenizer.special)))
+    return LocalBackend(scripted, _new_dialect(scripted.card, scripted.tokenizer, model))
+
+
+def _card(model: str) -> ModelCard:
+    template, *_ = MODELS[model]
+    return ModelCard(name="tiny", context_size=4096, chat_template=template, fingerprint="bytes")
+
+
+@cache
+def _dialect(model: str, special: tuple[str, ...]) -> ChatDialect:
+    """Return the dialect of a model, which is created once: that takes most of a test's time."""
+    return _new_dialect(_card(model), ByteTokenizer(special), model)
+
+
+def _new_dialect(card: ModelCard, tokenizer: Tokenizer, model: str) -> ChatDialect:
     _, _, reasoning, tools = MODELS[model]
-    dialect = ChatDialect(
-        scripted.card, scripted.tokenizer, reasoning_format=reasoning, tool_format=tools
-    )
-    return LocalBackend(scripted, dialect)
+    return ChatDialect(card, tokenizer, reasoning_format=reasoning, tool_format=tools)
 
 
 def backend_of(script: Any) -> Backend:

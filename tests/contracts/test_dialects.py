@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import cache
 
 import pytest
 from msgspec.structs import replace
@@ -48,6 +49,7 @@ class WordTokenizer(ByteTokenizer):
         return super().piece(token) if word is None else word.encode()
 
 
+@cache
 def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> DialectUnderTest:
     tokenizer = kind(TOKENS[family])
     card = ModelCard(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
+from functools import cache
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
@@ -127,17 +128,26 @@ class CharacterTokenizer(HarmonyTokenizer):
 
 def backend(model: str, turns: Sequence[Sequence[str]]) -> LocalBackend:
     """Return the model of a story, which will write these turns."""
-    today = lambda: datetime(2026, 1, 1)  # noqa: E731
     if model == "harmony":
         engine = ChunkPlayer(turns, CharacterTokenizer(gpt_oss.encoding()), end="<|return|>")
-        return LocalBackend(engine, gpt_oss.dialect(today=today))
+        return LocalBackend(engine, gpt_oss.dialect(today=_today))
+    template, special, *_ = MODELS[model]
+    return LocalBackend(ChunkPlayer(turns, ByteTokenizer(special), template), _dialect(model))
+
+
+@cache
+def _dialect(model: str) -> ChatDialect:
+    """Return the dialect of a model, which is created once: that takes most of a story's time."""
     template, special, reasoning, tools = MODELS[model]
-    engine = ChunkPlayer(turns, ByteTokenizer(special), template)
-    dialect = ChatDialect(
+    engine = ChunkPlayer((), ByteTokenizer(special), template)
+    return ChatDialect(
         engine.card,
         engine.tokenizer,
         reasoning_format=reasoning,
         tool_format=tools,
-        today=today,
+        today=_today,
     )
-    return LocalBackend(engine, dialect)
+
+
+def _today() -> datetime:
+    return datetime(2026, 1, 1)
