@@ -1,4 +1,5 @@
-"""gpt-oss calls its ``python`` tool in the analysis channel; variables persist in one container."""
+"""gpt-oss calls ``python`` and ``container.exec`` in the analysis channel; variables persist in one
+container."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.engines.base import Sampling
 from antiphon.store.base import Store
 from antiphon.tokens import Chunk, Prompt
+from antiphon.tools.shell import ShellProvider
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import code_interpreter_options, containers
 from tests.conformance.server import Ask
@@ -74,3 +76,27 @@ async def test_variables_persist_between_turns(
     assert (
         "<|start|>python to=assistant<|channel|>analysis<|message|>42" in scripted_engine.prompts[2]
     )
+
+
+@pytest.mark.requirement("GO-CONTAINER")
+async def test_container_runs_what_the_model_writes_as_trained(
+    serve: Serve, ask_foreground: Ask, store: Store
+) -> None:
+    real = await sandbox(SMALL)
+    call = '{"cmd":["bash","-lc","echo $A > x; cat x"],"workdir":"/mnt/data","env":{"A":"hi"}}'
+    scripted_engine = Turns(
+        f"<|channel|>analysis to=container.exec code<|message|>{call}<|call|>", final("Done.")
+    )
+    backend = LocalBackend(scripted_engine, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    async with containers(real, disk_bytes=SMALL.disk_bytes) as registry:
+        providers = {"shell": ShellProvider(registry)}
+        server = serve(backend, on=store, providers=providers, containers=registry)
+        answer = await ask_foreground(server, tools=[{"type": "container"}])
+    called, output, message = answer.output
+    assert (called["type"], output["type"]) == ("shell_call", "shell_call_output")
+    assert called["action"]["commands"] == ["cd /mnt/data || exit\nexport A=hi\necho $A > x; cat x"]
+    assert output["output"][0]["stdout"] == "hi\n"
+    assert message["content"][0]["text"] == "Done."
+    first, second = scripted_engine.prompts
+    assert "namespace container {" in first.partition("<|end|>")[0]
+    assert "<|start|>container.exec to=assistant<|channel|>analysis<|message|>" in second

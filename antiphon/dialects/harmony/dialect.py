@@ -21,6 +21,7 @@ from antiphon.text import replace_lone_surrogates, replace_lone_surrogates_in_js
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
+from .container import CONTAINER, EXEC, exec_tool, is_shell
 from .grammar import HarmonyGrammar
 from .messages import BROWSER, PYTHON, HarmonyConversation, build_conversation, native_tools
 from .parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
@@ -109,7 +110,7 @@ class HarmonyDialect:
                 self._tokenizer,
                 self._codes,
                 shapes=prompt_tools.shapes,
-                plain_inputs=[name for name, recipient in called.items() if recipient == PYTHON],
+                native_tools={recipient: name for name, recipient in called.items()},
                 parallel=options.allows_parallel_calls,
                 open_kind=open_kind,
                 constrained=constraint is not None and constraint.needed,
@@ -235,12 +236,15 @@ def _developer_message(
 
 
 def _native_namespaces(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
-    """Yield the interpreter and the browser for the system message."""
+    """Yield the interpreter, the container and the browser for the system message."""
     from openai_harmony import ToolNamespaceConfig
 
     browser = [tool for tool in tools if tool.shape.namespace == BROWSER]
     for tool in tools:
-        if tool not in browser:
+        if is_shell(tool):
+            described = [_tool_description(exec_tool(tool), EXEC.removeprefix(f"{CONTAINER}."))]
+            yield ToolNamespaceConfig(name=CONTAINER, description=None, tools=described)
+        elif tool not in browser:
             description = replace_lone_surrogates(tool.description)
             yield ToolNamespaceConfig(name=PYTHON, description=description, tools=[])
     if browser:

@@ -16,6 +16,7 @@ from antiphon.dialects.grammar.lark import LarkRules
 from antiphon.dialects.tools import PromptTools
 from antiphon.tokens import Constraint, Tokenizer
 
+from .container import EXEC, exec_tool
 from .messages import FUNCTIONS, PYTHON, native_tools
 from .parser import CONTROL_TOKENS, MessageKind
 
@@ -91,7 +92,8 @@ class HarmonyGrammar(Base):
         for number, tool in enumerate(prompt_tools.callable):
             to = called.get(tool.name, FUNCTIONS + tool.name)
             calls.append(self._call_rule(rules, number, to))
-            text_rule = "TEXT" if to == PYTHON else self._arguments(rules, number, tool)
+            seen = exec_tool(tool) if to == EXEC else tool
+            text_rule = "TEXT" if to == PYTHON else self._arguments(rules, number, seen)
             kind = '" code"?' if tool.name in called else "type"
             end = self._literal(CONTROL_TOKENS["call"])
             rules.add(f"tool_{number}", f"{kind} {self._literal(_MESSAGE)} {text_rule} {end}")

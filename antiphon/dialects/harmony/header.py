@@ -30,7 +30,7 @@ _REGION = re.compile(
 _TYPE = re.compile(rf"\s*(?:(?!to=)[A-Za-z0-9_]+)?\s*(?:{_TO}\s*)?")
 _RECIPIENT = re.compile(_TO)
 #: Authors that are not the model.
-_OTHERS = re.compile(r"\s*(?:user|system|developer|tool|python|browser|functions)\b")
+_OTHERS = re.compile(r"\s*(?:user|system|developer|tool|python|browser|container|functions)\b")
 #: Recipients that are not tools.
 _NOBODY = frozenset(
     {"", "all", "assistant", "developer", "functions", "system", "tool", "user", *_NAMES}

@@ -16,6 +16,8 @@ from antiphon.dialects.messages import Builder, Unreadable, is_unfinished
 from antiphon.dialects.tools import PromptTools
 from antiphon.wire import items as it
 
+from .container import EXEC, exec_arguments, is_shell
+
 __all__ = [
     "ASSISTANT",
     "BROWSER",
@@ -30,8 +32,9 @@ __all__ = [
 ASSISTANT = "assistant"
 #: Harmony's namespace for functions.
 FUNCTIONS = "functions."
-#: Tools that gpt-oss was trained with: an interpreter whose input is plain code, and a namespace of
-#: functions. The system message declares them, and the model calls them while reasoning.
+#: Tools that gpt-oss was trained with, besides ``container.exec``: an interpreter whose input is
+#: plain code, and a namespace of functions. The system message declares them, and the model calls
+#: them while reasoning.
 PYTHON, BROWSER = "python", "browser"
 
 
@@ -64,7 +67,7 @@ def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
     """Return the tools that gpt-oss was trained to call: name in the prompt → recipient of their
     calls.
 
-    These are a custom tool ``python`` and the functions of a namespace ``browser``.
+    These are a custom tool ``python``, the functions of a namespace ``browser``, and the shell.
     """
     found = {}
     for tool in prompt_tools.tools:
@@ -74,6 +77,8 @@ def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
             found[tool.name] = PYTHON
         elif shape.namespace == BROWSER and not shape.custom:
             found[tool.name] = f"{BROWSER}.{shape.wire_name}"
+        elif is_shell(tool):
+            found[tool.name] = EXEC
     return found
 
 
@@ -149,6 +154,8 @@ class _ConversationBuilder(Builder):
         if recipient == PYTHON and isinstance(arguments, dict):
             text = str(arguments.get("input", ""))
         else:
+            if recipient == EXEC:
+                arguments = exec_arguments(arguments)
             text = arguments if isinstance(arguments, str) else _dump(arguments)
         self._calls[len(self._messages)] = call_id
         channel = _channel(recipient)

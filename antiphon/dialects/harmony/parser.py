@@ -7,7 +7,7 @@ text, and gives the same deltas for any chunking of the reply.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Literal
 
@@ -21,7 +21,9 @@ from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import Message, Phase, Reasoning
 
+from .container import EXEC, ExecCall
 from .header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
+from .messages import PYTHON
 
 __all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyParser", "MessageKind", "TokenCodes"]
 
@@ -80,7 +82,7 @@ class HarmonyParser:
 
     - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
       calls.
-    - ``plain_inputs``: the tools whose input is plain text.
+    - ``native_tools``: recipient → name in the prompt of the tools that gpt-oss was trained with.
     - ``parallel``: the reply may have more than one call.
     - ``open_kind``: the prompt ends inside a message of this kind; None: after the model's role.
     - ``constrained``: the engine enforces a format, so the first answer or call is the last.
@@ -94,7 +96,7 @@ class HarmonyParser:
         codes: TokenCodes,
         *,
         shapes: Mapping[str, ToolShape],
-        plain_inputs: Collection[str] = (),
+        native_tools: Mapping[str, str] = {},
         parallel: bool = True,
         open_kind: MessageKind | None = None,
         constrained: bool = False,
@@ -103,7 +105,7 @@ class HarmonyParser:
         self._tokenizer = tokenizer
         self._codes = codes
         self._shapes = shapes
-        self._plain_inputs = plain_inputs
+        self._native_tools = native_tools
         self._parallel = parallel
         self._is_constrained = constrained
         self._is_json_answer = json_answer
@@ -113,7 +115,7 @@ class HarmonyParser:
         #: The kind of the current message; None in a header.
         self._kind: MessageKind | None = open_kind
         self._is_open = False
-        self._call: CallBuilder | _PlainInputCall | None = None
+        self._call: CallBuilder | _PlainInputCall | ExecCall | None = None
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._header = ""
@@ -268,15 +270,18 @@ class HarmonyParser:
     def _follow_json(self) -> None:
         """Track the JSON of a message that the engine constrains to JSON."""
         is_json = (
-            isinstance(self._call, CallBuilder) if self._kind == "call" else self._is_json_answer
+            not isinstance(self._call, _PlainInputCall)
+            if self._kind == "call"
+            else self._is_json_answer
         )
         self._json_span = (
             JsonSpan() if self._is_constrained and is_json and self._kind in _FINAL_KINDS else None
         )
 
-    def _open_call(self, name: str) -> CallBuilder | _PlainInputCall:
-        if name in self._plain_inputs:
-            return _PlainInputCall(self._sink, self._shapes[name])
+    def _open_call(self, name: str) -> CallBuilder | _PlainInputCall | ExecCall:
+        for recipient, reader in ((PYTHON, _PlainInputCall), (EXEC, ExecCall)):
+            if name == self._native_tools.get(recipient):
+                return reader(self._sink, self._shapes[name])
         call = CallBuilder(self._sink, self._shapes, is_bare=False)
         call.name = name
         call.start()
@@ -290,6 +295,8 @@ class HarmonyParser:
         """
         if recipient is None or not self._shapes:
             return None
+        if recipient in self._native_tools:
+            return self._native_tools[recipient]
         name = recipient.removeprefix("functions.")
         known = (n for n in (name, name.replace(".", "__")) if n in self._shapes)
         return next(known, name if is_header or name != recipient else None)
@@ -328,6 +335,8 @@ class HarmonyParser:
         elif not is_cut:
             self._text.append(self._detokenizer.finish())
         self._emit_content()
+        if is_cut and isinstance(self._call, ExecCall):
+            self._call.cut()
         if is_cut or self.done:
             return
         if self._call is not None:

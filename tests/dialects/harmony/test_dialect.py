@@ -36,6 +36,7 @@ from antiphon.stream.deltas import Delta, Open, Text
 from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
+from antiphon.tools.client_tools.provider import shell_function
 from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import (
@@ -382,6 +383,7 @@ def test_used_up_thinking_budget_closes_the_reasoning(choice: ToolChoice, end: s
 # --- the tools gpt-oss was trained with ----------------------------------------------------------
 
 PYTHON = Custom(name="python", description="Runs code.")
+SHELL = shell_function("Runs commands.")
 BROWSER = Namespace(
     name="browser",
     description="Reads the web.",
@@ -458,9 +460,59 @@ def test_code_of_the_builtin_python_tool_is_plain_text() -> None:
     assert isinstance(written, Text) and written.text == '{"city":"x"}'
 
 
+def test_shell_is_the_container_that_the_model_was_trained_with() -> None:
+    action = {"commands": ["cd /x", "ls"], "timeout_ms": 1500, "max_output_length": None}
+    output = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+    items = (
+        user("Hi"),
+        it.ShellCall(call_id="c1", action=action),
+        it.ShellCallOutput(call_id="c1", output=(output,)),
+    )
+    text = decoded(ids(*items, tools=(SHELL, WEATHER)))
+    system_message, rest = text.split("<|end|>", 1)
+    assert "## container\n\nnamespace container {\n\n// Runs commands.\n" in system_message
+    assert "type exec = (_: {\ncmd: string[],\nworkdir?: string," in system_message
+    assert "type get_weather" in rest and "shell" not in text
+    call = '{"cmd": ["bash", "-lc", "cd /x\\nls"], "timeout": 2}'
+    assert f" to=container.exec<|channel|>analysis code<|message|>{call}<|call|>" in rest
+    assert "<|start|>container.exec to=assistant<|channel|>analysis<|message|>" in rest
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('{"cmd":["bash","-lc","ls | wc"]}', {"commands": ["ls | wc"]}),
+        ('{"cmd":["echo","a b"],"timeout":2.5}', {"commands": ["echo 'a b'"], "timeout_ms": 2500}),
+        (
+            '{"cmd":"ls","workdir":"/a b","env":{"A":"1 2","B;":"x","C":[]},"user":"root"}',
+            {"commands": ["cd '/a b' || exit\nexport A='1 2'\nls"]},
+        ),
+        ('{"commands":["ls"]}', {"commands": ["ls"]}),
+        ('{"cmd":"\\ud83d","timeout":true}', {"commands": ["\ufffd"]}),
+    ],
+)
+def test_calls_of_the_container_are_calls_of_the_shell(written: str, expected: Any) -> None:
+    parser = dialect().render(Conversation(items=(user("Hi"),)), Options(tools=(SHELL,))).parser
+    text = f"<|channel|>analysis to=container.exec code<|message|>{written}<|call|>"
+    _, opened, arguments, _ = parser.feed(Chunk(sampled(text)))
+    assert isinstance(opened, Open) and isinstance(opened.item, it.FunctionCall)
+    assert opened.item.name == "shell" and isinstance(arguments, Text)
+    assert json.loads(arguments.text) == expected
+
+
+@pytest.mark.parametrize("written", ["", "ls", '{"cmd":[', '{"cmd":[]}', '{"cmd":[1]}', "[" * 5000])
+def test_unreadable_calls_of_the_container_stay_as_they_are(written: str) -> None:
+    for end, reason in (("<|call|>", "stop"), ("", "length")):
+        parser = dialect().render(Conversation(items=(user("Hi"),)), Options(tools=(SHELL,))).parser
+        text = f"<|channel|>analysis to=container.exec code<|message|>{written}{end}"
+        deltas = [*parser.feed(Chunk(sampled(text))), *parser.finish(reason)]
+        assert "".join(delta.text for delta in deltas if isinstance(delta, Text)) == written
+
+
 def test_functions_named_like_builtins_stay_functions() -> None:
-    text = decoded(ids(user("Hi"), tools=(Function(name="python", parameters=CITY),)))
-    assert "type python = (_: {" in text and "'functions'" in text
+    for name in ("python", "shell"):
+        text = decoded(ids(user("Hi"), tools=(Function(name=name, parameters=CITY),)))
+        assert f"type {name} = (_: {{" in text and "'functions'" in text
 
 
 # --- what nobody may spell -----------------------------------------------------------------------

@@ -1,0 +1,137 @@
+"""The tool ``container.exec``, by which gpt-oss was trained to run commands.
+
+The shell function is declared under this name, and its calls are translated in both directions: the
+model writes one command as a list of words, with a folder, variables and a time limit in seconds.
+Source: the fields that vLLM passes to its container tool. Sessions are left out: each call has a
+shell of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.dialects.parser.tool_call import CallSink, ToolShape
+from antiphon.dialects.tools import PromptTool
+from antiphon.text import replace_lone_surrogates_in_json
+
+__all__ = ["CONTAINER", "EXEC", "ExecCall", "exec_arguments", "exec_tool", "is_shell"]
+
+#: The namespace, and the recipient of calls.
+CONTAINER = "container"
+EXEC = f"{CONTAINER}.exec"
+_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "cmd": {"type": "array", "items": {"type": "string"}},
+        "workdir": {"type": "string"},
+        "env": {"type": "object"},
+        "timeout": {"type": "integer", "description": "seconds"},
+    },
+    "required": ["cmd"],
+}
+#: The parameters of the shell function. A client's function of this name has others.
+_SHELL_PARAMETERS = {"commands", "timeout_ms", "max_output_length"}
+_SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
+_SCRIPT_FLAGS = ("-c", "-lc")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def is_shell(tool: PromptTool) -> bool:
+    """Return whether a tool is the shell function."""
+    shape = tool.shape
+    return (
+        (shape.wire_name, shape.namespace, shape.custom) == ("shell", None, False)
+        and set(tool.schema.get("properties") or ()) == _SHELL_PARAMETERS
+    )  # fmt: skip
+
+
+def exec_tool(tool: PromptTool) -> PromptTool:
+    """Return the shell function as the model sees it."""
+    return replace(tool, schema=_SCHEMA)
+
+
+def exec_arguments(arguments: Any) -> Any:
+    """Translate a call of the shell function, for the prompt. ``arguments`` that are not those of
+    the shell function stay as they are."""
+    parsed = _parse(arguments) if isinstance(arguments, str) else arguments
+    commands = parsed.get("commands") if isinstance(parsed, Mapping) else None
+    if not isinstance(commands, list | tuple) or not all(isinstance(c, str) for c in commands):
+        return arguments
+    found: dict[str, Any] = {"cmd": ["bash", "-lc", "\n".join(commands)]}
+    timeout_ms = parsed.get("timeout_ms")
+    if isinstance(timeout_ms, int):
+        found["timeout"] = -(-timeout_ms // 1000)
+    return found
+
+
+def _shell_arguments(text: str) -> str:
+    """Translate the arguments of ``container.exec``. Any others stay as they are: the shell tool
+    also takes what is not JSON."""
+    parsed = _parse(text)
+    words = parsed.get("cmd") if isinstance(parsed, Mapping) else None
+    if isinstance(words, str):
+        command = words
+    elif isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+        command = _script(words)
+    else:
+        return text
+    found: dict[str, Any] = {"commands": [_prelude(parsed) + command]}
+    seconds = parsed.get("timeout")
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < 1e9:
+        found["timeout_ms"] = int(seconds * 1000)
+    return json.dumps(found, ensure_ascii=False)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return replace_lone_surrogates_in_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _script(words: list[str]) -> str:
+    """Return a command as the shell reads it."""
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_FLAGS:
+        return words[2]
+    return shlex.join(words)
+
+
+def _prelude(arguments: Mapping[str, Any]) -> str:
+    """Return the lines before the command: its folder and its variables."""
+    lines: list[str] = []
+    if isinstance(folder := arguments.get("workdir"), str) and folder:
+        lines.append(f"cd {shlex.quote(folder)} || exit\n")
+    variables = arguments.get("env")
+    for name, value in variables.items() if isinstance(variables, Mapping) else ():
+        if _VARIABLE.match(name) and isinstance(value, str | int | float):
+            lines.append(f"export {name}={shlex.quote(str(value))}\n")
+    return "".join(lines)
+
+
+class ExecCall:
+    """Reads a call of ``container.exec`` as one of the shell function. Its arguments are complete
+    before they can be translated."""
+
+    def __init__(self, sink: CallSink, shape: ToolShape) -> None:
+        self._sink = sink
+        self._text: list[str] = []
+        sink.open_call(shape, "")
+
+    def add_json_arguments(self, text: str) -> None:
+        """Read a part of the arguments."""
+        self._text.append(text)
+
+    def cut(self) -> None:
+        """Emit arguments that were cut off, as they are."""
+        self._sink.add_arguments("".join(self._text))
+
+    def finish(self) -> None:
+        """Emit the translated arguments and close the call."""
+        self._sink.add_arguments(_shell_arguments("".join(self._text)))
+        self._sink.close_call()
