@@ -119,6 +119,10 @@ class Postgres:
             self._process.wait(_WAIT_S)
             self._process = None
 
+    def is_running(self) -> bool:
+        """Whether its main process lives: it ends where it cannot write."""
+        return self._process is not None and self._process.poll() is None
+
     def _answers(self) -> bool:
         program = str(self._binaries / "pg_isready")
         asked = [program, "-q", "-h", "127.0.0.1", "-p", str(self._port)]
@@ -140,10 +144,13 @@ class Postgres:
 
 
 @contextmanager
-def postgres(**settings: str) -> Iterator[Postgres]:
-    """Yield a running server. ``settings``: of PostgreSQL, instead of those for tests."""
+def postgres(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
+    """Yield a running server, whose data is in a new folder in ``folder``, by default that of
+    temporary files. ``settings``: of PostgreSQL, instead of those for tests."""
     user = _NOBODY if os.name == "posix" and os.getuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="antiphon-pg-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="antiphon-pg-", dir=folder, ignore_cleanup_errors=True
+    ) as name:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / "data").mkdir()

@@ -2,9 +2,10 @@
 
 ``python -m tests.chaos MINUTES``: three servers over one PostgreSQL behind a proxy, with a model of
 their own and an upstream. Servers are killed and stopped, PostgreSQL is killed and stopped, its
-connections are cut or hang, the upstream hangs, resets, refuses and lies. At the end everything is
-repaired: every run has to end. The exit status is 1 if an invariant is broken. A second argument is
-the seed of the faults.
+connections are cut or hang, its disk is full, the clocks of servers are wrong, the upstream hangs,
+resets, refuses and lies. A fourth server with SQLite on a small disk of its own is killed, and its
+disk is filled. At the end everything is repaired: every run has to end. The exit status is 1 if an
+invariant is broken. A second argument is the seed of the faults.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from antiphon.testing.postgres import Postgres, postgres
 from tests.e2e.server import Server, serving
 
 from .clients import Clients
+from .clock import ServerClock, faketime_library
+from .disk import Disk, small_disk
 from .proxy import Proxy
 from .upstream import UPSTREAM_TEXT, Upstream
 
@@ -33,15 +37,20 @@ __all__ = ["main"]
 _SERVERS, _CLIENTS = 3, 12
 _STORY = " ".join(f"word{number}" for number in range(60))
 _REST_S = 240.0
+#: Wrong clocks: an hour and a year ahead and behind.
+_CLOCKS_S = (3_600, -3_600, 31_536_000, -31_536_000)
 _SETTINGS = "lease_s = 1.0\nmax_connections_per_address = 0"
 
 
 class _Place:
     """A server that is started again after each death."""
 
-    def __init__(self, folder: Path, store: str, models: str, log: Path) -> None:
+    def __init__(
+        self, folder: Path, store: str, models: str, log: Path, clock: ServerClock | None = None
+    ) -> None:
         self._arguments = (folder, store, models)
         self._log = log
+        self.clock = clock
         self._context: AbstractContextManager[Server] | None = None
         self.server: Server | None = None
         self.url = "http://127.0.0.1:9"
@@ -50,7 +59,10 @@ class _Place:
         """Start a server if there is none."""
         if self.server is None:
             folder, store, models = self._arguments
-            self._context = serving(folder, _SETTINGS, store=store, model=models)
+            environment = self.clock.environment if self.clock is not None else {}
+            self._context = serving(
+                folder, _SETTINGS, store=store, model=models, environment=environment
+            )
             self.server = self._context.__enter__()
             self.url = self.server.url
             threading.Thread(target=self._drain, args=(self.server,), daemon=True).start()
@@ -84,20 +96,30 @@ class _Chaos:
     """The faults of one run."""
 
     def __init__(
-        self, random: Random, places: list[_Place], database: Postgres, proxy: Proxy
+        self,
+        random: Random,
+        places: list[_Place],
+        database: Postgres,
+        proxy: Proxy,
+        disk: Disk | None,
     ) -> None:
         self._random = random
         self._places = places
         self._database = database
         self._proxy = proxy
+        self._disk = disk
         self.counts = Counter[str]()
 
     async def run(self, end: float) -> None:
         """Break something every few seconds until ``end``, in seconds of ``time.monotonic``."""
-        kinds = (
+        kinds = [
             self._kill_server, self._kill_server, self._restart_server, self._stop_server,
             self._kill_database, self._stop_database, self._cut_connections, self._hang_connections,
-        )  # fmt: skip
+        ]  # fmt: skip
+        if self._disk is not None:
+            kinds.append(self._fill_disk)
+        if any(place.clock is not None for place in self._places):
+            kinds += [self._move_clock, self._move_clock]
         while time.monotonic() < end:
             await asyncio.sleep(self._random.uniform(0.5, 5))
             fault = self._random.choice(kinds)
@@ -142,6 +164,61 @@ class _Chaos:
         await self._some_time()
         self._proxy.resume_flow()
 
+    async def _fill_disk(self, place: _Place) -> None:
+        """Leave the database nothing, or too little for long. It ends where it cannot write."""
+        assert self._disk is not None
+        await asyncio.to_thread(self._disk.fill, self._random.choice((0, 0, 4 << 20)))
+        await self._some_time()
+        self._disk.empty()
+        if not self._database.is_running():
+            self.counts["database ended by a full disk"] += 1
+            await asyncio.to_thread(self._database.start)
+
+    async def _move_clock(self, place: _Place) -> None:
+        if place.clock is not None:
+            place.clock.move(self._random.choice(_CLOCKS_S))
+            await self._some_time()
+            if self._random.random() < 0.7:  # otherwise it stays wrong until it is moved again
+                place.clock.move(0)
+
+
+class _SmallServer:
+    """A server with SQLite on a small disk, its clients, and the faults of both."""
+
+    def __init__(self, random: Random, disk: Disk, folder: Path, models: str) -> None:
+        self._random = random
+        self._disk = disk
+        store = f"sqlite:{disk.folder}/a.db"
+        self._place = _Place(folder, store, models, folder.with_suffix(".log"))
+        self._clients = Clients(lambda: [self._place.url], {"story": _STORY}, random)
+        self.counts = Counter[str]()
+
+    async def run(self, end: float) -> None:
+        """Use and break it until ``end``, in seconds of ``time.monotonic``."""
+        await asyncio.to_thread(self._place.start)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(2):
+                    group.create_task(_use(self._clients, self._random, end))
+                group.create_task(self._break(end))
+        finally:
+            await asyncio.to_thread(self._place.kill)
+            await self._clients.close()
+            self.counts += self._clients.counts
+
+    async def _break(self, end: float) -> None:
+        while time.monotonic() < end:
+            await asyncio.sleep(self._random.uniform(1, 8))
+            if self._random.random() < 0.3:
+                self.counts["kill server"] += 1
+                await asyncio.to_thread(self._place.kill)
+            else:
+                self.counts["fill disk"] += 1
+                await asyncio.to_thread(self._disk.fill, self._random.choice((0, 0, 1 << 18)))
+                await asyncio.sleep(self._random.choice((0.3, 1.5, 5.0)))
+                self._disk.empty()
+            await asyncio.to_thread(self._place.start)
+
 
 def _signal(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
@@ -178,7 +255,19 @@ async def _unfinished_runs(url: str) -> int:
         await connection.close()
 
 
-async def _run(minutes: float, seed: int, database: Postgres, folder: Path) -> None:
+class _Disks(NamedTuple):
+    """The disks that are filled; None where none can be mounted."""
+
+    database: Disk | None
+    sqlite: Disk | None
+
+
+def _clock(file: Path) -> ServerClock | None:
+    library = faketime_library()
+    return None if library is None else ServerClock(library, file)
+
+
+async def _run(minutes: float, seed: int, database: Postgres, folder: Path, disks: _Disks) -> None:
     random = Random(seed)
     upstream = Upstream(random)
     await upstream.start()
@@ -194,11 +283,17 @@ async def _run(minutes: float, seed: int, database: Postgres, folder: Path) -> N
         'context_size = 4096\nupstream_model = "up"\n'
     )
     places = [
-        _Place(folder / f"s{n}", store, models, folder / f"s{n}.log") for n in range(_SERVERS)
+        _Place(
+            folder / f"s{n}", store, models, folder / f"s{n}.log", _clock(folder / f"s{n}.clock")
+        )
+        for n in range(_SERVERS)
     ]
     texts = {"story": _STORY, "up": UPSTREAM_TEXT}
     clients = Clients(lambda: [place.url for place in places], texts, random)
-    chaos = _Chaos(random, places, database, proxy)
+    chaos = _Chaos(random, places, database, proxy, disks.database)
+    small = None
+    if disks.sqlite is not None:
+        small = _SmallServer(random, disks.sqlite, folder / "small", models)
     try:
         for place in places:
             await asyncio.to_thread(place.start)
@@ -207,6 +302,8 @@ async def _run(minutes: float, seed: int, database: Postgres, folder: Path) -> N
             for _ in range(_CLIENTS):
                 group.create_task(_use(clients, random, end))
             group.create_task(chaos.run(end))
+            if small is not None:
+                group.create_task(small.run(end))
         upstream.is_kind = True
         async with asyncio.timeout(_REST_S):
             while count := await _unfinished_runs(url):
@@ -221,6 +318,7 @@ async def _run(minutes: float, seed: int, database: Postgres, folder: Path) -> N
         await upstream.close()
         for name, counts in (
             ("faults", chaos.counts), ("upstream", upstream.counts), ("clients", clients.counts),
+            ("small server", Counter[str]() if small is None else small.counts),
         ):  # fmt: skip
             print(name, ", ".join(f"{key}: {value}" for key, value in sorted(counts.items())))
 
@@ -230,9 +328,21 @@ def main(arguments: list[str]) -> int:
     minutes = float(arguments[0]) if arguments else 5.0
     seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
     print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as folder, postgres() as database:
+    if faketime_library() is None:
+        print("no clock is moved: libfaketime is not installed (Debian: apt install faketime)")
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-chaos-")))
+        folder.chmod(0o755)  # PostgreSQL has a user of its own
+        disks = _Disks(
+            opened.enter_context(small_disk(folder / "database", "512m")),
+            opened.enter_context(small_disk(folder / "sqlite", "64m")),
+        )
+        if disks.database is None:
+            print("no disk is filled: mounting one is not permitted (root can)")
+        data = disks.database.folder if disks.database is not None else None
+        database = opened.enter_context(postgres(data, max_wal_size="64MB", min_wal_size="32MB"))
         try:
-            asyncio.run(_run(minutes, seed, database, Path(folder)))
+            asyncio.run(_run(minutes, seed, database, folder, disks))
         except BaseExceptionGroup as group:
             for error in group.exceptions:
                 print(f"{type(error).__name__}: {error}")

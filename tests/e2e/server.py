@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,10 +58,15 @@ def antiphon(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(
-    folder: Path, settings: str = "", *, store: str = "", model: str = ""
+    folder: Path,
+    settings: str = "",
+    *,
+    store: str = "",
+    model: str = "",
+    environment: Mapping[str, str] = {},
 ) -> Iterator[Server]:
     """Serve from ``folder``, whose ``antiphon.toml`` gets ``settings`` too. By default from SQLite
-    there, and the embedded model."""
+    there, and the embedded model. ``environment``: further variables."""
     folder.mkdir(exist_ok=True)
     model = model or (
         f'[models.smollm2]\nsource = "{smollm2()}"\naliases = ["gpt-5.5"]\n'
@@ -81,6 +86,7 @@ def serving(
             "HOME": str(folder),
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "PYTHONUNBUFFERED": "1",
+            **environment,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
