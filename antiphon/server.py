@@ -51,6 +51,7 @@ from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.api_keys import ApiKeys
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
+from antiphon.resources.rerankers import Rerankers
 from antiphon.resources.skills import Skills
 from antiphon.retrieval.vector_search import require_numpy
 from antiphon.runs.background.worker import LeaseConfig
@@ -334,7 +335,7 @@ async def open_app(
                 stack.push_async_callback(client.close)
         models = await _load_models(settings, worker, owns_process=owns_process)
         stack.push_async_callback(models.close)
-        _check_embeddings(settings.file_search_embeddings, models)
+        _check_search_models(settings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
         files = Files(store, clock=_clock, ids=_new_id, blobs=blobs)
         containers, providers = await _tools(
@@ -613,6 +614,13 @@ def _clock() -> float:
     return time.time()  # noqa: TID251 - the clock that the other parts are given
 
 
+def _check_search_models(settings: Settings, models: ModelCatalog) -> None:
+    _check_embeddings(settings.file_search_embeddings, models)
+    name = settings.file_search_reranker
+    if name != NO_EMBEDDINGS and not Rerankers(models).is_served(name):
+        raise SetupError(f"file_search_reranker: {name!r} is not a served reranking model")
+
+
 def _check_embeddings(name: str, models: ModelCatalog) -> None:
     if name == NO_EMBEDDINGS:
         return
@@ -658,6 +666,7 @@ def _policy(settings: Settings) -> Policy:
         files_signed_url_s=settings.files_signed_urls_s,
         file_search=settings.file_search,
         file_search_embeddings=_embeddings(settings),
+        file_search_reranker=_unless_off(settings.file_search_reranker),
         mcp_labels={
             name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
         },
@@ -673,6 +682,10 @@ def _policy(settings: Settings) -> Policy:
             max_runs_per_tenant=_tenant_limit(settings, settings.max_background_runs),
         ),
     )
+
+
+def _unless_off(name: str) -> str | None:
+    return None if name == NO_EMBEDDINGS else name
 
 
 def _embeddings(settings: Settings) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from .base import Backend, Status
 from .embedding import EmbeddingBackend, OnDemandEmbeddingBackend
+from .reranking import RerankBackend
 
 __all__ = ["CatalogModel", "ModelCatalog"]
 
@@ -23,6 +24,10 @@ class CatalogModel(Protocol):
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
         """Its embedding backend; None for a model that answers conversations."""
+
+    @property
+    def reranking(self) -> RerankBackend | None:
+        """Its reranking backend; None for other models."""
 
     @property
     def context_size(self) -> int | None: ...

@@ -655,6 +655,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind='"auto", "off" or the name of a model',
         ),
     ] = "auto"
+    file_search_reranker: Annotated[
+        str,
+        _tools(
+            "Served reranking model that ranks the results of searches in vector stores, unless a "
+            "request names another `ranker`. off: results are ranked by words and meaning only.",
+            kind='"off" or the name of a model',
+        ),
+    ] = "off"
     max_turns: Annotated[
         int,
         _tools("Maximum number of model calls in one response that uses server-side tools.", ge=1),

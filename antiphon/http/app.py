@@ -46,6 +46,7 @@ from antiphon.http.routes.models import ModelRoutes
 from antiphon.http.routes.organization_usage import OrganizationUsageRoutes
 from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
+from antiphon.http.routes.rerank import RerankEndpoint
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
 from antiphon.http.routes.settings import SettingRoutes
 from antiphon.http.routes.skills import SkillRoutes
@@ -176,6 +177,7 @@ def _routes(
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         *_organization_routes(OrganizationUsageRoutes(service, access)),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
+        Route("/v1/rerank", RerankEndpoint(deps), methods=["POST"]),
         Route("/v1/conversations", conversations.create, methods=["POST"]),
         Route(conversation, conversations.retrieve, methods=["GET"]),
         Route(conversation, conversations.update, methods=["POST"]),

@@ -19,6 +19,7 @@ from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBacke
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend
+from antiphon.backends.reranking import RerankBackend
 from antiphon.clients import model_not_found
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -34,7 +35,9 @@ __all__ = ["Catalog", "ServedModel", "load"]
 
 _MIB = 2**20
 #: Engines whose models run on another server: there is nothing to load.
-_REMOTE_ENGINES = frozenset({"chat_completions", "completions", "embeddings", "responses"})
+_REMOTE_ENGINES = frozenset(
+    {"chat_completions", "completions", "embeddings", "rerank", "responses"}
+)
 #: Fields of ``Model`` that are defaults for a request's options.
 _DEFAULT_FIELDS = (
     "max_output_tokens",
@@ -89,6 +92,11 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def reranking(self) -> RerankBackend | None:
+        """The backend if this is a reranking model, else None."""
+        return self.backend if isinstance(self.backend, RerankBackend) else None
+
+    @property
     def context_size(self) -> int | None:
         """Tokens of prompt and answer together; None if only an upstream knows it."""
         return self.backend.context_size
@@ -97,8 +105,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 class Catalog:
     """The served models in the operator's order.
 
-    ``default``: the name of the model for requests that name none. Unset: the first one that is not
-    an embedding model. ``manager`` loads and unloads them at run time.
+    ``default``: the name of the model for requests that name none. Unset: the first one that
+    answers conversations. ``manager`` loads and unloads them at run time.
     """
 
     def __init__(
@@ -121,7 +129,7 @@ class Catalog:
     def _set_models(self, models: tuple[ServedModel, ...], default: str | None) -> None:
         self._models = models
         self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
-        able = (model for model in models if model.embedding is None)
+        able = (m for m in models if m.embedding is None and m.reranking is None)
         self._default = self._by_name[default] if default is not None else next(able, models[0])
 
     def all(self) -> tuple[ServedModel, ...]:

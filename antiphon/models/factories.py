@@ -22,7 +22,7 @@ from antiphon.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
 from .download import Progress, fetch_gguf, pull_folder
-from .embedding_factories import EMBEDDERS, upstream_options
+from .embedding_factories import EMBEDDERS, rerank, upstream_options
 
 __all__ = ["ENGINES", "Factory", "backend_factory", "local_backend"]
 
@@ -158,6 +158,7 @@ ENGINES: Mapping[str, Factory] = {
     "chat_completions": _chat_completions,
     "completions": _completions,
     "openvino": _openvino,
+    "rerank": rerank,
     "responses": _responses,
     "scripted": _scripted,
     "tensorrt_llm": _tensorrt_llm,

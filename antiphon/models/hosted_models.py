@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 #: Engines whose models run on another server, or take nothing: every process has its own.
 _UNSHARED_ENGINES = frozenset(
-    {"chat_completions", "completions", "embeddings", "responses", "scripted"}
+    {"chat_completions", "completions", "embeddings", "rerank", "responses", "scripted"}
 )
 #: Seconds that a call waits for the host to start again, and between attempts to follow it.
 _HOST_WAIT_S, _RETRY_S = 30.0, 0.5

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
@@ -13,16 +15,25 @@ from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.search_terms import query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
 from antiphon.wire.filters import matches
+from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
 from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
 
 from .embeddings import Embeddings
+from .rerankers import Rerankers
 
 __all__ = ["Searcher"]
 
 _MAX_WORDS = 64
 #: Number of hits of each ranking that are fused.
 _RANKING_SIZE = 100
+#: The best hits of the fused rankings, of which a reranking model reads the texts.
+_RERANKED_HITS = 50
+#: Values of ``ranker`` that name no model: those of OpenAI. All but ``none`` use the server's.
+_NO_RERANKING = "none"
+_SERVER_RANKERS = ("auto", "default-2024-11-15")
+
+_T = TypeVar("_T")
 
 #: A chunk: vector store id, chunk number, file id.
 _ChunkKey = tuple[str, int, str]
@@ -37,19 +48,37 @@ class _SearchScope(Struct, frozen=True):
 
 
 class Searcher:
-    """Searches vector stores. ``model``: embedding model; None = keyword search only."""
+    """Searches vector stores. ``model``: embedding model; None = keyword search only. ``reranker``:
+    the model of the server's rankers; None: rank fusion only."""
 
-    def __init__(self, vectors: VectorIndex, embeddings: Embeddings, model: str | None) -> None:
+    def __init__(
+        self,
+        vectors: VectorIndex,
+        embeddings: Embeddings,
+        model: str | None,
+        rerankers: Rerankers,
+        reranker: str | None,
+    ) -> None:
+        self._rerankers = rerankers
+        self._reranker = reranker
         self._vectors = vectors
         self._vector_search = VectorSearch(vectors)
         self._embeddings = embeddings
         self._model = model
 
     def check(self, ranking: RankingOptions, path: str) -> None:
-        """Raise ``InvalidRequest`` if only vectors shall count but there is no embedding model.
+        """Raise ``InvalidRequest`` for an unknown ranker, and if only vectors shall count but there
+        is no embedding model.
 
         ``path``: prefix of the request field with the options.
         """
+        rankers = (_NO_RERANKING, *_SERVER_RANKERS)
+        if ranking.ranker not in rankers and not self._rerankers.is_served(ranking.ranker):
+            raise invalid_value(
+                f"{path}ranking_options.ranker",
+                ranking.ranker,
+                (*rankers, *self._rerankers.names()),
+            )
         if self._model is None and not ranking.text_weight:
             param = f"{path}ranking_options.hybrid_search.text_weight"
             raise InvalidRequest(
@@ -72,8 +101,35 @@ class Searcher:
             await self._scores(tenant, scopes, query, vector, request.ranking)
             for query, vector in zip(request.queries, vectors, strict=True)
         ]
-        ranked = [pair for pair in best_scores(scores) if pair[1] >= request.ranking.threshold]
-        return await self._load_results(tenant, scopes, ranked[: request.limit])
+        ranked = best_scores(scores)
+        reranker = self._reranking_model(request.ranking.ranker)
+        if reranker is not None:
+            ranked = ranked[:_RERANKED_HITS]
+        else:
+            ranked = _select(ranked, request)
+        results = await self._load_results(tenant, scopes, ranked)
+        if reranker is None or not results:
+            return results
+        return await self._rerank(reranker, results, request)
+
+    def _reranking_model(self, ranker: str) -> str | None:
+        if ranker == _NO_RERANKING:
+            return None
+        return self._reranker if ranker in _SERVER_RANKERS else ranker
+
+    async def _rerank(
+        self, model: str, results: Sequence[VectorStoreSearchResult], request: SearchRequest
+    ) -> tuple[VectorStoreSearchResult, ...]:
+        """Rank results by a reranking model, each by the query that it answers best."""
+        texts = ["".join(part.text for part in result.content) for result in results]
+        by_query = [
+            (await self._rerankers.rerank(model, query, texts)).scores for query in request.queries
+        ]
+        highest = [max(scores) for scores in zip(*by_query, strict=True)]
+        pairs = sorted(zip(results, highest, strict=True), key=lambda pair: -pair[1])
+        return tuple(
+            replace(result, score=round(score, 6)) for result, score in _select(pairs, request)
+        )
 
     async def _scope(self, tenant: str, store_id: str, request: SearchRequest) -> _SearchScope:
         entries = await self._vectors.list_files(tenant, store_id)
@@ -140,6 +196,12 @@ class Searcher:
             for (store_id, number, file_id), score in ranked
             if file_id in files[store_id] and (store_id, number) in texts
         )
+
+
+def _select(ranked: Sequence[tuple[_T, float]], request: SearchRequest) -> list[tuple[_T, float]]:
+    """Return the best entries, as many as the request wants, with scores from its threshold on."""
+    selected = [pair for pair in ranked if pair[1] >= request.ranking.threshold]
+    return selected[: request.limit]
 
 
 def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_ChunkKey]:

@@ -43,6 +43,7 @@ from antiphon.wire.vector_stores import (
 from .embeddings import Embeddings
 from .files import Files
 from .indexer import Indexer
+from .rerankers import Rerankers
 from .vector_store_search import Searcher
 
 __all__ = ["VectorStores"]
@@ -55,7 +56,8 @@ _ACTIVITY_RESOLUTION_S = 60
 class VectorStores:
     """Operations on vector stores. All methods raise ``NotFound`` for unknown ids.
 
-    ``model``: embedding model; None = keyword search only.
+    ``model``: embedding model; None = keyword search only. ``reranker``: the model that reranks
+    results unless a request names another ranker; None: rank fusion only.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class VectorStores:
         embeddings: Embeddings,
         *,
         model: str | None,
+        rerankers: Rerankers,
+        reranker: str | None = None,
         clock: Callable[[], float],
         ids: Ids,
         quotas: TenantQuotas = NO_QUOTAS,
@@ -76,7 +80,7 @@ class VectorStores:
         self._ids = ids
         self._index = store.vectors
         self._indexer = Indexer(store.vectors, files, documents, embeddings, model)
-        self._searcher = Searcher(store.vectors, embeddings, model)
+        self._searcher = Searcher(store.vectors, embeddings, model, rerankers, reranker)
 
     def start(self) -> None:
         """Resume the indexing of unfinished files."""

@@ -26,7 +26,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     ``files_signed_url_s``: how long a URL is valid to which a download may be redirected; 0: none.
     ``file_search``: responses may search vector stores.
     ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
-    only. ``mcp_labels``: MCP server label → type of the built-in tool it stands for.
+    only. ``file_search_reranker``: the model that reranks results unless a request names another;
+    None: rank fusion only. ``mcp_labels``: MCP server label → type of the built-in tool it stands
+    for.
     ``save_retry_s``: how long the store is tried again when it does not take a foreground response.
     ``reraise``: raise unexpected exceptions of a run (for tests)."""
 
@@ -45,6 +47,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     files_signed_url_s: int = 0
     file_search: bool = True
     file_search_embeddings: str | None = None
+    file_search_reranker: str | None = None
     mcp_labels: Mapping[str, str] = {}
     save_retry_s: float = 5.0
     lease: LeaseConfig = LeaseConfig()

@@ -25,6 +25,7 @@ from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import Conversations, HeldConversation
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
+from antiphon.resources.rerankers import Rerankers
 from antiphon.resources.skills import Skills
 from antiphon.resources.tenant_usage import TenantUsages
 from antiphon.resources.tokenizers import Tokenizers
@@ -184,6 +185,7 @@ class Service:
         self.containers = Containers(features.containers)
         self.prompts = features.prompts
         self.embeddings = Embeddings(dependencies.models)
+        self.rerankers = Rerankers(dependencies.models)
         self.tokenizers = Tokenizers(dependencies.models)
         self.vector_stores = VectorStores(
             store,
@@ -191,6 +193,8 @@ class Service:
             features.documents,
             self.embeddings,
             model=policy.file_search_embeddings,
+            rerankers=self.rerankers,
+            reranker=policy.file_search_reranker,
             clock=clock,
             ids=ids,
             quotas=policy.quotas,

@@ -12,11 +12,13 @@ import httpx
 import pytest
 
 from antiphon.backends.embedding import EmbeddingBackend
+from antiphon.backends.reranking import RerankBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
 from antiphon.resources.prompts import Prompts
 from antiphon.testing.embedder import WordEmbedder
+from antiphon.testing.reranker import WordReranker
 from tests.conformance.conftest import Serve
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.conformance.fake_containers import code_interpreter_options, containers
@@ -61,6 +63,8 @@ async def test_every_operation_answers_as_documented(
     await call_organization(call.using(keyed))
     embedding = call.using(serve(EmbeddingBackend("tiny", WordEmbedder(8))).client)
     await embedding("createEmbedding", json={"model": "tiny", "input": ["a", "b"]})
+    reranking = call.using(serve(RerankBackend("tiny", WordReranker())).client)
+    await reranking("rerank", json={"model": "tiny", "query": "a", "documents": ["a", "b"]})
     assert call.operation_ids == call.called
 
 

@@ -25,6 +25,7 @@ async def test_quota_of_vector_stores_counts_each_tenant_alone() -> None:
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         model=None,
+        rerankers=None,  # type: ignore[arg-type]
         clock=lambda: 0.0,
         ids=ids,
         quotas=TenantQuotas(Quotas(max_vector_stores=2)),

@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon.backends.embedding import EmbeddingBackend
-from antiphon.errors import BackendError
+from antiphon.backends.reranking import RerankBackend
+from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import PageParams
 from antiphon.resources.files import Upload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
+from antiphon.testing.reranker import WordReranker
 from antiphon.wire.filters import Comparison
 from antiphon.wire.parsing.vector_stores import (
     AddFile,
@@ -34,10 +36,14 @@ class SearchService:
     def __init__(self) -> None:
         numbers = itertools.count(1)
         self.embedder = WordEmbedder(256)
-        model = ServedModel(name="e", backend=EmbeddingBackend("e", self.embedder), created=1)
+        self.reranker = WordReranker()
+        models = (
+            ServedModel(name="e", backend=EmbeddingBackend("e", self.embedder), created=1),
+            ServedModel(name="r", backend=RerankBackend("r", self.reranker), created=1),
+        )
         self.service = Service(
             RunDependencies(
-                models=Catalog((model,)),
+                models=Catalog(models),
                 store=MemoryStore(),
                 clock=lambda: 1_000,
                 ids=lambda prefix: f"{prefix}_{next(numbers)}",
@@ -111,3 +117,40 @@ async def test_failing_embedder_fails_indexing_and_search(search_service: Search
     assert file.last_error == LastError(code="server_error", message="The model is ill.")
     with pytest.raises(BackendError):
         await search_service.search(store, "fox")
+
+
+async def test_ranker_ranks_the_results(search_service: SearchService) -> None:
+    store = await search_service.filled(
+        long="red red red fox fox", right="the quick red fox jumps", other="the deep sea"
+    )
+    query = "the quick red fox"
+    for ranker in ("auto", "none", "default-2024-11-15"):
+        ranking = RankingOptions(ranker=ranker)
+        assert (await search_service.search(store, query, ranking=ranking))[:2] != []
+    reranked = RankingOptions(ranker="r")
+    names = await search_service.search(store, query, ranking=reranked)
+    assert names == ["right", "long", "other"]
+    strict = RankingOptions(ranker="r", threshold=0.5)
+    found = await search_service.stores.search(
+        "t", (store.id,), SearchRequest(queries=("nothing", query), ranking=strict)
+    )
+    assert [(each.filename, each.score) for each in found] == [("right", 1.0), ("long", 0.5)]
+    assert await search_service.search(store, query, ranking=reranked, limit=1) == ["right"]
+
+
+async def test_unknown_ranker_is_rejected_by_name(search_service: SearchService) -> None:
+    store = await search_service.filled(a="a")
+    for ranker in ("x", "e"):
+        with pytest.raises(InvalidRequest, match=f"'{ranker}'") as rejection:
+            await search_service.search(store, "a", ranking=RankingOptions(ranker=ranker))
+        assert rejection.value.param == "ranking_options.ranker"
+        assert "'r'" in rejection.value.message
+
+
+async def test_failed_reranking_fails_the_search(search_service: SearchService) -> None:
+    store = await search_service.filled(a="a")
+    search_service.reranker.error = BackendError("The upstream failed.")
+    with pytest.raises(BackendError, match="failed"):
+        await search_service.search(store, "a", ranking=RankingOptions(ranker="r"))
+    empty = await search_service.filled()
+    assert await search_service.search(empty, "a", ranking=RankingOptions(ranker="r")) == []

@@ -65,7 +65,7 @@ class ModelRoutes:
                 models=tuple(
                     _catalog_entry(name, model, priority)
                     for priority, (name, model) in enumerate(named, 1)
-                    if model.embedding is None
+                    if model.embedding is None and model.reranking is None
                 ),
             )
         )

@@ -58,7 +58,6 @@ __all__ = [
 _MAX_FILES, _MAX_BATCH_FILES = 500, 2000
 _MAX_QUERIES = 32
 _MAX_QUERY_CHARS = 4096
-_RANKERS = ("none", "auto", "default-2024-11-15")
 Attributes = dict[str, str | int | float | bool]
 
 
@@ -91,9 +90,11 @@ class UpdateVectorStore(Struct, frozen=True, kw_only=True):
 
 class RankingOptions(Struct, frozen=True, kw_only=True):
     """Ranking options. Results with a score below ``threshold`` are dropped. ``embedding_weight``
-    and ``text_weight`` are the weights of the vector ranking and the word ranking.
+    and ``text_weight`` are the weights of the vector ranking and the word ranking. ``ranker``: what
+    ranks the results of these.
     """
 
+    ranker: str = "auto"
     threshold: float = 0.0
     embedding_weight: float = 1.0
     text_weight: float = 1.0
@@ -205,9 +206,10 @@ class HybridSearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RankingOptionsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How results are ranked. Results below ``score_threshold`` are dropped."""
+    """How results are ranked. ``ranker``: ``auto``, ``default-2024-11-15``, ``none`` or the name of
+    a served reranking model. Results below ``score_threshold`` are dropped."""
 
-    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
+    ranker: Annotated[str, Meta(max_length=256)] | None = None
     score_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
     hybrid_search: HybridSearchBody | None = None
 
@@ -345,8 +347,8 @@ def read_ranking(raw: Any, path: str) -> RankingOptions:
     """Read ``ranking_options``. Raises ``InvalidRequest``."""
     fields = known_fields(read_object(raw, path), RankingOptionsBody.__struct_fields__, path)
     ranker = fields.get("ranker", "auto")
-    if ranker not in _RANKERS:
-        raise invalid_value(f"{path}.ranker", str(ranker), _RANKERS)
+    if not isinstance(ranker, str):
+        raise invalid_type(f"{path}.ranker", "a string", json_type_name(ranker))
     threshold = _read_decimal(fields.get("score_threshold", 0.0), f"{path}.score_threshold", 1.0)
     where = f"{path}.hybrid_search"
     weights = known_fields(
@@ -365,7 +367,10 @@ def read_ranking(raw: Any, path: str) -> RankingOptions:
             code="invalid_value",
         )
     return RankingOptions(
-        threshold=threshold, embedding_weight=embedding_weight, text_weight=text_weight
+        ranker=ranker,
+        threshold=threshold,
+        embedding_weight=embedding_weight,
+        text_weight=text_weight,
     )
 
 

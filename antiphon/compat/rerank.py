@@ -1,0 +1,98 @@
+"""Parse the body of ``POST /rerank`` and encode the answer, as Jina and Cohere have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon.wire.parsing.errors import missing_parameter
+from antiphon.wire.parsing.fields import convert, known_fields
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+
+__all__ = ["RerankAnswer", "RerankRequest", "make_rerank_answer", "parse_rerank_request"]
+
+#: Cohere's limit.
+_MAX_DOCUMENTS = 1000
+
+
+class RerankDocument(Struct, frozen=True, kw_only=True):
+    """A document as an object."""
+
+    text: str
+
+
+class RerankRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request to rank documents by how well they answer a query. ``top_n``: how many are
+    returned; all without it."""
+
+    query: Annotated[str, Meta(min_length=1)]
+    documents: Annotated[
+        tuple[str | RerankDocument, ...], Meta(min_length=1, max_length=_MAX_DOCUMENTS)
+    ]
+    model: Annotated[str, Meta(max_length=256)] | None = None
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_documents: bool = False
+    user: str | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of the documents."""
+        return tuple(each if isinstance(each, str) else each.text for each in self.documents)
+
+
+class RankedDocument(Struct, frozen=True, kw_only=True):
+    """A document by its index in the request. ``relevance_score``: from 0 to 1."""
+
+    index: int
+    relevance_score: float
+    document: RerankDocument | UnsetType = UNSET
+
+
+class RerankUsage(Struct, frozen=True, kw_only=True):
+    """The tokens read."""
+
+    total_tokens: int
+    prompt_tokens: int
+
+
+class RerankAnswer(Struct, frozen=True, kw_only=True):
+    """The documents, the most relevant one first."""
+
+    id: str
+    model: str
+    results: tuple[RankedDocument, ...]
+    usage: RerankUsage
+    object: Literal["list"] = "list"
+
+
+def parse_rerank_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> RerankRequest:
+    """Parse a body. Raises ``InvalidRequest``."""
+    raw = parse_json_object(body, limits)
+    known = known_fields(raw, RerankRequest.__struct_fields__, "")
+    for name in ("query", "documents"):
+        if name not in known:
+            raise missing_parameter(name)
+    return convert(known, RerankRequest, "")
+
+
+def make_rerank_answer(
+    request: RerankRequest, id: str, model: str, scores: Sequence[float], tokens: int
+) -> RerankAnswer:
+    """Encode the answer. ``scores``: in the order of the documents."""
+    ranked = sorted(enumerate(scores), key=lambda pair: -pair[1])[: request.top_n]
+    texts = request.texts
+    return RerankAnswer(
+        id=id,
+        model=model,
+        results=tuple(
+            RankedDocument(
+                index=index,
+                relevance_score=score,
+                document=RerankDocument(text=texts[index]) if request.return_documents else UNSET,
+            )
+            for index, score in ranked
+        ),
+        usage=RerankUsage(total_tokens=tokens, prompt_tokens=tokens),
+    )

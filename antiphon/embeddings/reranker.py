@@ -1,0 +1,106 @@
+"""Rerankers: how well texts answer a query. A cross-encoder reads both together.
+
+Served by other servers with the endpoint ``/rerank`` of Jina and Cohere: vLLM, llama-server,
+Infinity and these services themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon.errors import BackendError, SetupError
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.endpoint import first_model_id, list_models, open_upstream
+
+__all__ = ["RerankResult", "Reranker", "UpstreamReranker", "load"]
+
+#: Texts per request.
+_BATCH_SIZE = 128
+_WAIT_S = 600
+_INVALID_RESPONSE = "The upstream's response is not a list of reranked documents."
+
+
+class RerankResult(Struct, frozen=True):
+    """The relevance of each text, from 0 to 1, in the order of the texts, and the number of tokens
+    read."""
+
+    scores: tuple[float, ...]
+    tokens: int
+
+
+class Reranker(Protocol):
+    """Scores texts with one model. Its owner closes it."""
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
+        """Score ``texts``. Raises ``BackendError`` if the model fails."""
+
+    async def close(self) -> None:
+        """Free the model."""
+
+
+async def load(
+    name: str,
+    url: str,
+    *,
+    key: str | None = None,
+    model: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> UpstreamReranker:
+    """The reranker of a model at the server ``url``. ``name``: the model's name in this
+    configuration. ``model``: the server's name of it; None: its first model. Raises ``SetupError``.
+    """
+    upstream, parsed = open_upstream(name, url, key, options or {})
+    try:
+        model = model or first_model_id(name, upstream, await list_models(upstream))
+        return UpstreamReranker(upstream, {**parsed.body, "model": model})
+    except BaseException as error:
+        await upstream.close()
+        if isinstance(error, BackendError):
+            raise SetupError(f"model {name}: {error.message}") from None
+        raise
+
+
+class UpstreamReranker:
+    """``Reranker`` over an upstream, which it owns. ``body``: further fields of every request."""
+
+    def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:
+        self._upstream = upstream
+        self._body = dict(body)
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
+        scores: list[float] = []
+        tokens = 0
+        for start in range(0, len(texts), _BATCH_SIZE):
+            batch = list(texts[start : start + _BATCH_SIZE])
+            found, read = await self._rerank_batch(query, batch)
+            scores += found
+            tokens += read
+        return RerankResult(_as_relevance(scores), tokens)
+
+    async def _rerank_batch(self, query: str, texts: list[str]) -> tuple[list[float], int]:
+        body = {**self._body, "query": query, "documents": texts, "top_n": len(texts)}
+        url = f"{self._upstream.versioned}/rerank"
+        answer = await self._upstream.request_json(url, body, wait_s=_WAIT_S)
+        try:
+            rows = {int(row["index"]): float(row["relevance_score"]) for row in answer["results"]}
+            scores = [rows[at] for at in range(len(texts))]
+            tokens = int((answer.get("usage") or {}).get("total_tokens") or 0)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise BackendError(_INVALID_RESPONSE) from None
+        if not all(map(math.isfinite, scores)):
+            raise BackendError(_INVALID_RESPONSE)
+        return scores, tokens
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+
+def _as_relevance(scores: Sequence[float]) -> tuple[float, ...]:
+    """Return scores from 0 to 1. Some servers, such as llama-server, return logits."""
+    if all(0 <= score <= 1 for score in scores):
+        return tuple(scores)
+    return tuple(0.5 * (1 + math.tanh(score / 2)) for score in scores)

@@ -1,0 +1,58 @@
+"""``POST /v1/rerank``, under the same admission limits as runs."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from antiphon.compat.rerank import (
+    RerankAnswer,
+    RerankRequest,
+    make_rerank_answer,
+    parse_rerank_request,
+)
+from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.json_response import json_reply
+from antiphon.http.middleware.request_context import request_context
+from antiphon.http.openapi.operation import Operation
+from antiphon.http.requests import body as bodies
+from antiphon.http.streaming.disconnect import CancelOnDisconnect
+from antiphon.wire.response import Usage
+
+__all__ = ["RerankEndpoint"]
+
+
+class RerankEndpoint:
+    """The endpoint as an ASGI app, so that a disconnect can cancel a waiting request."""
+
+    operation = Operation(
+        id="rerank",
+        summary="Rank documents by how well they answer a query.",
+        body=RerankRequest,
+        answer=RerankAnswer,
+        errors=(404,),
+    )
+
+    def __init__(self, deps: EndpointDependencies) -> None:
+        self._deps = deps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = request_context(scope)
+        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
+        parsed = parse_rerank_request(body, self._deps.limits.body)
+        async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
+            result = await self._deps.service.rerankers.rerank(
+                parsed.model, parsed.query, parsed.texts, client=context.client
+            )
+        # The usage log counts what reads texts only as embeddings.
+        self._deps.service.usage_counter.add_embeddings(
+            context.tenant,
+            context.key,
+            result.model.name,
+            result.tokens,
+            latency_s=self._deps.clock() - context.started,
+        )
+        context.model = result.model.name
+        context.usage = Usage(input_tokens=result.tokens, total_tokens=result.tokens)
+        name = parsed.model or result.model.name
+        answer = make_rerank_answer(parsed, context.id, name, result.scores, result.tokens)
+        await json_reply(answer)(scope, receive, send)

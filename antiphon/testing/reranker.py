@@ -1,0 +1,27 @@
+"""A reranker without a model, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.embeddings.reranker import RerankResult
+
+__all__ = ["WordReranker"]
+
+
+class WordReranker:
+    """``Reranker`` that scores a text by the share of the query's words in it. ``error`` is raised
+    instead, if set."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
+        if self.error is not None:
+            raise self.error
+        words = set(query.split())
+        scores = tuple(len(words & set(text.split())) / max(1, len(words)) for text in texts)
+        return RerankResult(scores, sum(len(text.split()) for text in texts))
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,81 @@
+"""Reranking by another server: requests and responses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.embeddings.reranker import load
+from antiphon.errors import BackendError, InvalidRequest
+from antiphon.models.catalog import load as load_catalog
+from antiphon.resources.rerankers import Rerankers
+from tests.upstream.fakes import Answer, fake, json_answer
+
+
+def ranked(*scores: float, **more: Any) -> Answer:
+    rows = [{"index": n, "relevance_score": score} for n, score in enumerate(scores)]
+    return json_answer({"results": rows[::-1], **more})
+
+
+async def test_scores_come_in_the_order_of_the_texts() -> None:
+    answers = [ranked(0.25, 0.75, usage={"total_tokens": 9}), ranked(-2.0, 3.0, 0.5)]
+    async with fake(v1__rerank=answers) as upstream:
+        reranker = await load("m", f"{upstream.url}/v1", model="bge", options={"body": {"x": 1}})
+        first = await reranker.rerank("cats", ["a", "b"])
+        logits = await reranker.rerank("cats", ["a", "b", "c"])
+        await reranker.close()
+    assert (first.scores, first.tokens) == ((0.25, 0.75), 9)
+    assert [round(score, 3) for score in logits.scores] == [0.119, 0.953, 0.622]
+    path, body, _ = upstream.asked[0]
+    assert path == "/v1/rerank"
+    assert body == {"model": "bge", "query": "cats", "documents": ["a", "b"], "top_n": 2, "x": 1}
+
+
+async def test_many_texts_are_sent_in_batches() -> None:
+    async with fake(v1__rerank=[ranked(*[0.5] * 128), ranked(0.1, 0.2)]) as upstream:
+        reranker = await load("m", f"{upstream.url}/v1", model="bge")
+        result = await reranker.rerank("cats", ["a"] * 130)
+        await reranker.close()
+    assert result.scores == (*[0.5] * 128, 0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"results": [{"index": 0}]},
+        {"results": [{"index": 5, "relevance_score": 1}]},
+        {"results": [{"index": 0, "relevance_score": "NaN"}]},
+        {"results": 3},
+        {"results": [{"index": 0, "relevance_score": 1}], "usage": 3},
+        [],
+    ],
+)
+async def test_invalid_answer_is_an_error(answer: Any) -> None:
+    async with fake(v1__rerank=json_answer(answer)) as upstream:
+        reranker = await load("m", f"{upstream.url}/v1", model="bge")
+        with pytest.raises(BackendError):
+            await reranker.rerank("cats", ["a"])
+        await reranker.close()
+
+
+async def test_reranking_model_is_served_beside_others() -> None:
+    listed = json_answer({"data": [{"id": "bge"}]})
+    async with fake(v1__models=listed, v1__rerank=ranked(0.5)) as upstream:
+        models = {
+            "r": Model(source=f"{upstream.url}/v1", engine="rerank"),
+            "talk": Model(source="hello", engine="scripted"),
+        }
+        catalog = await load_catalog(Settings(models=models))
+        try:
+            rerankers = Rerankers(catalog)
+            assert (await rerankers.rerank(None, "cats", ["a"])).model.name == "r"
+            assert rerankers.names() == ("r",)
+            assert catalog.find(None).name == "talk"
+            with pytest.raises(InvalidRequest, match="does not rerank"):
+                await rerankers.rerank("talk", "cats", ["a"])
+        finally:
+            await catalog.close()
