@@ -11,7 +11,15 @@ from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.fields import convert, known_fields
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 
-__all__ = ["RerankAnswer", "RerankRequest", "make_rerank_answer", "parse_rerank_request"]
+__all__ = [
+    "RankedDocument",
+    "RerankAnswer",
+    "RerankDocument",
+    "RerankRequest",
+    "RerankUsage",
+    "make_rerank_answer",
+    "parse_rerank_request",
+]
 
 #: Cohere's limit.
 _MAX_DOCUMENTS = 1000
