@@ -13,6 +13,7 @@ from antiphon.backends.reranking import RerankBackend
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import PageParams
+from antiphon.resources.file_contents import single_chunk
 from antiphon.resources.files import Upload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
@@ -55,7 +56,13 @@ class SearchService:
     async def filled(self, **texts: str) -> VectorStore:
         store = await self.stores.create("t", CreateVectorStore())
         for name, text in texts.items():
-            upload = Upload(filename=name, purpose="assistants", content=text.encode())
+            content = text.encode()
+            upload = Upload(
+                filename=name,
+                purpose="assistants",
+                bytes=len(content),
+                chunks=single_chunk(content),
+            )
             file = await self.service.files.create("t", upload)
             added = AddFile(file_id=file.id, attributes={"name": name})
             await self.stores.add_file("t", store.id, added)
