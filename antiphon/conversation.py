@@ -175,10 +175,10 @@ def caller_program_id(item: Item) -> str | None:
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     """Return the programs without an output: they wait for results from the client, or were
     interrupted."""
-    known = tuple(items)
-    over = {item.call_id for item in known if isinstance(item, ProgramOutput)}
+    programs = [item for item in items if isinstance(item, (Program, ProgramOutput))]
+    over = {item.call_id for item in programs if isinstance(item, ProgramOutput)}
     return tuple(
         item
-        for item in known
+        for item in programs
         if isinstance(item, Program) and item.fingerprint and item.call_id not in over
     )

@@ -33,7 +33,12 @@ async def resolve_items(
     Raises ``NotFound``.
     """
     earlier = {known.id: known for known in reversed(past)}
-    admitted = [await _resolve(item, store, tenant, ids, earlier, param) for item in items]
+    admitted = [
+        await _resolve(item, store, tenant, earlier, param)
+        if _is_reference(item)
+        else _with_id(item, ids)
+        for item in items
+    ]
     if not any(isinstance(item, it.LocalShellCallOutput) for item in admitted):
         return tuple(admitted)
     calls: dict[str, it.LocalShellCall] = {}
@@ -45,10 +50,9 @@ async def resolve_items(
 
 
 async def _resolve(
-    item: it.Item, store: Store, tenant: str, ids: Ids, past: Mapping[str, it.Item], param: str
+    item: it.Item, store: Store, tenant: str, past: Mapping[str, it.Item], param: str
 ) -> it.Item:
-    if not isinstance(item, it.ItemReference) and not _names_image(item):
-        return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
+    """Return the item that ``item`` refers to. Raises ``NotFound``."""
     found = past.get(item.id)
     if found is None:
         found = await store.load_item(tenant, item.id)
@@ -61,11 +65,15 @@ async def _resolve(
     return found
 
 
-def _names_image(item: it.Item) -> bool:
-    """Return whether an item refers to an earlier image. OpenAI's guide continues an image with
+def _with_id(item: it.Item, ids: Ids) -> it.Item:
+    return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
+
+
+def _is_reference(item: it.Item) -> bool:
+    """Return whether an item refers to an earlier one. OpenAI's guide continues an image with
     ``{"type": "image_generation_call", "id": …}``.
     """
-    return (
+    return isinstance(item, it.ItemReference) or (
         isinstance(item, it.ImageGenerationCall)
         and bool(item.id)
         and item.result is None
@@ -131,6 +139,8 @@ def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
     """Check that no call has several outputs. ``names``: what is called, by call id."""
+    if not names:
+        return
     counts: Counter[str] = Counter()
     for item in items:
         call_id, kind = getattr(item, "call_id", None), KINDS[type(item)]

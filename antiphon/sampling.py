@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
-__all__ = ["SamplingOptions", "Session"]
+__all__ = ["Digest", "SamplingOptions", "Session"]
+
+
+class Digest(Protocol):
+    """Returns a digest with a secret key, which reveals nothing of its arguments."""
+
+    def __call__(self, content: bytes, *, purpose: str, tenant: str) -> str: ...
 
 
 class Session(Struct, frozen=True, kw_only=True):
     """The conversation that a request belongs to, for routers in front of several engines.
 
-    Both values are digests with a secret key: they reveal neither the conversation nor the tenant.
-    ``key``: the same for all requests of a conversation. ``tenant_key``: the same for all requests
-    of a tenant.
+    ``identity``: what identifies the conversation of the tenant. Both keys are digests, and are
+    computed when they are needed: most models have one engine and no router.
     """
 
-    key: str
-    tenant_key: str
+    tenant: str
+    identity: str
+    digest: Digest
+
+    @property
+    def key(self) -> str:
+        """The same for all requests of a conversation."""
+        content = self.identity.encode("utf-8", "surrogatepass")
+        return self.digest(content, purpose="session", tenant=self.tenant)
+
+    @property
+    def tenant_key(self) -> str:
+        """The same for all requests of a tenant."""
+        return self.digest(b"", purpose="session tenant", tenant=self.tenant)
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):

@@ -371,7 +371,7 @@ async def _open_store(
 ) -> Store:
     """Open the store, with its operations measured."""
     peers = None if worker is None else worker.folder.peers
-    opened = await open_store(settings.store, peers=peers)
+    opened = await open_store(settings.store, vectors=settings.vectors, peers=peers)
     stack.push_async_callback(opened.close)
     return measured(opened, metrics, time.monotonic)
 

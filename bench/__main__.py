@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import eventlogs, filesearch, filesearch_quality, state, tools, upstreams
+from . import eventlogs, filesearch, filesearch_quality, pgvector, state, tools, upstreams
 from .constraints import constraints
 from .engines import engines
 from .kernel import kernel
@@ -351,6 +351,7 @@ BENCHES: dict[str, Bench] = {
     "kernel": kernel,
     "filesearch": filesearch.speed,
     "filesearch_quality": filesearch_quality.quality,
+    "pgvector": pgvector.pgvector,
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.models.catalog import Catalog, ServedModel
+from antiphon.resources.file_contents import single_chunk
 from antiphon.resources.files import Upload
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.service import Policy, RunDependencies, Service
@@ -158,7 +159,13 @@ async def _indexed_store(collection: _Collection) -> AsyncIterator[tuple[VectorS
         shelves = service.vector_stores
         store = await shelves.create("t", CreateVectorStore())
         for name, text in collection.texts.items():
-            upload = Upload(filename=name, purpose="assistants", content=text.encode())
+            content = text.encode()
+            upload = Upload(
+                filename=name,
+                purpose="assistants",
+                bytes=len(content),
+                chunks=single_chunk(content),
+            )
             file = await service.files.create("t", upload)
             added = AddFile(file_id=file.id, chunking=collection.cut)
             await shelves.add_file("t", store.id, added)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,9 +27,12 @@ class Process(Struct):
 
     @property
     def cpu_s(self) -> float:
-        """User and system CPU time so far, in seconds."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time of all its threads so far, in seconds. The kernel counts it in nanoseconds."""
+        spent = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with suppress(OSError):  # the thread has ended
+                spent += int((task / "schedstat").read_text().split()[0])
+        return spent / 1e9
 
     @property
     def rss_bytes(self) -> int:
@@ -39,10 +42,16 @@ class Process(Struct):
 
 
 @contextmanager
-def running(kind: str, *arguments: str) -> Iterator[Process]:
-    """Start a server, wait until it has printed its port, and stop it on exit."""
+def running(kind: str, *arguments: str, source: Path | None = None) -> Iterator[Process]:
+    """Start a server, wait until it has printed its port, and stop it on exit.
+
+    ``source``: the root of another source tree to run instead of this one.
+    """
     command = [sys.executable, "-m", "bench.servers", kind, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environment = os.environ | {"PYTHONPATH": str(source)} if source else None
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=source, env=environment
+    )
     try:
         assert process.stdout is not None
         yield Process(port=int(process.stdout.readline()), pid=process.pid)

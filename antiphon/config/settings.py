@@ -221,6 +221,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             le=604_800,
         ),
     ] = 0
+    vectors: Annotated[
+        Literal["exact", "pgvector"],
+        _storage(
+            'How vector stores find nearest vectors: "exact" compares them all, in this process; '
+            '"pgvector" by the extension of a PostgreSQL store, for more than 100,000 chunks. See '
+            "file-search.md.",
+        ),
+    ] = "exact"
     prompts_dir: Annotated[
         Path,
         _storage(

@@ -43,7 +43,7 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         """Hold a slot for a request. ``span``: that of the request, if it is not the context's.
         Raises ``Overloaded`` if the queue is full, or if the client has as many requests in
         progress as it may have."""
-        slot = self.admission.slot(context.tenant)
+        slot: AbstractAsyncContextManager[None] = self.admission.slot(context.tenant)
         if self.tracer.enabled:
             slot = self._traced_slot(slot, span or context.span)
         return self._limited_slot(slot, context.client) if context.client.scopes else slot

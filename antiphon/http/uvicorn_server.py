@@ -268,6 +268,7 @@ class _Protocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _in_head = True
+    _in_body = False
     _body_bytes = 0
     #: When the body began to arrive, in the loop's time.
     _body_start = 0.0
@@ -309,7 +310,6 @@ class _Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._clear_deadline()
-        self._set_head_deadline()
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
 
@@ -319,10 +319,8 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None:  # none for a WebSocket
             self.cycle.transport = self._output  # type: ignore[assignment]
-        if self.cycle is not None and self.limits.body_grace_s:
-            self._body_bytes, self._body_start = 0, self.loop.time()
-            delay = self.limits.body_grace_s
-            self._deadline = self.loop.call_later(delay, self._check_body_rate)
+            self._in_body = True
+            self._body_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -330,6 +328,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._continues_request = True
+        self._in_body = False
         self._clear_deadline()
         super().on_message_complete()
 
@@ -344,10 +343,22 @@ class _Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(*_HEAD_TOO_LARGE)
+        # Only now, because nearly every request arrives in one piece, which needs no deadline.
+        if self._deadline is None and not self.transport.is_closing():
+            if self._in_head:
+                self._set_head_deadline()
+            elif self._in_body:
+                self._set_body_deadline()
 
     def _set_head_deadline(self) -> None:
         if self.limits.head_s:
             self._deadline = self.loop.call_later(self.limits.head_s, self._end_slow_head)
+
+    def _set_body_deadline(self) -> None:
+        if self.limits.body_grace_s:
+            self._body_start = self.loop.time()
+            delay = self.limits.body_grace_s
+            self._deadline = self.loop.call_later(delay, self._check_body_rate)
 
     def _end_slow_head(self) -> None:
         """Refuse a request whose headers do not arrive; close a connection that sent nothing."""

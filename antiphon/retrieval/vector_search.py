@@ -1,6 +1,7 @@
-"""Exact nearest-neighbour search: the query is compared with all vectors.
+"""Nearest-neighbour search: by the index of vectors, if it can, or else exactly.
 
-The vectors of a vector store are cached until they change.
+Exactly means that the query is compared with all vectors. Those of a vector store are cached until
+they change.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class VectorSearch:
         """The ``limit`` nearest chunks, nearest first. ``files``: ids of the files to search; None:
         all. Scores are cosines.
         """
+        hits = await self._vectors.search_vectors(
+            tenant, store_id, model, vector.tobytes(), files, limit
+        )
+        if hits is not None:
+            return hits
         key = (tenant, store_id, model)
         version = await self._vectors.vectors_version(tenant, store_id, model)
         cached = self._cached_stores.get(key)

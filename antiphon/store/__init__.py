@@ -20,20 +20,24 @@ _ENTRY_POINT_GROUP = "antiphon.stores"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
 
-async def open_store(url: str, *, peers: Path | None = None) -> Store:
+async def open_store(url: str, *, vectors: str = "exact", peers: Path | None = None) -> Store:
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
 
-    ``peers``: a folder for the sockets of several processes of this machine that share an SQLite
-    database; PostgreSQL needs none. Raises ``SetupError``.
+    ``vectors``: how nearest vectors are found, as in the setting. ``peers``: a folder for the
+    sockets of several processes of this machine that share an SQLite database; PostgreSQL needs
+    none. Raises ``SetupError``.
     """
+    is_postgres = url.startswith(("postgresql://", "postgres://"))
+    if vectors == "pgvector" and not is_postgres:
+        raise SetupError('vectors: "pgvector" needs a store postgresql://…')
     if url == "memory:":
         from antiphon.store.memory.store import MemoryStore
 
         return MemoryStore()
-    if url.startswith(("postgresql://", "postgres://")):
+    if is_postgres:
         from antiphon.store.postgres.store import PostgresStore
 
-        return await PostgresStore.open(url)
+        return await PostgresStore.open(url, uses_pgvector=vectors == "pgvector")
     path = url.removeprefix("sqlite:")
     if not path:
         raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")

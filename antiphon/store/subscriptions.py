@@ -17,19 +17,28 @@ __all__ = ["Subscription", "Subscriptions"]
 
 _Key = tuple[str, str]
 
-#: Batches that a subscription buffers for a busy reader.
-_MAX_BATCHES = 64
+#: Batches that a subscription buffers for a busy reader, and their bytes.
+_MAX_BATCHES, _MAX_BYTES = 64, 1 << 20
 
 
 class Subscription:
     """One reader's view of one run, a context manager. Made by ``Subscriptions.subscribe``."""
 
-    __slots__ = ("__weakref__", "_batches", "_key", "_subscriptions", "_waiter", "is_stale")
+    __slots__ = (
+        "__weakref__",
+        "_batches",
+        "_bytes",
+        "_key",
+        "_subscriptions",
+        "_waiter",
+        "is_stale",
+    )
 
     def __init__(self, subscriptions: Subscriptions, key: _Key) -> None:
         self._subscriptions = subscriptions
         self._key = key
         self._batches: deque[EventBatch] = deque()
+        self._bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         #: The buffer is incomplete; the reader must read the store.
         self.is_stale = False
@@ -59,10 +68,10 @@ class Subscription:
         while self._batches:
             batch = self._batches[0]
             if batch.first > after + 1:
-                self._batches.clear()
-                self.is_stale = True
+                self._clear()
                 return None
             self._batches.popleft()
+            self._bytes -= len(batch.lines)
             if batch.last > after:
                 return batch
         return None
@@ -76,11 +85,12 @@ class Subscription:
 
     def add(self, batch: EventBatch) -> None:
         """Add the next batch of the run. One in parts is read from the store."""
-        if len(self._batches) >= _MAX_BATCHES or batch.parts:
-            self._batches.clear()
-            self.is_stale = True
+        size = len(batch.lines)
+        if len(self._batches) >= _MAX_BATCHES or self._bytes + size > _MAX_BYTES or batch.parts:
+            self._clear()
         elif not self.is_stale:
             self._batches.append(batch)
+            self._bytes += size
         self._wake()
 
     def mark_stale(self) -> None:
@@ -88,6 +98,12 @@ class Subscription:
         here."""
         self.is_stale = True
         self._wake()
+
+    def _clear(self) -> None:
+        """Drop what is buffered. The reader must read the store."""
+        self._batches.clear()
+        self._bytes = 0
+        self.is_stale = True
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,6 +1,6 @@
 """The contract of a vector index: files cut into chunks, found by their words or their vectors.
 
-The index ranks by words. Ranking by vectors is done by its callers.
+The index ranks by words. It may rank by vectors; otherwise its callers do.
 """
 
 from __future__ import annotations
@@ -157,6 +157,19 @@ class VectorIndex(Protocol):
 
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         """Return all vectors of a model."""
+
+    async def search_vectors(
+        self,
+        tenant: str,
+        store_id: str,
+        model: str,
+        vector: bytes,
+        files: Collection[str] | None,
+        limit: int,
+    ) -> tuple[ChunkHit, ...] | None:
+        """Return the chunks of these files that are nearest to a vector of the model, nearest
+        first. ``files``: None for all. Scores are cosines. None: callers have to compare the
+        vectors."""
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Return the files of all tenants that are in progress, oldest first."""

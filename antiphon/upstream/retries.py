@@ -90,7 +90,8 @@ class RetryPolicy:
 
     def next_replica(self) -> Replica:
         """Choose the replica of the next attempt."""
-        key = None if self.session is None else self.session.key
+        has_choice = len(self._pool) > 1
+        key = self.session.key if has_choice and self.session is not None else None
         self._current = self._pool.choose(key, self._tried)
         return self._current
 

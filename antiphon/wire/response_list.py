@@ -6,11 +6,12 @@ its id.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct
 
-from .items import Item, Message
+from .items import Item, ItemBase, Message
 from .parts import InputText, OutputText, PlainText
 from .response import ConversationRef, Response, ResponseError, ResponseStatus, Usage
 
@@ -75,23 +76,26 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
         error=response.error,
         usage=response.usage,
         tools=_called_tools(response.output),
-        input_preview=_preview([item for item in input if _is_message(item)][-1:]),
+        input_preview=_preview([item for item in input if isinstance(item, Message)][-1:]),
         output_preview=_preview(response.output),
     )
 
 
 def is_call(item: Item) -> bool:
     """Whether an item is the call of a tool."""
-    return str(item.__struct_config__.tag).endswith(_CALL)
+    return _called_tool(type(item)) is not None
+
+
+@cache
+def _called_tool(kind: type[ItemBase]) -> str | None:
+    """The kind of the calls that items of this type are; None if they are none."""
+    tag = str(kind.__struct_config__.tag)
+    return tag.removesuffix(_CALL) if tag.endswith(_CALL) else None
 
 
 def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
-    calls = (str(item.__struct_config__.tag) for item in output if is_call(item))
-    return tuple(dict.fromkeys(call.removesuffix(_CALL) for call in calls))
-
-
-def _is_message(item: Item) -> bool:
-    return isinstance(item, Message)
+    tools = (_called_tool(type(item)) for item in output)
+    return tuple(dict.fromkeys(tool for tool in tools if tool is not None))
 
 
 def _preview(items: Any) -> str:

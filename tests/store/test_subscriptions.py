@@ -7,6 +7,7 @@ from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from antiphon.store.subscriptions import Subscription, Subscriptions
 from antiphon.testing.run_check import batch
@@ -63,6 +64,18 @@ def test_buffer_is_bounded(count: int) -> None:
         remaining = read_all(subscription, -1)
         assert remaining == ([] if subscription.is_stale else list(range(count)))
         assert subscription.is_stale == (count > 64)
+
+
+def test_bytes_of_the_buffer_are_bounded() -> None:
+    subscriptions = Subscriptions()
+    with subscriptions.subscribe("t", "a") as subscription:
+        large = [replace(batch(n), lines=b"x" * 400_000) for n in range(4)]
+        for each in large[:2]:
+            subscriptions.publish("t", "a", each)
+        assert read_all(subscription, -1) == [0, 1]
+        for each in large[1:]:
+            subscriptions.publish("t", "a", each)
+        assert subscription.is_stale and not subscription.pending
 
 
 async def test_every_change_wakes_a_waiting_reader() -> None:

@@ -20,7 +20,17 @@ from .fakes import Answer, Fake, fake, json_answer, sse
 GOOD = Answer(sse({"n": 1}))
 MODELS = json_answer({"data": []})
 KEY = "0123456789abcdef"
-SESSION = Session(key=KEY, tenant_key="fedcba")
+TENANT_KEY = "fedcba"
+
+
+def session_of(key: str) -> Session:
+    def digest(content: bytes, *, purpose: str, tenant: str) -> str:
+        return key if purpose == "session" else TENANT_KEY
+
+    return Session(tenant="t", identity="", digest=digest)
+
+
+SESSION = session_of(KEY)
 
 
 class Pauses:
@@ -48,7 +58,7 @@ async def fleet(
 
 
 async def ask(upstream: Upstream, key: str | None = None) -> list[bytes]:
-    session = None if key is None else Session(key=key, tenant_key="t")
+    session = None if key is None else session_of(key)
     async with asyncio.timeout(10):
         batches = upstream.stream(
             upstream.root + "/ask", b'{"a": 1}', None, upstream.retry_policy(session)

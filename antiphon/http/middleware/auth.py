@@ -9,7 +9,7 @@ import hmac
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -168,12 +168,12 @@ class AuthMiddleware:
         return _KeyEntry(client, tenant, bytes.fromhex(sha256), record)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._is_open(scope):
-            await self._authenticate(scope)
+        path = route_path(scope)
+        if not self._is_open(scope, path):
+            await self._authenticate(scope, path)
         await self._app(scope, receive, send)
 
-    def _is_open(self, scope: Scope) -> bool:
-        path = route_path(scope)
+    def _is_open(self, scope: Scope, path: str) -> bool:
         if path == "/metrics":
             return self._may_read_metrics(scope)
         if path in _PUBLIC_PAGES:
@@ -191,14 +191,14 @@ class AuthMiddleware:
         is_open = allowed == "everybody" or (allowed == "loopback" and is_local(scope))
         return is_open and self._unknown_host(scope) is None
 
-    async def _authenticate(self, scope: Scope) -> None:
+    async def _authenticate(self, scope: Scope, path: str) -> None:
         _reject_cross_site(scope)
         if self._access.requires_key:
             await self._read_stored_keys()
             entry = self._find_key(scope)
         else:
             self._reject_unknown_hosts(scope)
-            if route_path(scope) == "/metrics":
+            if path == "/metrics":
                 raise Unauthorized("The metrics of this server are not public.")
             entry = self._anonymous
         context = request_context(scope)
@@ -278,15 +278,21 @@ class AuthMiddleware:
         hosts = self._access.hosts
         if "*" in hosts or not _is_loopback(scope):
             return None
-        host = (header(scope, b"host") or b"").decode("latin-1").lower()
-        name = _PORT.sub("", host).strip("[]")
-        if (
-            name in ("", "localhost", *_LOOPBACK, *hosts)
-            or name.endswith(".localhost")
-            or is_ip_address(name)
-        ):
-            return None
-        return name
+        name = _host_name(header(scope, b"host") or b"")
+        return None if name in hosts or _is_local_name(name) else name
+
+
+@lru_cache(1024)
+def _host_name(host: bytes) -> str:
+    """Return the name in a Host header."""
+    return _PORT.sub("", host.decode("latin-1").lower()).strip("[]")
+
+
+@lru_cache(1024)
+def _is_local_name(name: str) -> bool:
+    """Whether no DNS entry can make this name point to this machine."""
+    is_localhost = name in ("", "localhost") or name.endswith(".localhost")
+    return is_localhost or is_ip_address(name)
 
 
 def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:

@@ -31,6 +31,9 @@ __all__ = [
 _VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}\Z")
 _STARTS = ("http.response.start", "websocket.http.response.start")
 
+#: Headers of the W3C trace context, by the names in ``TraceHeaders``.
+_TRACE_HEADERS = (("traceparent", b"traceparent"), ("tracestate", b"tracestate"))
+
 #: Polled by monitoring: logged at debug level only.
 _QUIET = frozenset({"/health", "/ready", "/metrics"})
 
@@ -92,10 +95,11 @@ def request_context(scope: Scope) -> RequestContext:
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return the first header of that (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
+    try:
+        by_name: dict[bytes, bytes] = scope["antiphon.headers"]
+    except KeyError:  # built once: about ten headers of each request are looked up
+        by_name = scope["antiphon.headers"] = dict(reversed(list(scope["headers"])))
+    return by_name.get(name)
 
 
 def route_path(scope: Scope) -> str:
@@ -107,8 +111,11 @@ def route_path(scope: Scope) -> str:
 
 def trace_headers(scope: Scope) -> dict[str, str]:
     """Return the W3C trace context headers of a request."""
-    found = {name.decode(): header(scope, name) for name in (b"traceparent", b"tracestate")}
-    return {name: value.decode("latin-1") for name, value in found.items() if value}
+    return {
+        name: value.decode("latin-1")
+        for name, key in _TRACE_HEADERS
+        if (value := header(scope, key))
+    }
 
 
 class RequestContextMiddleware:
@@ -177,7 +184,8 @@ class RequestContextMiddleware:
         status = context.status or 500
         route = "unknown" if scope.get("route") is None else scope["route"].path
         self._count_request(method, route, status)
-        self._end_span(context, method, route, status)
+        if context.span.is_recording:
+            self._end_span(context, method, route, status)
         log = self._log.debug if route_path(scope) in _QUIET else self._log.info
         fields: dict[str, Any] = {
             "key": context.key,

@@ -34,7 +34,13 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
             f"Unsupported content-encoding: '{encoding}'. Use gzip, deflate, zstd or none.",
             code="unsupported_content_encoding",
         )
-    body = b"".join([piece async for piece in _receive_body(receive, limit)])
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
+        piece, more = await _receive_piece(receive, limit, size)
+        pieces.append(piece)
+        size += len(piece)
+    body = b"".join(pieces)
     if inflate is None:
         return body
     try:
@@ -54,7 +60,10 @@ async def stream(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[b
     _check_declared(scope, limit)
     if (header(scope, b"content-encoding") or b"identity").strip().lower() != b"identity":
         raise InvalidRequest("A form must not be compressed.", code="unsupported_content_encoding")
-    async for piece in _receive_body(receive, limit):
+    size, more = 0, True
+    while more:
+        piece, more = await _receive_piece(receive, limit, size)
+        size += len(piece)
         yield piece
 
 
@@ -64,18 +73,15 @@ def _check_declared(scope: Scope, limit: int) -> None:
         raise too_large(limit)
 
 
-async def _receive_body(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        piece = message.get("body", b"")
-        size += len(piece)
-        if size > limit:
-            raise too_large(limit)
-        yield piece
-        more = message.get("more_body", False)
+async def _receive_piece(receive: Receive, limit: int, size: int) -> tuple[bytes, bool]:
+    """Return a piece of the body, and whether more follows. ``size``: bytes before it."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnected
+    piece: bytes = message.get("body", b"")
+    if size + len(piece) > limit:
+        raise too_large(limit)
+    return piece, message.get("more_body", False)
 
 
 def too_large(limit: int) -> TooLarge:

@@ -232,8 +232,10 @@ class StoredEventStream:
                 async for lines in batches:
                     self._after += len(lines)
                     async with keepalive.sending():
-                        if (rest := stream.write(sse.frame_lines(lines))) is not None:
-                            await rest
+                        for piece in sse.frame_pieces(lines):
+                            if (rest := stream.write(piece)) is not None:
+                                await rest
+                    del lines  # they may be as long as the response
         await stream.end()
 
     def _keepalive(self, stream: EventStream) -> Callable[[], Awaitable[None]]:

@@ -7,13 +7,13 @@ Obfuscation (random padding of deltas) is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines"]
+__all__ = ["COMMENT", "DONE", "HEADERS", "frame_events", "frame_lines", "frame_pieces"]
 
 #: The last line of every stream.
 DONE = b"data: [DONE]\n\n"
@@ -33,6 +33,10 @@ _HEADS: Mapping[type[Event], bytes] = {
 }
 #: Offset of the type in an event's JSON.
 _TYPE = len(b'{"type":"')
+#: Bytes that the beginning of an event's JSON has at most, up to the end of its type.
+_MAX_HEAD_BYTES = _TYPE + 1 + max(map(len, EVENTS))
+#: Longest piece of a stream of stored events.
+_MAX_PIECE_BYTES = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
@@ -43,6 +47,21 @@ def frame_lines(lines: Iterable[bytes]) -> bytes:
         name = line[_TYPE : line.index(b'"', _TYPE)]
         pieces += (b"event: ", name, b"\ndata: ", line, b"\n\n")
     return b"".join(pieces)
+
+
+def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    """Frame events that are JSON already, in pieces to be sent one after another: long lines are
+    not copied as a whole."""
+    if sum(map(len, lines)) <= _MAX_PIECE_BYTES:
+        yield frame_lines(map(bytes, lines))
+        return
+    for line in lines:
+        head = bytes(line[:_MAX_HEAD_BYTES])
+        name = head[_TYPE : head.index(b'"', _TYPE)]
+        yield b"event: %b\ndata: " % name
+        for start in range(0, len(line), _MAX_PIECE_BYTES):
+            yield bytes(line[start : start + _MAX_PIECE_BYTES])
+        yield b"\n\n"
 
 
 def frame_events(events: Sequence[Event]) -> bytes:

@@ -199,6 +199,17 @@ class MemoryVectorIndex:
             vectors=b"".join(row[2] for row in rows),
         )
 
+    async def search_vectors(
+        self,
+        tenant: str,
+        store_id: str,
+        model: str,
+        vector: bytes,
+        files: Collection[str] | None,
+        limit: int,
+    ) -> tuple[ChunkHit, ...] | None:
+        return None
+
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         self._check()
         return tuple(

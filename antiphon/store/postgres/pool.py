@@ -278,9 +278,19 @@ class Transaction:
         found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
         return found
 
-    async def execute(self, statement: str) -> None:
-        """Execute a statement that is not among the queries."""
-        await self._connection.execute(statement)
+    async def execute(self, statement: str, *, timeout_s: float | None = None) -> None:
+        """Execute statements that are not among the queries. ``timeout_s``: instead of the usual
+        time limit."""
+        await self._connection.execute(statement, timeout=timeout_s)
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement that is not among the queries for each row of arguments."""
+        await self._connection.executemany(statement, rows)
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
+        """Run a statement that is not among the queries and return its rows."""
+        found: list[Any] = await self._connection.fetch(statement, *arguments)
+        return found
 
     async def count(self, name: str, *arguments: Any) -> int:
         """Run a query and return the number of its rows."""

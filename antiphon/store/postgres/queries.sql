@@ -442,16 +442,29 @@ FROM event_batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- events
+-- A page ends with the batch that makes it long: the last ones may each hold the whole text.
+WITH run AS (
+    SELECT seq, ended_at FROM runs WHERE tenant = $1 AND id = $2
+), page AS MATERIALIZED (
+    SELECT b.first, b.count, b.lines FROM (
+        SELECT n.first, n.count, n.lines,
+            sum(octet_length(n.lines)) OVER (ORDER BY n.first) - octet_length(n.lines) AS before
+        FROM event_batches AS n JOIN run ON n.run = run.seq
+        WHERE n.first <= $4::int AND n.first + n.count > $3::int AND n.first >= coalesce(
+            (
+                SELECT max(a.first) FROM event_batches AS a
+                WHERE a.run = (SELECT seq FROM run) AND a.first <= $3::int
+            ), 0
+        )
+    ) AS b WHERE b.before <= $5::bigint
+)
 SELECT
-    r.ended_at IS NOT NULL
-    AND NOT EXISTS (SELECT FROM event_batches AS n WHERE n.run = r.seq AND n.first > $4::int),
-    b.first, b.count, b.lines, ''::bytea
-FROM runs AS r LEFT JOIN event_batches AS b
-    ON b.run = r.seq AND b.first <= $4::int AND b.first + b.count > $3::int
-    AND b.first >= coalesce(
-        (SELECT max(a.first) FROM event_batches AS a WHERE a.run = r.seq AND a.first <= $3::int), 0
-    )
-WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
+    run.ended_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM event_batches AS n
+        WHERE n.run = run.seq AND n.first > coalesce((SELECT max(first) FROM page), $4::int)
+    ),
+    page.first, page.count, page.lines, ''::bytea
+FROM run LEFT JOIN page ON TRUE ORDER BY page.first
 
 -- follow
 -- The rows are locked in the order of append. Processes that are gone are dropped when nobody has
@@ -723,6 +736,18 @@ SELECT body FROM vector_stores WHERE tenant = $1 AND id = $2
 
 -- count_other_vector_stores
 SELECT count(*) FROM vector_stores WHERE tenant = $1 AND id <> $2
+
+-- hold_vector_store_alone
+SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR UPDATE
+
+-- vector_store_row
+SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2
+
+-- vector_file_rows
+SELECT seq FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
+
+-- vector_file_count
+SELECT count(*) FROM vector_files WHERE store = $1
 
 -- hold_vector_store
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE

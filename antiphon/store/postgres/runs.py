@@ -30,6 +30,8 @@ from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresRuns", "has_lock"]
 
+#: Bytes of events after which a page ends.
+_PAGE_BYTES = 1 << 20
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
@@ -237,7 +239,9 @@ class PostgresRuns:
     ) -> EventPage | None:
         # Sequence numbers have no gaps, so ``after + limit`` is the number of the last event.
         first, last = min(after + 1, _MAX_SEQUENCE_NUMBER), min(after + limit, _MAX_SEQUENCE_NUMBER)
-        rows = await self._pool.rows("events", tenant, index_key(response_id), first, last)
+        rows = await self._pool.rows(
+            "events", tenant, index_key(response_id), first, last, _PAGE_BYTES
+        )
         if not rows:
             return None
         batches = tuple(event_batch_of(row[1:]) for row in rows if row[1] is not None)

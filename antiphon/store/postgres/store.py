@@ -39,6 +39,7 @@ from antiphon.wire.response_list import ResponseSummary
 from .audit import PostgresAudit
 from .files import PostgresFiles
 from .keys import PostgresKeys
+from .pgvector import Pgvector
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
 from .runs import PostgresRuns, has_lock
@@ -53,23 +54,33 @@ __all__ = ["PostgresStore"]
 class PostgresStore:
     """``Store`` over one database. Made by ``open``."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, pgvector: Pgvector | None = None) -> None:
         self._pool = pool
         self.runs = PostgresRuns(pool, _save)
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
-        self.vectors = PostgresVectorIndex(pool)
+        self.vectors = PostgresVectorIndex(pool, pgvector)
         self.keys = PostgresKeys(pool)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
         self.usage_log = PostgresUsage(pool)
 
     @classmethod
-    async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
+    async def open(
+        cls, url: str, *, connections: int = 10, uses_pgvector: bool = False
+    ) -> PostgresStore:
         """Connect and apply migrations. ``connections``: maximum pool size; one more connection
-        listens. Raises ``SetupError``.
+        listens. ``uses_pgvector``: nearest vectors are found by the extension. Raises
+        ``SetupError``.
         """
-        return cls(await ConnectionPool.open(url, connections=connections))
+        pool = await ConnectionPool.open(url, connections=connections)
+        if not uses_pgvector:
+            return cls(pool)
+        try:
+            return cls(pool, await Pgvector.open(pool))
+        except BaseException:
+            await pool.close()
+            raise
 
     async def save(
         self,

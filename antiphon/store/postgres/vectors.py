@@ -26,16 +26,19 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.vector_stores import FileBatch, VectorStore
 
+from .pgvector import Pgvector, VectorRow
 from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """``VectorIndex`` over a connection pool."""
+    """``VectorIndex`` over a connection pool. ``pgvector`` finds nearest vectors; without it,
+    callers do."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, pgvector: Pgvector | None = None) -> None:
         self._pool = pool
+        self._pgvector = pgvector
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         row = (tenant, store.id, store.expires_at, encode(store))
@@ -86,17 +89,25 @@ class PostgresVectorIndex:
     ) -> bool:
         async with self._pool.transaction() as transaction:
             row = await self._store_row(transaction, tenant, indexed.file.vector_store_id)
+            if row is None:
+                return False
             found = await transaction.rows("settle_vector_file", row, *_changed_columns(indexed))
             if not found:
                 return False
             file_row = found[0][0]
+            vectors = []
             for chunk in chunks:
                 # PostgreSQL's texts cannot hold U+0000.
                 cleaned = replace(chunk, text=chunk.text.replace("\0", " "))
                 number = await transaction.value("put_chunk", row, file_row, *chunk_row(cleaned))
                 if chunk.vector is not None:
                     await transaction.rows("put_vector", number, row, file_row, model, chunk.vector)
-            return True
+                    vectors.append(VectorRow(number, file_row, chunk.vector))
+            if self._pgvector is not None:
+                await self._pgvector.add(transaction, row, model, vectors)
+        if self._pgvector is not None and vectors:
+            await self._pgvector.grow(tenant, indexed.file.vector_store_id, model)
+        return True
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
         async with self._pool.transaction() as transaction:
@@ -157,6 +168,19 @@ class PostgresVectorIndex:
             file_ids=tuple(row[1] for row in rows),
             vectors=b"".join(row[2] for row in rows),
         )
+
+    async def search_vectors(
+        self,
+        tenant: str,
+        store_id: str,
+        model: str,
+        vector: bytes,
+        files: Collection[str] | None,
+        limit: int,
+    ) -> tuple[ChunkHit, ...] | None:
+        if self._pgvector is None:
+            return None
+        return await self._pgvector.search(tenant, index_key(store_id), model, vector, files, limit)
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._pool.rows("unfinished_vector_files")

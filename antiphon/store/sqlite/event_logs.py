@@ -20,7 +20,7 @@ from antiphon.store.row_mapping import event_batch_of
 from antiphon.store.usage import UsageRecord
 
 from .database import Database
-from .run_tables import RunTables, page_of
+from .run_tables import LARGE_BYTES, RunTables, page_of
 
 __all__ = ["SaveResponse", "SqliteEventLogs"]
 
@@ -141,9 +141,9 @@ class SqliteEventLogs:
     ) -> EventPage | None:
         def work(connection: sqlite3.Connection) -> EventPage | None:
             first = min(after + 1, _MAX_SEQUENCE_NUMBER)
-            arguments = (first, first, tenant, response_id)
+            arguments = (LARGE_BYTES, first, first, tenant, response_id)
             with closing(connection.execute(self._queries["events"], arguments)) as rows:
-                return page_of(rows, after, limit)
+                return page_of(connection, rows, after, limit)
 
         return await self._database.read(work)
 

@@ -317,7 +317,8 @@ FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
 -- events
-SELECT r.ended_at IS NOT NULL, b.first, b.count, b.lines
+-- The lines of a large batch are read in place, by their rowid.
+SELECT r.ended_at IS NOT NULL, b.first, b.count, b.rowid, iif(length(b.lines) <= ?, b.lines, NULL)
 FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first + b.count > ? AND b.first >= (
     SELECT coalesce(max(first), 0) FROM batches WHERE run = r.seq AND first <= ?
 )

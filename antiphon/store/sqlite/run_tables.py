@@ -15,10 +15,10 @@ from antiphon.store.fair_claims import choose_fairly
 from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job
 from antiphon.store.row_mapping import claim_of
 
-__all__ = ["ClaimedFrom", "RunTables", "page_of"]
+__all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
 
 #: Bytes of events after which a page ends, and from which on a batch is large.
-_PAGE_BYTES = _LARGE_BYTES = 1 << 20
+_PAGE_BYTES = LARGE_BYTES = 1 << 20
 
 #: A claim, and the former owner of the run.
 ClaimedFrom = tuple[Claim, str | None]
@@ -130,7 +130,7 @@ class RunTables:
 
     def _add_row(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
         columns = {"lines": batch.lines, "tokens": batch.tokens}
-        if len(batch.lines) <= _LARGE_BYTES:
+        if len(batch.lines) <= LARGE_BYTES:
             row = (run, batch.first, batch.count, *columns.values())
             connection.execute(self._queries["add_batch"], row)
             return
@@ -144,17 +144,23 @@ class RunTables:
                     blob.write(value)
 
 
-def page_of(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> EventPage | None:
-    """Make a page of rows (ended, first, count, lines), reading no more rows than necessary."""
+def page_of(
+    connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], after: int, limit: int
+) -> EventPage | None:
+    """Make a page of rows (ended, first, count, rowid, lines), reading no more rows than necessary.
+    ``lines`` is None for a batch of more than ``LARGE_BYTES``."""
     batches: list[EventBatch] = []
     has_ended = None
     size = 0
-    for ended, first, count, lines in rows:
+    for ended, first, count, row_id, lines in rows:
         has_ended = bool(ended)
         if first is None or first + count - 1 <= after:
             continue
         if first > after + limit:  # sequence numbers have no gaps
             return EventPage(tuple(batches), ended=False)
+        if lines is None:  # SQLite makes a copy of a value that it returns
+            with connection.blobopen("batches", "lines", row_id, readonly=True) as blob:
+                lines = blob.read()
         batches.append(EventBatch(first=first, count=count, lines=lines))
         size += len(lines)
         if size > _PAGE_BYTES:

@@ -182,6 +182,17 @@ class SqliteVectorIndex:
 
         return await self._database.read(work)
 
+    async def search_vectors(
+        self,
+        tenant: str,
+        store_id: str,
+        model: str,
+        vector: bytes,
+        files: Collection[str] | None,
+        limit: int,
+    ) -> tuple[ChunkHit, ...] | None:
+        return None
+
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._database.rows("unfinished_vector_files", (), tuple)
         return tuple(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
-from antiphon.http.streaming.sse import DONE, frame_events
+from antiphon.http.streaming.sse import DONE, frame_events, frame_lines, frame_pieces
 from antiphon.wire import events as ev
 from antiphon.wire.response import Response
 
@@ -47,3 +48,13 @@ def test_frame_names_the_event_type() -> None:
     for event in samples.values():
         first, second, *_ = frame_events([event]).decode().split("\n")
         assert first == "event: " + json.loads(second.removeprefix("data: "))["type"]
+
+
+def test_long_lines_are_framed_in_pieces() -> None:
+    lines = [
+        msgspec.json.encode(delta(number, "x" * size)) for number, size in ((3, 9), (4, 10**6))
+    ]
+    pieces = list(frame_pieces([memoryview(line) for line in lines]))
+    assert max(map(len, pieces)) == 1 << 16
+    assert b"".join(pieces) == frame_lines(lines)
+    assert list(frame_pieces(lines[:1])) == [frame_lines(lines[:1])]

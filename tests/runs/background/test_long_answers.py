@@ -12,6 +12,7 @@ from typing import Any
 from antiphon.backends.base import Reply
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.http.streaming.sse import frame_pieces
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire.items import Message
@@ -68,5 +69,29 @@ async def test_long_answer_takes_few_copies(tmp_path: Path) -> None:
     (message,) = response.output
     assert isinstance(message, Message)
     assert sum(len(getattr(part, "text", "")) for part in message.content) == SIZE
+    await service.drain(0)
+    await store.close()
+
+
+async def test_reading_a_long_answer_takes_one_copy(tmp_path: Path) -> None:
+    """Of the events that each hold the whole text, a follower has one at a time, once."""
+    store = await SqliteStore.open(tmp_path / "a.db")
+    service = make_service(LongBackend(), store)
+    service.start()
+    run = await service.enqueue("t", parse_create_response(b'{"input": "hi", "background": true}'))
+    sent = 0
+    async with asyncio.timeout(60):
+        await service.event_logs.wait("t", run.response.id)
+        gc.collect()
+        tracemalloc.start(1)
+        try:
+            async for lines in service.event_logs.follow("t", run.response.id):
+                sent += sum(map(len, frame_pieces(lines)))
+                del lines
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert sent > 5 * SIZE
+    assert peak < 1.7 * SIZE, f"{peak / SIZE:.1f} times its size"
     await service.drain(0)
     await store.close()

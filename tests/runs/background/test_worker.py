@@ -256,7 +256,7 @@ async def test_another_service_continues_interrupted_reasoning(store: Store, how
 
 
 async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -> None:
-    backend = ScriptedBackend([TEXT], wait_s=0.001)
+    backend = ScriptedBackend([TEXT], wait_s=0.05)
     async with serving(backend, store) as first:
         queued = await enqueue(first)
         await until(first, queued.id, lambda response: bool(response.output))

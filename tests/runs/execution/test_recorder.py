@@ -28,11 +28,10 @@ def record(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWrit
     out.create()
     out.start()
 
-    def extra_fields(item: it.Item) -> dict[str, str]:
-        assert isinstance(item, it.Reasoning)
+    def reasoning_fields(item: it.Reasoning) -> dict[str, str]:
         return {"encrypted_content": "".join(part.text for part in item.content or ())[::-1]}
 
-    recorder = Recorder(out, extra_fields=extra_fields) if sealed else Recorder(out)
+    recorder = Recorder(out, reasoning_fields=reasoning_fields) if sealed else Recorder(out)
     for delta in deltas:
         recorder.record([delta])
     return recorder, out
@@ -53,7 +52,7 @@ def test_result_of_close_is_set_on_the_item() -> None:
     "end", [[Close()], [Open(it.Reasoning(summary=()))], [Finish("length", Usage())]],
     ids=["closed", "followed", "cut"],
 )  # fmt: skip
-def test_extra_fields_are_set_however_the_item_ends(end: Sequence[Delta]) -> None:
+def test_reasoning_fields_are_set_however_the_item_ends(end: Sequence[Delta]) -> None:
     _, out = record(Open(it.Reasoning(summary=())), Text("ab"), *end, sealed=True)
     done = next(event for event in out.take() if isinstance(event, ev.OutputItemDone))
     assert done.item.encrypted_content == "ba"  # type: ignore[union-attr]

@@ -1,0 +1,383 @@
+"""Nearest vectors by pgvector: exact in small sets, by HNSW indexes in large ones.
+
+An HNSW index returns the nearest rows of its table, and a filter then drops some: of a vector
+store that has 2 % of the rows of a shared table, a search finds a fifth of the right results, and
+too few of any. So the vectors of small vector stores share a table without such an index, and are
+compared one by one. A large vector store has a table with an index of its own. Of its files, a
+filter that leaves few chunks is exact as well.
+
+Vectors are kept as 16-bit floats here and, as in other stores, as 32-bit floats in
+``chunk_vectors``, from which these tables are filled.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+from antiphon.store.vectors import ChunkHit
+
+from .pool import ConnectionPool, Transaction
+
+__all__ = ["Pgvector", "VectorRow"]
+
+_log = structlog.get_logger(__name__)
+
+#: Rows of a vector store that are compared one by one, in some 10 ms. More get an index.
+SMALL_ROWS = 10_000
+#: Rows that a filter leaves of a large one and that are compared one by one, in some 30 ms.
+EXACT_ROWS = 30_000
+#: Chunks that are copied from ``chunk_vectors`` at a time.
+_COPIED_ROWS = 2_000
+#: Candidates of a search in the index: the fewest, and the most (hnsw.ef_search); and how many of
+#: them a filter should leave for each result.
+_CANDIDATES, _MAX_CANDIDATES, _CANDIDATES_PER_RESULT = 200, 1_000, 2
+#: Under a filter, an index is scanned until so many rows have been looked at.
+_MAX_SCANNED = 200_000
+#: Seconds that the creation of an index may take: of a million vectors it takes minutes.
+_INDEX_S = 6 * 3600
+#: Memory of an index while it is created: bytes of a row besides its vector, and the most in all.
+_INDEX_ROW_BYTES, _INDEX_MAX_MB = 600, 4096
+_FLOAT_BYTES = 4
+#: A lock of the database: one process at a time creates tables. An arbitrary number.
+_LOCK = 1634628615
+#: halfvec has no index for more.
+_MAX_DIMENSIONS = 4_000
+
+_SETUP = """
+CREATE TABLE IF NOT EXISTS small_vectors (
+    chunk BIGINT PRIMARY KEY,
+    store BIGINT NOT NULL,
+    model TEXT NOT NULL,
+    file BIGINT NOT NULL,
+    vector {schema}halfvec NOT NULL
+);
+CREATE INDEX IF NOT EXISTS small_vectors_by_store ON small_vectors (store, model, file);
+CREATE TABLE IF NOT EXISTS large_vector_stores (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    store BIGINT NOT NULL,
+    model TEXT NOT NULL,
+    UNIQUE (store, model)
+);
+CREATE OR REPLACE FUNCTION drop_vectors() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE found BIGINT;
+BEGIN
+    DELETE FROM antiphon.small_vectors WHERE store = old.store AND file = old.seq;
+    FOR found IN SELECT id FROM antiphon.large_vector_stores WHERE store = old.store LOOP
+        EXECUTE format('DELETE FROM antiphon.large_vectors_%s WHERE file = $1', found)
+        USING old.seq;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+CREATE OR REPLACE TRIGGER vectors_dropped AFTER DELETE ON vector_files
+FOR EACH ROW EXECUTE FUNCTION drop_vectors();
+"""
+_CREATE_TABLE = """
+CREATE TABLE large_vectors_{id} (
+    chunk BIGINT PRIMARY KEY, file BIGINT NOT NULL, vector {schema}halfvec({dimensions}) NOT NULL
+)
+"""
+_CREATE_INDEXES = """
+CREATE INDEX large_vectors_{id}_by_file ON large_vectors_{id} (file, chunk);
+CREATE INDEX large_vectors_{id}_nearest ON large_vectors_{id}
+USING hnsw (vector {schema}halfvec_cosine_ops) WITH (m = 16, ef_construction = 64);
+"""
+_SEARCH_SMALL = """
+SELECT v.chunk, f.id, 1 - (v.vector OPERATOR({schema}<=>) $3::real[]::{schema}halfvec) AS score
+FROM small_vectors AS v JOIN vector_files AS f ON f.seq = v.file
+WHERE v.store = $1 AND v.model = $2 AND ($4::text[] IS NULL OR f.id = ANY($4))
+ORDER BY score DESC LIMIT $5
+"""
+_COUNT_SMALL = """
+SELECT count(*), max({schema}vector_dims(vector)) FROM small_vectors
+WHERE store = $1 AND model = $2
+"""
+_MOVE = """
+WITH moved AS (
+    DELETE FROM small_vectors WHERE store = $1 AND model = $2 RETURNING chunk, file, vector
+)
+INSERT INTO large_vectors_{id} SELECT chunk, file, vector FROM moved
+"""
+_ORPHANS = """
+SELECT l.id FROM large_vector_stores AS l
+WHERE NOT EXISTS (SELECT FROM vector_stores AS s WHERE s.seq = l.store)
+"""
+_DROP_ORPHANS = f"DELETE FROM large_vector_stores WHERE id IN ({_ORPHANS})"
+_STORED = "SELECT store, model, count(*), max(chunk) FROM chunk_vectors GROUP BY store, model"
+_COPIED_SMALL = "SELECT store, model, count(*), max(chunk) FROM small_vectors GROUP BY store, model"
+_UNCOPIED = """
+SELECT chunk, file, vector FROM chunk_vectors
+WHERE store = $1 AND model = $2 AND chunk > $3 ORDER BY chunk LIMIT $4
+"""
+#: A materialized set is compared row by row: the planner would use the index and miss rows.
+_SEARCH_SUBSET = """
+WITH subset AS MATERIALIZED (
+    SELECT chunk, file, vector FROM large_vectors_{id} WHERE file = ANY($2::bigint[])
+)
+SELECT s.chunk, f.id, 1 - (s.vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) AS score
+FROM subset AS s JOIN vector_files AS f ON f.seq = s.file ORDER BY score DESC LIMIT $3
+"""
+_SEARCH_LARGE = """
+WITH nearest AS MATERIALIZED (
+    SELECT chunk, file, vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec AS distance
+    FROM large_vectors_{id} {condition} ORDER BY distance LIMIT $2
+)
+SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
+ORDER BY n.distance
+"""
+
+
+class VectorRow(Struct, frozen=True):
+    """A vector, packed 32-bit floats, with the numbers of its chunk and of its file."""
+
+    chunk: int
+    file: int
+    vector: bytes
+
+
+class Pgvector:
+    """The tables of vectors in one database. Made by ``open``. ``schema``: that of the extension,
+    quoted and with a period."""
+
+    def __init__(self, pool: ConnectionPool, schema: str) -> None:
+        self._pool = pool
+        self._schema = schema
+
+    @classmethod
+    async def open(cls, pool: ConnectionPool) -> Pgvector:
+        """Create what is missing, and copy the vectors that were stored without pgvector. Raises
+        ``SetupError``."""
+        async with pool.transaction() as transaction:
+            await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            schema = await _extension_schema(transaction)
+            await transaction.execute(_SETUP.format(schema=schema))
+        opened = cls(pool, schema)
+        await opened._copy_missing()
+        return opened
+
+    async def add(
+        self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
+    ) -> None:
+        """Add vectors of one vector store, whose row the transaction has locked."""
+        if not rows:
+            return
+        columns = [(row.chunk, row.file, _floats(row.vector)) for row in rows]
+        if (id := await self._large_id(transaction, store, model)) is not None:
+            await self._put(transaction, f"large_vectors_{id} (chunk, file, vector)", columns)
+            return
+        table = "small_vectors (chunk, file, vector, store, model)"
+        await self._put(transaction, table, [(*row, store, model) for row in columns])
+
+    async def grow(self, tenant: str, store_id: str, model: str) -> None:
+        """Give a vector store that has become large a table of its own."""
+        async with self._pool.transaction() as transaction:
+            found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
+            if not found or await self._large_id(transaction, found[0][0], model) is not None:
+                return
+            ((rows, dimensions),) = await transaction.fetch(
+                self._sql(_COUNT_SMALL), found[0][0], model
+            )
+            if rows > SMALL_ROWS and dimensions <= _MAX_DIMENSIONS:
+                id = await self._create_table(transaction, found[0][0], model, dimensions)
+                await transaction.fetch(_MOVE.format(id=id), found[0][0], model)
+                await self._create_index(transaction, id, rows, dimensions)
+
+    async def search(
+        self,
+        tenant: str,
+        store_id: str,
+        model: str,
+        vector: bytes,
+        files: Collection[str] | None,
+        limit: int,
+    ) -> tuple[ChunkHit, ...]:
+        """Return the nearest chunks, nearest first, as ``VectorIndex.search_vectors``."""
+        async with self._pool.transaction() as transaction:
+            # One snapshot: vectors may be moved to a table of their own meanwhile.
+            await transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            found = await transaction.rows("vector_store_row", tenant, store_id)
+            if not found:
+                return ()
+            store, floats = found[0][0], _floats(vector)
+            id = await self._large_id(transaction, store, model)
+            if id is None:
+                listed = None if files is None else sorted(files)
+                rows = await transaction.fetch(
+                    self._sql(_SEARCH_SMALL), store, model, floats, listed, limit
+                )
+            elif files is None:
+                rows = await self._search_index(transaction, id, floats, limit)
+            else:
+                rows = await self._search_files(transaction, store, id, floats, files, limit)
+        return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
+
+    async def _search_files(
+        self,
+        transaction: Transaction,
+        store: int,
+        id: int,
+        floats: list[float],
+        files: Collection[str],
+        limit: int,
+    ) -> list[Any]:
+        """Search a part of a large vector store: exactly if it is small or the index fails."""
+        found = await transaction.rows("vector_file_rows", store, sorted(files))
+        numbers = [row[0] for row in found]
+        ((part,),) = await transaction.fetch(
+            f"SELECT count(*) FROM (SELECT FROM large_vectors_{id}"
+            " WHERE file = ANY($1::bigint[]) LIMIT $2) AS part",
+            numbers,
+            EXACT_ROWS + 1,
+        )
+        if part > EXACT_ROWS:
+            all_files = await transaction.value("vector_file_count", store)
+            candidates = _CANDIDATES_PER_RESULT * limit * all_files // len(numbers)
+            rows = await self._search_index(transaction, id, floats, limit, candidates, numbers)
+            if len(rows) == limit:
+                return rows
+        return await transaction.fetch(self._sql(_SEARCH_SUBSET, id=id), floats, numbers, limit)
+
+    async def _search_index(
+        self,
+        transaction: Transaction,
+        id: int,
+        floats: list[float],
+        limit: int,
+        candidates: int = 0,
+        files: list[int] | None = None,
+    ) -> list[Any]:
+        candidates = min(max(candidates, _CANDIDATES), _MAX_CANDIDATES)
+        await transaction.execute(
+            f"SET LOCAL hnsw.ef_search = {candidates};"
+            " SET LOCAL hnsw.iterative_scan = relaxed_order;"
+            f" SET LOCAL hnsw.max_scan_tuples = {_MAX_SCANNED}"
+        )
+        if files is None:
+            sql = self._sql(_SEARCH_LARGE, id=id, condition="")
+            return await transaction.fetch(sql, floats, limit)
+        # A bitmap of a large part, sorted by distance, would take longer than the index.
+        await transaction.execute(
+            "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off;"
+            " SET LOCAL enable_sort = off"
+        )
+        sql = self._sql(_SEARCH_LARGE, id=id, condition="WHERE file = ANY($3::bigint[])")
+        return await transaction.fetch(sql, floats, limit, files)
+
+    async def _create_table(
+        self, transaction: Transaction, store: int, model: str, dimensions: int
+    ) -> int:
+        created = await transaction.fetch(
+            "INSERT INTO large_vector_stores (store, model) VALUES ($1, $2) RETURNING id",
+            store,
+            model,
+        )
+        id = int(created[0][0])
+        await transaction.execute(self._sql(_CREATE_TABLE, id=id, dimensions=dimensions))
+        return id
+
+    async def _create_index(
+        self, transaction: Transaction, id: int, rows: int, dimensions: int
+    ) -> None:
+        # An index that outgrows this memory takes many times longer.
+        megabytes = rows * (2 * dimensions + _INDEX_ROW_BYTES) >> 20
+        memory = min(max(64, megabytes), _INDEX_MAX_MB)
+        await transaction.execute(f"SET LOCAL maintenance_work_mem = '{memory}MB'")
+        await transaction.execute(self._sql(_CREATE_INDEXES, id=id), timeout_s=_INDEX_S)
+
+    async def _copy_missing(self) -> None:
+        """Copy the vectors of vector stores that changed while this index was off."""
+        async with self._pool.transaction() as transaction:
+            for (id,) in await transaction.fetch(_ORPHANS):
+                await transaction.execute(f"DROP TABLE IF EXISTS large_vectors_{id}")
+            await transaction.fetch(_DROP_ORPHANS)
+            stored = await transaction.fetch(_STORED)
+            copied = {tuple(row) for row in await transaction.fetch(_COPIED_SMALL)}
+            for store, model, id in await transaction.fetch(
+                "SELECT store, model, id FROM large_vector_stores"
+            ):
+                ((count, last),) = await transaction.fetch(
+                    f"SELECT count(*), max(chunk) FROM large_vectors_{id}"
+                )
+                copied.add((store, model, count, last))
+        for row in stored:
+            if tuple(row) not in copied:
+                await self._copy(row[0], row[1])
+
+    async def _copy(self, store: int, model: str) -> None:
+        """Copy all vectors of a vector store, instead of those that were copied before."""
+        _log.info("the vectors of a vector store are copied to pgvector", store=store)
+        async with self._pool.transaction() as transaction:
+            await transaction.fetch("SELECT FROM vector_stores WHERE seq = $1 FOR UPDATE", store)
+            await transaction.fetch(
+                "DELETE FROM small_vectors WHERE store = $1 AND model = $2", store, model
+            )
+            if (id := await self._large_id(transaction, store, model)) is not None:
+                await transaction.execute(f"DROP TABLE large_vectors_{id}")
+                await transaction.fetch("DELETE FROM large_vector_stores WHERE id = $1", id)
+                id = None
+            ((rows, width),) = await transaction.fetch(
+                "SELECT count(*), max(octet_length(vector)) FROM chunk_vectors"
+                " WHERE store = $1 AND model = $2",
+                store,
+                model,
+            )
+            if rows > SMALL_ROWS and width // _FLOAT_BYTES <= _MAX_DIMENSIONS:
+                id = await self._create_table(transaction, store, model, width // _FLOAT_BYTES)
+            last = 0
+            while batch := await transaction.fetch(_UNCOPIED, store, model, last, _COPIED_ROWS):
+                await self.add(transaction, store, model, [VectorRow(*row) for row in batch])
+                last = batch[-1][0]
+            if id is not None:
+                await self._create_index(transaction, id, rows, width // _FLOAT_BYTES)
+
+    async def _large_id(self, transaction: Transaction, store: int, model: str) -> int | None:
+        found = await transaction.fetch(
+            "SELECT id FROM large_vector_stores WHERE store = $1 AND model = $2", store, model
+        )
+        return found[0][0] if found else None
+
+    async def _put(
+        self, transaction: Transaction, table: str, rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        more = "".join(f", ${n}" for n in range(4, len(rows[0]) + 1))
+        await transaction.execute_many(
+            f"INSERT INTO {table} VALUES ($1, $2, $3::real[]::{self._schema}halfvec{more})", rows
+        )
+
+    def _sql(self, template: str, **names: object) -> str:
+        return template.format(schema=self._schema, **names)
+
+
+async def _extension_schema(transaction: Transaction) -> str:
+    """Return the schema of pgvector, quoted and with a period; create the extension if it is
+    missing. Raises ``SetupError``."""
+    found = await transaction.fetch(_EXTENSION)
+    if not found:
+        try:
+            await transaction.execute("CREATE EXTENSION vector SCHEMA public")
+        except Exception as error:  # asyncpg's, which is an optional package
+            raise SetupError(
+                "vectors: PostgreSQL has no extension vector, and it cannot be created: install"
+                " pgvector 0.8 or later, and run CREATE EXTENSION vector as a superuser"
+            ) from error
+        found = await transaction.fetch(_EXTENSION)
+    version = tuple(int(part) for part in found[0][1].split(".")[:2])
+    if version < (0, 8):
+        raise SetupError(f"vectors: pgvector {found[0][1]} is too old: 0.8 or later is needed")
+    return f"{found[0][0]}."
+
+
+_EXTENSION = """
+SELECT quote_ident(n.nspname), e.extversion
+FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
+"""
+
+
+def _floats(vector: bytes) -> list[float]:
+    return array("f", vector).tolist()
