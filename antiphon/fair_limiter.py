@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Protocol
 
-__all__ = ["FairLimiter", "tenant_share"]
+__all__ = ["FairLimiter", "LimiterSlot", "tenant_share"]
 
 
 def tenant_share(total: int, share: float) -> int:
@@ -27,6 +26,34 @@ class _Turn(NamedTuple):
 
     priority: int
     granted: asyncio.Future[None]
+
+
+class _Limiter(Protocol):
+    async def acquire(self, tenant: str, *, priority: int = 0) -> None: ...
+
+    def release(self, tenant: str) -> None: ...
+
+
+class LimiterSlot:
+    """Waits for a slot of a limiter and holds it for the duration of a block."""
+
+    __slots__ = ("_limiter", "_priority", "_tenant")
+
+    def __init__(self, limiter: _Limiter, tenant: str, priority: int = 0) -> None:
+        self._limiter = limiter
+        self._tenant = tenant
+        self._priority = priority
+
+    async def __aenter__(self) -> None:
+        await self._limiter.acquire(self._tenant, priority=self._priority)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._limiter.release(self._tenant)
 
 
 class FairLimiter:
@@ -43,15 +70,10 @@ class FairLimiter:
         self.running = 0
         self.waiting = 0
 
-    @asynccontextmanager
-    async def slot(self, tenant: str, *, priority: int = 0) -> AsyncIterator[None]:
+    def slot(self, tenant: str, *, priority: int = 0) -> LimiterSlot:
         """Wait for a slot and hold it for the duration of the block. ``priority``: as in
         ``acquire``."""
-        await self.acquire(tenant, priority=priority)
-        try:
-            yield
-        finally:
-            self.release(tenant)
+        return LimiterSlot(self, tenant, priority)
 
     def set_limits(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
         """Change the limits. Slots that are held stay held, also beyond a smaller limit."""
@@ -138,7 +160,7 @@ class FairLimiter:
         queue.insert(position, turn)
 
     def _next_tenant(self) -> str | None:
-        if self.running >= self._max_concurrent:
+        if not self._queues or self.running >= self._max_concurrent:
             return None
         candidates = (name for name in self._queues if self._held[name] < self._max_per_tenant)
         return min(

@@ -61,6 +61,7 @@ _SECRET_RUN = re.compile(r"[^\s'\"\\,;@]*")
 _SECRET_HINTS = ("bearer", "sk-", "://")
 #: Containers of other values.
 _CONTAINERS = (dict, list, tuple)
+_PLAIN = frozenset({bool, float, int, str, type(None)})
 #: Values that structlog's console renderer lays out in columns or paragraphs of their own.
 _LAID_OUT = frozenset({"exception", "logger", "logger_name", "stack"})
 #: Characters that make it quote a text.
@@ -99,6 +100,19 @@ def _is_secret(name: str) -> bool:
     return name.lower() in _SECRET
 
 
+@lru_cache(1024)
+def _has_secret(names: tuple[str, ...]) -> bool:
+    return any(map(_is_secret, names))
+
+
+def _redact_event(event: _Event) -> _Event:
+    """Redact the values of an event. Nearly every event has known names and plain values."""
+    if _has_secret(tuple(event)) or not _PLAIN.issuperset(map(type, event.values())):
+        redacted: _Event = _redact_values(event)
+        return redacted
+    return event
+
+
 def _redact_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {
@@ -127,7 +141,7 @@ def _line_processor(render: _Renderer) -> _Renderer:
             event = stack_info(logger, method, event)
         if "exc_info" in event:
             event = format_exc_info(logger, method, event)
-        return redact(render(logger, method, _redact_values(event)))
+        return redact(render(logger, method, _redact_event(event)))
 
     return process
 

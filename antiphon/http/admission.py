@@ -6,12 +6,12 @@ refused, and the others are not."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import Overloaded
-from antiphon.fair_limiter import FairLimiter
+from antiphon.fair_limiter import FairLimiter, LimiterSlot
 
 if TYPE_CHECKING:
     from .middleware.auth import RequestLimits
@@ -85,14 +85,9 @@ class AdmissionQueue:
         """The number of queued requests of this tenant."""
         return self._limiter.waiting_of(tenant)
 
-    @asynccontextmanager
-    async def slot(self, tenant: str) -> AsyncIterator[None]:
+    def slot(self, tenant: str) -> LimiterSlot:
         """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
-        await self.acquire(tenant)
-        try:
-            yield
-        finally:
-            self.release(tenant)
+        return LimiterSlot(self, tenant)
 
     def update(self, limits: RequestLimits) -> None:
         """Apply new limits. Requests in progress and in the queue stay."""
@@ -112,14 +107,14 @@ class AdmissionQueue:
         """Whether more than half of all slots, and of those that this tenant may hold, are free."""
         return self._limiter.is_half_free(tenant)
 
-    async def acquire(self, tenant: str) -> None:
+    async def acquire(self, tenant: str, *, priority: int = 0) -> None:
         """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
         if self.try_acquire(tenant):
             return
         if self._limiter.waiting >= self._max_queued:
             self._make_room(tenant)
         arrived = self._clock()
-        await self._limiter.acquire(tenant)
+        await self._limiter.acquire(tenant, priority=priority)
         self._on_admitted(self._clock() - arrived)
 
     def release(self, tenant: str) -> None:

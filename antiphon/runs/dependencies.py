@@ -66,14 +66,10 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
 
     def session(self, tenant: str, identity: str) -> Session:
-        """Return the session of a tenant's conversation: digests that reveal neither, the same on
-        all servers with the same key. ``identity``: what identifies the conversation, the same on
-        every turn."""
-        content = identity.encode("utf-8", "surrogatepass")
-        return Session(
-            key=self.seal.digest(content, purpose="session", tenant=tenant),
-            tenant_key=self.seal.digest(b"", purpose="session tenant", tenant=tenant),
-        )
+        """Return the session of a tenant's conversation. Its keys are the same on all servers with
+        the same ``seal``. ``identity``: what identifies the conversation, the same on every turn.
+        """
+        return Session(tenant=tenant, identity=identity, digest=self.seal.digest)
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):

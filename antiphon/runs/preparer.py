@@ -5,7 +5,7 @@ Everything that can be refused is refused here, before a run exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -116,21 +116,19 @@ class Preparer:
         response will run the calls that the request approves. Raises ``RequestError`` for
         everything that cannot be honoured."""
 
-        async def prepare(max_past_tokens: int | None) -> PreparedRequest:
-            return await self._prepare(
-                tenant,
-                request,
-                model,
-                response_id,
-                session_chains,
-                prompt_items,
-                claim=claim,
-                max_past_tokens=max_past_tokens,
-            )
-
-        prepared = await prepare(_max_past_tokens(request, model))
+        prepare = partial(
+            self._prepare,
+            tenant,
+            request,
+            model,
+            response_id,
+            session_chains,
+            prompt_items,
+            claim=claim,
+        )
+        prepared = await prepare(max_past_tokens=_max_past_tokens(request, model))
         if prepared.context.is_partial and not prepared.reply.dropped_ids:
-            return await prepare(None)  # the context can hold more
+            return await prepare(max_past_tokens=None)  # the context can hold more
         return prepared
 
     async def _prepare(
@@ -165,7 +163,7 @@ class Preparer:
             conversation_id=_conversation_id(request, context),
         )
         await check_access(tools.server_tools, tools.visible_tools, tool_context)
-        approved = _approved_calls(context, tools)
+        approved = _approved_calls(context, tool_context.items, tools)
         reply_request = ReplyRequest(
             context=context,
             backend=self._traced(
@@ -422,10 +420,12 @@ def _conversation_id(request: CreateResponse, context: ConversationContext) -> s
     return context.chain[0].response.id if context.chain else ""
 
 
-def _approved_calls(context: ConversationContext, tools: ToolSelection) -> tuple[ApprovedCall, ...]:
-    """Return the approved calls that the response would run. A compaction runs none. Raises
-    ``InvalidRequest``."""
+def _approved_calls(
+    context: ConversationContext, items: Sequence[Item], tools: ToolSelection
+) -> tuple[ApprovedCall, ...]:
+    """Return the approved calls that the response would run. A compaction runs none. ``items``:
+    what the model sees. Raises ``InvalidRequest``."""
     if context.visible.compaction_requested:
         return ()
     runnable = (*(each.tool for each in tools.server_tools), *tools.visible_tools)
-    return find_approved_calls(context.conversation.items, context.input, runnable)
+    return find_approved_calls(items, context.input, runnable)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from msgspec.structs import replace
-
 from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.conversation import PromptTokens
@@ -15,7 +13,7 @@ from antiphon.errors import ConversationLost
 from antiphon.resources.conversations import HeldConversation
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun
-from antiphon.runs.execution.recorder import ExtraFields, Recorder
+from antiphon.runs.execution.recorder import ReasoningFields, Recorder
 from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.context import chain_items
@@ -36,6 +34,8 @@ from .usage_counter import UsageCounter, UsageMeter
 __all__ = ["RunFactory"]
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
+
+_Save = Callable[[StoredResponse], Awaitable[None]]
 
 
 class RunFactory:
@@ -66,20 +66,22 @@ class RunFactory:
             # It continues a response that is not stored, so its history is stored as its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
         meter = self._meter(tenant, api_key, prepared.model.name)
-        spec = self._spec(prepared.reply, input, held.release, meter)
         save = None
         if response.store:
             save = self._save(tenant, held.lock, request.trace or {}, meter)
+        spec = self._spec(
+            prepared.reply, input, held.release, meter, parent_tokens=parent_tokens, save=save
+        )
         writer = ResponseWriter(
             response, ids=self._dependencies.ids, kinds=self._dependencies.kinds
         )
         return Run(
             writer,
-            replace(spec, parent_tokens=parent_tokens, save=save),
+            spec,
             self._supervisor,
             recorder=Recorder(
                 writer,
-                extra_fields=self._extra_fields(tenant, request),
+                reasoning_fields=self._reasoning_fields(tenant, request),
                 hidden_types=hidden_item_types(request),
                 prompt=spec.reply.prompt_tokens.ids if spec.reply.prompt_tokens is not None else (),
             ),
@@ -120,12 +122,13 @@ class RunFactory:
         recorder = Recorder(
             writer,
             restored.tokens,
-            extra_fields=self._extra_fields(tenant, request),
+            reasoning_fields=self._reasoning_fields(tenant, request),
             hidden_types=hidden_item_types(request),
             prompt=restored.prompt,
         )
-        spec = self._spec(reply, request.input or (), _release_nothing)
-        spec = replace(spec, parent_tokens=parent, keepalive_s=0)
+        spec = self._spec(
+            reply, request.input or (), _release_nothing, parent_tokens=parent, keepalive_s=0
+        )
         return Run(writer, spec, self._background_supervisor, recorder=recorder)
 
     def _meter(self, tenant: str, api_key: str | None, model: str) -> UsageMeter:
@@ -138,6 +141,10 @@ class RunFactory:
         input: tuple[Item, ...],
         release: Callable[[], Awaitable[None]],
         meter: UsageMeter | None = None,
+        *,
+        parent_tokens: PromptTokens | None = None,
+        save: _Save | None = None,
+        keepalive_s: float | None = None,
     ) -> RunSpec:
         def count(response: Response, usage: Usage | None) -> None:
             if meter is not None:
@@ -147,10 +154,10 @@ class RunFactory:
         return RunSpec(
             reply=reply,
             input=input,
-            parent_tokens=None,
-            save=None,
+            parent_tokens=parent_tokens,
+            save=save,
             clock=self._dependencies.clock,
-            keepalive_s=policy.keepalive_s,
+            keepalive_s=policy.keepalive_s if keepalive_s is None else keepalive_s,
             first_delta_wait_s=policy.first_delta_wait_s,
             keepalive_events=policy.keepalive_events,
             timeout_s=policy.timeout_s,
@@ -161,7 +168,7 @@ class RunFactory:
 
     def _save(
         self, tenant: str, lock: ConversationLock | None, trace: TraceHeaders, meter: UsageMeter
-    ) -> Callable[[StoredResponse], Awaitable[None]]:
+    ) -> _Save:
         """Return the function that stores the response. A failed response is stored, but is not
         added to its conversation. ``lock``: that of the conversation."""
         tracer = self._dependencies.tracer
@@ -179,12 +186,12 @@ class RunFactory:
 
         return save
 
-    def _extra_fields(self, tenant: str, request: CreateResponse) -> ExtraFields:
+    def _reasoning_fields(self, tenant: str, request: CreateResponse) -> ReasoningFields:
         """Encrypt reasoning if the client asked for it or ``store`` is false. Reasoning that an
         upstream encrypted is always encrypted again, so that the client can send it back."""
         encrypt = TenantSealer(self._dependencies.seal, tenant).encrypted_reasoning
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
-            return lambda item: encrypt(item) if getattr(item, "encrypted_content", None) else {}
+            return lambda item: encrypt(item) if item.encrypted_content else {}
         return encrypt
 
 

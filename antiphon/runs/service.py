@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -395,13 +395,13 @@ class Service:
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
         with self._dependencies.tracer.start("prepare", request.trace or {}):
-            async with AsyncExitStack() as undo:
-                held = await self.conversations.lock(tenant, request.conversation, response_id)
-                undo.push_async_callback(held.release)
+            held = await self.conversations.lock(tenant, request.conversation, response_id)
+            releases = [held.release]
+            try:
                 release_quota: Callable[[], Awaitable[None]] = _release_nothing
                 if request.store is not False or request.background:
                     release_quota = await self._quota.reserve(tenant, response_id)
-                    undo.push_async_callback(release_quota)
+                    releases.append(release_quota)
                 prepared = await self._preparer.prepare(
                     tenant,
                     request,
@@ -411,7 +411,10 @@ class Service:
                     resolved.leading_items,
                     claim=claim,
                 )
-                release_both = undo.pop_all().aclose
+            except BaseException:
+                await _release_all(releases)
+                raise
+        release_both = partial(_release_all, releases)
         return _Accepted(prepared, replace(held, release=release_both), release_quota)
 
     # --- what is stored --------------------------------------------------------------------------
@@ -491,6 +494,15 @@ class Service:
 
 async def _release_nothing() -> None:
     """Release nothing: the response is not stored."""
+
+
+async def _release_all(releases: list[Callable[[], Awaitable[None]]]) -> None:
+    """Call each function once, the last one first, even if another one raises."""
+    if releases:
+        try:
+            await releases.pop()()
+        finally:
+            await _release_all(releases)
 
 
 def _unknown(response_id: str) -> NotFound:

@@ -13,7 +13,11 @@ import msgspec
 from antiphon.store.records import EventBatch
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["decode_events", "encode_batch", "encode_events", "lines_after"]
+__all__ = ["Line", "decode_events", "encode_batch", "encode_events", "lines_after"]
+
+#: An event as JSON; one of a large batch is a view of the batch.
+Line = bytes | memoryview
+
 
 #: Batches of more bytes are split bit by bit.
 _LARGE_BYTES = 1 << 20
@@ -79,19 +83,19 @@ def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
                 yield _decode(line)
 
 
-def lines_after(batch: EventBatch, after: int) -> Iterator[list[bytes]]:
-    """Yield the lines of the events after sequence number ``after``, those of a large batch bit by
-    bit: its last events may each hold the whole text."""
+def lines_after(batch: EventBatch, after: int) -> Iterator[list[Line]]:
+    """Yield the lines of the events after sequence number ``after``. Those of a large batch are
+    yielded one by one and are not copied: its last events may each hold the whole text."""
     skipped = max(0, after + 1 - batch.first)
     if len(batch.lines) <= _LARGE_BYTES:
         # JSON has no raw line ends; splitlines would also split at other characters.
         if lines := batch.lines.split(b"\n")[skipped:-1]:
-            yield lines
+            yield [*lines]
         return
-    start = 0
+    view, start = memoryview(batch.lines), 0
     while (end := batch.lines.find(b"\n", start)) >= 0:
         if skipped:
             skipped -= 1
         else:
-            yield [batch.lines[start:end]]
+            yield [view[start:end]]
         start = end + 1

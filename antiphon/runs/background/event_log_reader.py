@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.store.base import Store
 from antiphon.store.records import EventBatch
 
-from .event_codec import lines_after
+from .event_codec import Line, lines_after
 
 __all__ = ["EventLogReader"]
 
@@ -35,15 +35,21 @@ class EventLogReader:
 
     async def follow(
         self, tenant: str, response_id: str, after: int = -1
-    ) -> AsyncGenerator[list[bytes], None]:
+    ) -> AsyncGenerator[list[Line], None]:
         """Yield the events of a run after sequence number ``after`` in batches, each event as a
         line of JSON. Ends with the run.
+
+        A batch may be as long as the response: what was yielded is released before the next batch
+        is read, here and in ``_batches``.
         """
+        lines: list[Line] = []
         async with aclosing(self._batches(tenant, response_id, after)) as batches:
             async for batch in batches:
                 for lines in lines_after(batch, after):
                     yield lines
                 after = batch.last
+                lines = []
+                del batch
 
     async def wait(self, tenant: str, response_id: str) -> None:
         """Wait until the run has ended or was deleted."""
@@ -60,8 +66,8 @@ class EventLogReader:
             tail.is_stale = True
             while True:
                 if (batch := tail.next_batch(after)) is not None:
-                    yield batch
                     after = batch.last
+                    yield batch
                 elif not tail.is_stale:
                     await tail.wait()
                 else:
@@ -75,3 +81,4 @@ class EventLogReader:
                     if page.ended:
                         return
                     tail.is_stale = tail.is_stale or bool(page.batches)
+                    del page

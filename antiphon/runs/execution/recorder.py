@@ -39,7 +39,7 @@ from antiphon.wire.response import Usage
 
 from .token_log import append_prompt
 
-__all__ = ["ExtraFields", "Recorder"]
+__all__ = ["ReasoningFields", "Recorder"]
 
 #: OpenAI reports a family of tools that was not used with zeros (``Response.tool_usage``).
 _NO_TOOL_USAGE: Mapping[str, Any] = {
@@ -55,8 +55,9 @@ _NO_TOOL_USAGE: Mapping[str, Any] = {
 #: Items that do not answer the client.
 _SILENT_TYPES = (Compaction, McpListTools, Reasoning)
 
-#: Returns fields to set on an item that the model has finished. They override the backend's fields.
-ExtraFields = Callable[[Item], Mapping[str, Any]]
+#: Returns fields to set on a reasoning item that the model has finished. They override the
+#: backend's fields.
+ReasoningFields = Callable[[Reasoning], Mapping[str, Any]]
 
 
 class _DiscardingWriter:
@@ -84,12 +85,12 @@ class Recorder:
         writer: ResponseWriter,
         sampled: array[int] | None = None,
         *,
-        extra_fields: ExtraFields = lambda item: {},
+        reasoning_fields: ReasoningFields = lambda item: {},
         hidden_types: tuple[type[ItemBase], ...] = (),
         prompt: Sequence[int] = (),
     ) -> None:
         self._writer = writer
-        self._extra_fields = extra_fields
+        self._reasoning_fields = reasoning_fields
         self._hidden_types = hidden_types
         self._prompt = prompt
         #: The item that deltas without a key belong to.
@@ -181,10 +182,14 @@ class Recorder:
             if isinstance(item, ItemWriter):
                 item.seal()
         elif isinstance(item, ItemWriter):
-            value = replace(item.value, **result) if result else item.value
-            if status == "completed" and isinstance(value, Message) and not value.content:
-                item.begin()  # clients read the first part
-            self._last_closed = item.close(status, **{**result, **self._extra_fields(value)})
+            if isinstance(item.shell, Reasoning):
+                value = replace(item.value, **result)
+                assert isinstance(value, Reasoning)
+                result = {**result, **self._reasoning_fields(value)}
+            elif isinstance(item.shell, Message) and status == "completed" and item.is_empty:
+                if not result.get("content"):
+                    item.begin()  # clients read the first part
+            self._last_closed = item.close(status, **result)
 
     def _close_call(self, delta: Close) -> None:
         """Close a server-side tool call: the tool has returned."""
@@ -207,7 +212,9 @@ class Recorder:
     @property
     def _is_silent(self) -> bool:
         """Whether the output contains nothing for the client."""
-        return all(isinstance(item, _SILENT_TYPES) for item in self._writer.response.output)
+        return all(isinstance(item, _SILENT_TYPES) for item in self._writer.items) and all(
+            isinstance(item.shell, _SILENT_TYPES) for item in self._writer.open_items
+        )
 
     def _add_empty_message(self) -> None:
         """Add a message without text: clients fail on a completed response without an answer."""

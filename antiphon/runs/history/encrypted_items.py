@@ -61,10 +61,8 @@ class TenantSealer:
         self._encryptor = seal
         self._tenant = tenant
 
-    def encrypted_reasoning(self, item: it.Item) -> Mapping[str, Any]:
-        """Return the fields to add to a finished item: for reasoning, its encrypted content."""
-        if not isinstance(item, it.Reasoning):
-            return {}
+    def encrypted_reasoning(self, item: it.Reasoning) -> Mapping[str, Any]:
+        """Return the fields to add to a finished reasoning item: its encrypted content."""
         reasoning = _EncryptedReasoning(
             content=tuple(part.text for part in item.content or ()),
             summary=tuple(part.text for part in item.summary),

@@ -97,9 +97,9 @@ async def prepare_reply(
     ``Backend.prepare`` raises, and ``InvalidRequest`` if no compaction makes the prompt as short as
     a threshold of the request demands.
     """
-    backend, conversation = request.backend, request.context.conversation
     if not management:
         return await request.prepare()
+    backend, conversation = request.backend, request.context.conversation
     size = backend.context_size
     limit = _threshold(management, size)
     untruncated = replace(request.options, truncate=False)  # compaction instead of truncation

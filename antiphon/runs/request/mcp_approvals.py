@@ -29,7 +29,7 @@ class ApprovedCall(Struct, frozen=True):
 
 
 def find_approved_calls(
-    items: Iterable[it.Item], own: Sequence[it.Item], tools: Iterable[Tool]
+    items: Sequence[it.Item], own: Sequence[it.Item], tools: Iterable[Tool]
 ) -> tuple[ApprovedCall, ...]:
     """Return the approved calls of a conversation that have not run.
 
@@ -38,6 +38,8 @@ def find_approved_calls(
     path of an answer to an unknown request, of a second answer, and of an approval whose server is
     not among the tools.
     """
+    if not any(isinstance(item, it.McpApprovalResponse) for item in items):
+        return ()
     paths = {id(item): f"input[{index}]" for index, item in enumerate(own)}
     requests: dict[str, it.McpApprovalRequest] = {}
     answers: dict[str, it.McpApprovalResponse] = {}

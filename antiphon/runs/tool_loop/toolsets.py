@@ -49,8 +49,10 @@ async def check_access(
         if isinstance(each.provider, ChecksAccess):
             await each.provider.check_access(each.tool, response, each.path)
     programs = open_programs(response.items)
+    if not programs:
+        return
     tools = [*(each.tool for each in server_tools), *visible_tools]
-    if programs and not any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools):
+    if not any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools):
         raise InvalidRequest(
             f"The program {programs[0].call_id} cannot continue without a tool of type"
             " 'programmatic_tool_calling'.",
@@ -63,6 +65,8 @@ async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> 
     """Return what the server's tools offer, as far as they declare it before they are opened.
 
     A tool that does not declare its functions offers nothing yet. Raises ``RequestError``."""
+    if not tools.server_tools:
+        return []
     toolsets: list[Toolset] = []
     for each in tools.server_tools:
         functions = (
