@@ -77,6 +77,23 @@ async def stores_responses_without_tokens(store: Store) -> None:
     assert await store.load("t", "resp_a") == stored
 
 
+async def saves_many_at_a_time(store: Store) -> None:
+    names = [str(number) for number in range(150)]
+    saves = [store.save("t", turn(name, added=turn(f"{name}x").input)) for name in names]
+    again = [store.save("t", turn(name, text="new")) for name in names[:20]]
+    other = [store.save("u", turn(name, text="theirs")) for name in names[:20]]
+    assert all(await asyncio.gather(*saves, *again, *other))
+    for name in names:
+        assert await store.load("t", f"resp_{name}") == turn(
+            name, **({"text": "new"} if name in names[:20] else {"added": turn(f"{name}x").input})
+        )
+        is_there = await store.load_item("t", f"msg_i_{name}x") is not None
+        assert is_there == (name not in names[:20])
+        assert await store.load_item("t", f"msg_o_{name}") is not None
+    assert await store.load("u", "resp_1") == turn("1", text="theirs")
+    assert (await store.usage("t")).responses == len(names)
+
+
 async def saving_again_replaces(store: Store) -> None:
     await store.save("t", turn("a", text="old"))
     await store.save("t", turn("b", "a"))
@@ -419,6 +436,7 @@ CHECKS: Mapping[str, Check] = {
     for check in (
         stores_and_loads_responses,
         stores_responses_without_tokens,
+        saves_many_at_a_time,
         saving_again_replaces,
         chains_oldest_first_and_branches,
         lists_responses_page_by_page,

@@ -159,10 +159,14 @@ class ConnectionPool:
         """Run ``work`` to its end even if the caller is cancelled, because subscribers must hear of
         committed data.
         """
+        return await asyncio.shield(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Start ``work``, which ``close`` waits for."""
         task = asyncio.create_task(work)
         self._uncancellable.add(task)
         task.add_done_callback(self._on_done)
-        return await asyncio.shield(task)
+        return task
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._uncancellable.discard(task)

@@ -33,6 +33,61 @@ INSERT INTO items (tenant, id, response)
 SELECT saved.tenant, i.id, saved.seq FROM saved CROSS JOIN unnest($22::text[]) AS i (id)
 ON CONFLICT DO NOTHING
 
+-- save_many
+-- As save, of several responses: columns instead of values. The items are listed with the place of
+-- their response.
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        $1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
+        $8::bytea[], $9::int[], $10::bytea[], $11::text[], $12::bigint[], $13::text[], $14::text[],
+        $15::text[], $16::text[], $17::boolean[], $18::boolean[], $19::text[], $20::text[],
+        $21::bytea[]
+    ) WITH ORDINALITY AS g (
+        tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
+        expires_at, status, model, summary_parent, conversation, background, failed, tools, text,
+        summary, place
+    )
+), saved AS (
+    INSERT INTO responses
+        (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
+         expires_at)
+    SELECT
+        tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
+        expires_at
+    FROM given ORDER BY place
+    ON CONFLICT (tenant, id) DO UPDATE SET
+        parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
+        bytes = excluded.bytes, body = excluded.body, input = excluded.input,
+        output = excluded.output, base = excluded.base, tokens = excluded.tokens,
+        fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+    RETURNING seq, tenant, id, xmax <> 0 AS was_there
+), placed AS MATERIALIZED (
+    SELECT s.seq, s.was_there, g.* FROM saved AS s
+    JOIN given AS g ON g.tenant = s.tenant AND g.id = s.id
+), summarized AS (
+    INSERT INTO summaries
+        (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
+    SELECT
+        seq, tenant, status, model, summary_parent, conversation, background, failed, tools, text,
+        summary
+    FROM placed
+    ON CONFLICT (seq) DO UPDATE SET
+        status = excluded.status, model = excluded.model, parent = excluded.parent,
+        conversation = excluded.conversation, background = excluded.background,
+        failed = excluded.failed, tools = excluded.tools, text = excluded.text,
+        body = excluded.body
+), used AS (
+    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $24::json)
+    ON CONFLICT DO NOTHING
+), listed AS MATERIALIZED (
+    SELECT p.tenant, i.id, p.seq FROM unnest($22::text[], $23::bigint[]) AS i (id, place)
+    JOIN placed AS p ON p.place = i.place
+), dropped AS (
+    DELETE FROM items WHERE response = ANY (ARRAY(SELECT seq FROM placed WHERE was_there))
+    AND NOT EXISTS (SELECT FROM listed AS l WHERE l.seq = items.response AND l.id = items.id)
+)
+INSERT INTO items (tenant, id, response) SELECT tenant, id, seq FROM listed ON CONFLICT DO NOTHING
+
 -- summaries_newest
 SELECT s.body FROM summaries AS s WHERE s.tenant = $1
 AND ($2::text IS NULL OR s.status = $2)

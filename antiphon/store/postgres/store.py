@@ -6,7 +6,6 @@ The stored form is that of SQLite.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.records import (
@@ -20,7 +19,6 @@ from antiphon.store.records import (
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,
-    encode_usage,
     item_kind,
     item_of,
     items_of,
@@ -43,6 +41,7 @@ from .pgvector import Pgvector
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
 from .runs import PostgresRuns, has_lock
+from .save_queue import ResponseRow, SaveQueue
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_response
 from .usage import PostgresUsage
@@ -56,6 +55,7 @@ class PostgresStore:
 
     def __init__(self, pool: ConnectionPool, pgvector: Pgvector | None = None) -> None:
         self._pool = pool
+        self._saves = SaveQueue(pool)
         self.runs = PostgresRuns(pool, _save)
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
@@ -92,7 +92,7 @@ class PostgresStore:
     ) -> bool:
         name = stored.response.id
         if lock is None:
-            await self._pool.rows("save", *_saved_row(tenant, stored, usage=usage))
+            await self._saves.save(_saved_row(tenant, stored, usage=usage))
             return True
         async with self._pool.transaction() as transaction:
             is_locked = await has_lock(transaction, tenant, name, lock)
@@ -306,7 +306,8 @@ async def _save(
 ) -> None:
     """Store a response. ``listed``: its items can be referenced."""
     added = (*stored.input, *stored.response.output)
-    await transaction.rows("save", *_saved_row(tenant, stored, expires_at, usage, listed=listed))
+    row = _saved_row(tenant, stored, expires_at, usage, listed=listed)
+    await transaction.rows("save", *row.arguments)
     if conversation is not None:
         await _append(transaction, tenant, conversation, added)
 
@@ -318,12 +319,12 @@ def _saved_row(
     usage: UsageRecord | None = None,
     *,
     listed: bool = True,
-) -> tuple[Any, ...]:
-    """Return the arguments of the query "save"."""
+) -> ResponseRow:
     items = (*stored.input, *stored.response.output) if listed else ()
-    ids = [index_key(item.id) for item in items]
-    used = encode_usage(() if usage is None else (usage,))
-    return (*response_row(tenant, stored, expires_at), *summary_row(stored), ids, used)
+    columns = response_row(tenant, stored, expires_at)
+    return ResponseRow(
+        (*columns, *summary_row(stored)), [index_key(item.id) for item in items], usage, columns[4]
+    )
 
 
 async def _append(

@@ -1,0 +1,131 @@
+"""Responses that are saved at the same time share a statement, and so a round trip and a commit.
+
+A single response is saved at once. What arrives while statements run waits for the first of them to
+end, and then shares the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import StoreError
+from antiphon.store.row_mapping import encode_usage
+from antiphon.store.usage import UsageRecord
+
+from .pool import ConnectionPool
+
+__all__ = ["ResponseRow", "SaveQueue"]
+
+#: Statements at a time. With two, one is prepared while the other commits.
+_MAX_STATEMENTS = 2
+#: Responses of a statement, and bytes after which no more are added.
+_MAX_ROWS, _MAX_BYTES = 64, 1 << 20
+
+
+class ResponseRow(Struct, frozen=True):
+    """A response to save. ``columns``: of the tables of responses and summaries, in the order of
+    the query "save". ``items``: ids of the items that can be referenced. ``bytes``: its size."""
+
+    columns: tuple[Any, ...]
+    items: Sequence[str]
+    usage: UsageRecord | None
+    bytes: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The tenant and the id."""
+        return self.columns[0], self.columns[1]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the query "save"."""
+        used = encode_usage(() if self.usage is None else (self.usage,))
+        return (*self.columns, self.items, used)
+
+
+class SaveQueue:
+    """Saves responses over a connection pool."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._waiting: deque[tuple[ResponseRow, asyncio.Future[None]]] = deque()
+        self._running = 0
+
+    async def save(self, row: ResponseRow) -> None:
+        """Save a response. Return when it is durable. Raises ``StoreError``."""
+        if self._running < _MAX_STATEMENTS and not self._waiting:
+            self._running += 1
+            try:
+                await self._pool.rows("save", *row.arguments)
+            finally:
+                self._running -= 1
+                self._start_next()
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((row, done))
+        await done
+
+    def _start_next(self) -> None:
+        while self._waiting and self._running < _MAX_STATEMENTS:
+            self._running += 1
+            self._pool.start(self._save_waiting(self._take_batch()))
+
+    def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
+        """Remove the rows of a statement from the queue. No response is among them twice."""
+        batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
+        keys: set[tuple[str, str]] = set()
+        size = 0
+        while self._waiting and len(batch) < _MAX_ROWS and size < _MAX_BYTES:
+            row, done = self._waiting[0]
+            if row.key in keys:
+                break
+            self._waiting.popleft()
+            if not done.done():  # else: the caller was cancelled
+                batch.append((row, done))
+                keys.add(row.key)
+                size += row.bytes
+        return batch
+
+    async def _save_waiting(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
+        try:
+            if len(batch) > 1:
+                await self._save_together(batch)
+            for row, done in batch:
+                if not done.done():
+                    await self._save_alone(row, done)
+        finally:
+            for _, done in batch:
+                done.cancel()  # no effect on those that are settled
+            self._running -= 1
+            self._start_next()
+
+    async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
+        """Save a batch by one statement. If that fails, each row is tried by itself: it may be the
+        fault of one."""
+        rows = [row for row, _ in batch]
+        items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
+        columns = map(list, zip(*(row.columns for row in rows), strict=True))
+        ids, places = [id for id, _ in items], [place for _, place in items]
+        used = encode_usage([row.usage for row in rows if row.usage is not None])
+        try:
+            await self._pool.rows("save_many", *columns, ids, places, used)
+        except StoreError:
+            return
+        for _, done in batch:
+            if not done.done():
+                done.set_result(None)
+
+    async def _save_alone(self, row: ResponseRow, done: asyncio.Future[None]) -> None:
+        try:
+            await self._pool.rows("save", *row.arguments)
+        except StoreError as error:
+            if not done.done():
+                done.set_exception(error)
+        else:
+            if not done.done():
+                done.set_result(None)
