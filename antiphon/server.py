@@ -371,7 +371,13 @@ async def _open_store(
 ) -> Store:
     """Open the store, with its operations measured."""
     peers = None if worker is None else worker.folder.peers
-    opened = await open_store(settings.store, vectors=settings.vectors, peers=peers)
+    opened = await open_store(
+        settings.store,
+        vectors=settings.vectors,
+        peers=peers,
+        connections=settings.store_connections,
+        listen_url=settings.store_listen_url,
+    )
     stack.push_async_callback(opened.close)
     return measured(opened, metrics, time.monotonic)
 

@@ -188,6 +188,20 @@ class Settings(Struct, frozen=True, kw_only=True):
             default="~/.local/share/antiphon/responses.db",
         ),
     ] = field(default_factory=lambda: str(_home("XDG_DATA_HOME", ".local/share") / "responses.db"))
+    store_connections: Annotated[
+        int,
+        _storage(
+            "Connections of a process to PostgreSQL, besides the one that listens.", ge=2, le=1000
+        ),
+    ] = 10
+    store_listen_url: Annotated[
+        str | None,
+        _storage(
+            "URL of the same PostgreSQL for the connection that listens, if `store` leads through a"
+            " pooler in transaction mode.",
+            secret=True,
+        ),
+    ] = None
     files: Annotated[
         str,
         _storage(

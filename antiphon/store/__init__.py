@@ -20,12 +20,19 @@ _ENTRY_POINT_GROUP = "antiphon.stores"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
 
 
-async def open_store(url: str, *, vectors: str = "exact", peers: Path | None = None) -> Store:
+async def open_store(
+    url: str,
+    *,
+    vectors: str = "exact",
+    peers: Path | None = None,
+    connections: int = 10,
+    listen_url: str | None = None,
+) -> Store:
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
 
     ``vectors``: how nearest vectors are found, as in the setting. ``peers``: a folder for the
     sockets of several processes of this machine that share an SQLite database; PostgreSQL needs
-    none. Raises ``SetupError``.
+    none. ``connections`` and ``listen_url``: as in ``PostgresStore.open``. Raises ``SetupError``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))
     if vectors == "pgvector" and not is_postgres:
@@ -37,7 +44,12 @@ async def open_store(url: str, *, vectors: str = "exact", peers: Path | None = N
     if is_postgres:
         from antiphon.store.postgres.store import PostgresStore
 
-        return await PostgresStore.open(url, uses_pgvector=vectors == "pgvector")
+        return await PostgresStore.open(
+            url,
+            connections=connections,
+            listen_url=listen_url,
+            uses_pgvector=vectors == "pgvector",
+        )
     path = url.removeprefix("sqlite:")
     if not path:
         raise SetupError(f"store: no path is given: use one of {', '.join(_BUILT_IN)}")

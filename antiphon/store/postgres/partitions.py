@@ -12,6 +12,7 @@ import structlog
 from antiphon.errors import StoreError
 
 from .pool import ConnectionPool
+from .qualified import SCHEMA
 
 __all__ = ["EventPartitions"]
 
@@ -66,6 +67,7 @@ class EventPartitions:
                 if not await transaction.value("sweeping"):
                     return False
                 await transaction.execute("SET LOCAL lock_timeout = '50ms'")
+                await transaction.execute(f"SET LOCAL search_path TO {SCHEMA}")
                 await transaction.execute(statement)
         except StoreError as error:
             _log.info("the partitions of events stay as they are", error=str(error.__cause__))

@@ -19,6 +19,8 @@ from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.installation import needs_extra
 from antiphon.store.sql import migrations, queries
 
+from .qualified import SCHEMA, qualify
+
 __all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
 
 _T = TypeVar("_T")
@@ -70,12 +72,15 @@ class ConnectionPool:
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.queries: Mapping[str, str] = queries(__package__)
+        scripts = (script for _, script in migrations(__package__))
+        self.queries: Mapping[str, str] = qualify(queries(__package__), scripts)
 
     @classmethod
-    async def open(cls, url: str, *, connections: int = 10) -> ConnectionPool:
-        """Connect and apply migrations. Several processes may do so at once. Raises
-        ``SetupError``."""
+    async def open(
+        cls, url: str, *, connections: int = 10, listen_url: str | None = None
+    ) -> ConnectionPool:
+        """Connect and apply migrations. Several processes may do so at once. ``listen_url``: where
+        to listen for notifications, if ``url`` leads through a pooler. Raises ``SetupError``."""
         try:
             import asyncpg
         except ImportError:
@@ -91,7 +96,6 @@ class ConnectionPool:
                 max_size=connections,
                 command_timeout=_TIMEOUT_S,
                 timeout=_TIMEOUT_S,
-                init=_set_search_path,
                 reset=_skip_reset,
                 server_settings={"application_name": "antiphon"},
             )
@@ -108,7 +112,7 @@ class ConnectionPool:
                     f"PostgreSQL{address} cannot be used: {_error_line(error)}"
                 ) from None
             raise
-        return cls(asyncpg, pool, url)
+        return cls(asyncpg, pool, listen_url or url)
 
     # --- queries ---------------------------------------------------------------------------------
 
@@ -305,11 +309,6 @@ class Transaction:
         return await self._connection.fetchval(self._queries[name], *arguments)
 
 
-async def _set_search_path(connection: Any) -> None:
-    """Initialize a connection. All tables are in a schema of their own."""
-    await connection.execute("SET search_path TO antiphon")
-
-
 async def _skip_reset(connection: Any) -> None:
     """Do nothing when a connection is returned: its state was not changed."""
 
@@ -320,6 +319,7 @@ async def _migrate(connection: Any, address: str) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
         if not await connection.fetchval("SELECT to_regclass('antiphon.migrations')::oid"):
             await connection.execute(_CREATE_MIGRATIONS)
+        await connection.execute(f"SET LOCAL search_path TO {SCHEMA}")
         applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
         known = migrations(__package__)
         if applied - {name for name, _ in known}:

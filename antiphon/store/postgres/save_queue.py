@@ -55,11 +55,19 @@ class SaveQueue:
         self._pool = pool
         self._waiting: deque[tuple[ResponseRow, asyncio.Future[None]]] = deque()
         self._running = 0
+        #: Nothing waits and nothing is running.
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def close(self) -> None:
+        """Wait for all saves."""
+        await self._idle.wait()
 
     async def save(self, row: ResponseRow) -> None:
         """Save a response. Return when it is durable. Raises ``StoreError``."""
         if self._running < _MAX_STATEMENTS and not self._waiting:
             self._running += 1
+            self._idle.clear()
             try:
                 await self._pool.rows("save", *row.arguments)
             finally:
@@ -74,6 +82,8 @@ class SaveQueue:
         while self._waiting and self._running < _MAX_STATEMENTS:
             self._running += 1
             self._pool.start(self._save_waiting(self._take_batch()))
+        if not self._running:
+            self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
         """Remove the rows of a statement from the queue. No response is among them twice."""

@@ -67,13 +67,18 @@ class PostgresStore:
 
     @classmethod
     async def open(
-        cls, url: str, *, connections: int = 10, uses_pgvector: bool = False
+        cls,
+        url: str,
+        *,
+        connections: int = 10,
+        listen_url: str | None = None,
+        uses_pgvector: bool = False,
     ) -> PostgresStore:
         """Connect and apply migrations. ``connections``: maximum pool size; one more connection
-        listens. ``uses_pgvector``: nearest vectors are found by the extension. Raises
-        ``SetupError``.
+        listens, at ``listen_url`` if ``url`` leads through a pooler. ``uses_pgvector``: nearest
+        vectors are found by the extension. Raises ``SetupError``.
         """
-        pool = await ConnectionPool.open(url, connections=connections)
+        pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
         if not uses_pgvector:
             return cls(pool)
         try:
@@ -290,6 +295,7 @@ class PostgresStore:
         return bytes(value)
 
     async def close(self) -> None:
+        await self._saves.close()
         await self.runs.close()
         await self._pool.close()
 

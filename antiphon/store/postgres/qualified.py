@@ -1,0 +1,26 @@
+"""Names of tables with their schema, so that queries need no ``search_path``: a pooler in
+transaction mode gives a client another session for each transaction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+__all__ = ["SCHEMA", "qualify"]
+
+#: The schema of all tables.
+SCHEMA = "antiphon"
+
+_CREATED = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(\w+)")
+_SEQUENCES = ("runs_seq_seq",)
+
+
+def qualify(queries: Mapping[str, str], migrations: Iterable[str]) -> Mapping[str, str]:
+    """Return queries in which the tables that ``migrations`` create are named with their schema.
+    No part of a WITH has the name of a table."""
+    tables = {name for script in migrations for name in _CREATED.findall(script)}
+    names = "|".join(sorted((*tables, *_SEQUENCES), key=len, reverse=True))
+    reference = re.compile(
+        rf"(\b(?:FROM|JOIN|INTO|UPDATE|USING)\s+|AS asked, |NULL::)({names})\b(?!\.)"
+    )
+    return {name: reference.sub(rf"\1{SCHEMA}.\2", query) for name, query in queries.items()}
