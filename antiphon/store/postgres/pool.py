@@ -96,6 +96,7 @@ class ConnectionPool:
                 max_size=connections,
                 command_timeout=_TIMEOUT_S,
                 timeout=_TIMEOUT_S,
+                init=_set_search_path if listen_url is None else None,
                 reset=_skip_reset,
                 server_settings={"application_name": "antiphon"},
             )
@@ -307,6 +308,12 @@ class Transaction:
     async def value(self, name: str, *arguments: Any) -> Any:
         """Run a query and return the first column of its first row, or None."""
         return await self._connection.fetchval(self._queries[name], *arguments)
+
+
+async def _set_search_path(connection: Any) -> None:
+    """Initialize a connection for statements that are not among the queries. Behind a pooler the
+    session is not ours, so there are none."""
+    await connection.execute(f"SET search_path TO {SCHEMA}")
 
 
 async def _skip_reset(connection: Any) -> None:
