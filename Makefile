@@ -34,7 +34,7 @@ RELEASE := .venv-release/.with-hatchling
 LOCK    := .venv-lock/.with-uv
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test browser engines vllm sglang clients models golden docs site bench fuzz schemathesis simulation chaos soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test browser engines vllm sglang clients models golden docs site bench peers fuzz schemathesis simulation chaos soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,14 @@ site: $(SITE) ## build the documentation site in build/site
 
 bench: $(DEV) ## run the benchmarks, or ARGS="schemas"
 	$(BIN)/python -m bench $(ARGS)
+
+# Each in an environment of its own: their dependencies exclude one another.
+peers: $(DEV) ## compare with other servers of the Responses API, or ARGS=ROUNDS
+	for name in smg 'litellm[proxy]'; do \
+	  folder=build/peers/$${name%%[*}; \
+	  test -d $$folder || { $(PYTHON) -m venv $$folder && $$folder/bin/pip install -q "$$name"; }; \
+	done
+	$(BIN)/python -m bench.peers $(ARGS)
 
 fuzz: $(DEV) ## run the property tests with many more examples, and OUTPUTS=… mutated outputs
 	$(BIN)/pytest --hypothesis-profile=fuzz -m hypothesis -n auto --maxprocesses 4 $(ARGS)

@@ -80,11 +80,13 @@ async def _answer(reader: asyncio.StreamReader, started: float, first: list[floa
     events, seen = 0, False
     while size := int(await reader.readuntil(b"\r\n"), 16):
         chunk = await reader.readexactly(size + 2)
-        events += chunk.count(b"event: ")
+        events += chunk.count(b"data: {")
         if not seen and b".delta" in chunk:
             seen = True
             first.append(time.perf_counter() - started)
     await reader.readexactly(2)
+    if not seen:  # a body without events
+        first.append(time.perf_counter() - started)
     return events
 
 

@@ -1,0 +1,1 @@
+"""Antiphon and other servers of the Responses API, over one scripted upstream."""
